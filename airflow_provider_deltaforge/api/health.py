@@ -1,0 +1,147 @@
+"""Health and metrics over HTTP, read from the state store on every request.
+
+Served beside a running ``deltaforge run``. It listens on loopback unless told otherwise: there is
+no authentication here.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.telemetry.metrics import families
+
+Look = Callable[[], Sequence[PipelineStatus]]
+"""Returns the pipelines this process answers for."""
+
+_UNHEALTHY = frozenset({"failed", "lost"})
+_START_S = 5.0
+
+
+def create_app(look: Look) -> Any:
+    """Return the FastAPI application.
+
+    ``/healthz`` (and ``/health``) answer 503 while a pipeline is failed or lost, or while the
+    state store cannot be read; ``/readyz`` (and ``/ready``) always answer 200 with the details.
+    """
+    from fastapi import FastAPI
+    from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+    app = FastAPI(title="DeltaForge", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/healthz")
+    def healthz() -> Response:
+        failed = _unhealthy(look)
+        return PlainTextResponse("\n".join(failed) or "ok", 503 if failed else 200)
+
+    @app.get("/health")
+    def health() -> Response:
+        failed = _unhealthy(look)
+        if failed:
+            return JSONResponse({"status": "unhealthy", "failed_pipelines": failed}, 503)
+        return JSONResponse({"status": "healthy", "pipelines": len(look())})
+
+    @app.get("/ready")
+    @app.get("/readyz")
+    def ready() -> Response:
+        try:
+            pipelines = [pipeline.as_dict() for pipeline in look()]
+        except RetryableError as error:
+            return JSONResponse({"status": "unknown", "error": str(error), "pipelines": []})
+        return JSONResponse({"status": "ready", "pipelines": pipelines})
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+        registry = CollectorRegistry()
+        registry.register(_Collector(look))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+@contextmanager
+def serving(look: Look, address: str) -> Iterator[str]:
+    """Serve the application in a thread while the block runs; yield its base URL.
+
+    Args:
+        look: returns the pipelines to answer for.
+        address: ``host:port``; port 0 takes a free one.
+
+    Raises:
+        SpecError: the address is malformed or taken, or the ``api`` extra is missing.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise SpecError(
+            "serving health needs airflow-provider-deltaforge[api]; or pass --api-addr off"
+        ) from error
+    host, port = split_address(address)
+    config = uvicorn.Config(
+        create_app(look), host=host, port=port, log_level="warning", access_log=False
+    )
+    listener = _listen(host, port)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listener]}, daemon=True, name="health"
+    )
+    thread.start()
+    deadline = time.monotonic() + _START_S
+    while not server.started and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    try:
+        yield f"http://{host}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(_START_S)
+        listener.close()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``.
+
+    Raises:
+        SpecError: it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise SpecError(f"--api-addr must be host:port, got {address!r}")
+    return host, int(port)
+
+
+def _listen(host: str, port: int) -> Any:
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+    except OSError as error:
+        listener.close()
+        raise SpecError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another --api-addr"
+        ) from error
+    return listener
+
+
+def _unhealthy(look: Look) -> list[str]:
+    try:
+        return [pipeline.name for pipeline in look() if pipeline.status in _UNHEALTHY]
+    except RetryableError as error:
+        return [f"state store: {error}"]
+
+
+class _Collector:
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families, as prometheus_client asks."""
+        return families(self._look())

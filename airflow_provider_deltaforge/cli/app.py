@@ -1,0 +1,65 @@
+"""The ``deltaforge`` command."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.cli import control, documents, run, snapshot
+from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
+from airflow_provider_deltaforge.cli.options import err
+from airflow_provider_deltaforge.errors import DeltaForgeError
+
+_HELP = """Change data capture: MySQL and MariaDB to Kafka and files, from one YAML document.
+
+Start here: `deltaforge validate orders.yaml`, `deltaforge preflight orders.yaml`,
+`deltaforge run orders.yaml`, and in a second shell `deltaforge status --watch`.
+
+Exit codes: 0 done, 1 a person must act, 2 the document or the command line is wrong, 3 the same
+command may work later.
+"""
+
+app = typer.Typer(
+    name="deltaforge",
+    help=_HELP,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+documents.register(app)
+run.register(app)
+snapshot.register(app)
+control.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deltaforge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Run the command line; the only place where errors become words and exit codes."""
+    try:
+        app()
+    except DeltaForgeError as error:
+        err.print(f"[bold red]{error.error_class}[/]: ", end="")
+        err.print(str(error), markup=False, highlight=False)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

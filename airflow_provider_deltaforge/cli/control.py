@@ -1,0 +1,92 @@
+"""Commands about running pipelines: ``status``, ``pause``, ``resume``, ``stop``."""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.live import Live
+
+from airflow_provider_deltaforge.cli.exit_codes import FAILED
+from airflow_provider_deltaforge.cli.options import (
+    DEFAULT_STORE,
+    NameArgument,
+    StoreOption,
+    backend_of,
+    opened,
+    out,
+)
+from airflow_provider_deltaforge.cli.views import pipeline_details, pipelines_table
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.status import PipelineStatus, statuses
+from airflow_provider_deltaforge.control.status import status as status_of
+from airflow_provider_deltaforge.storage.contract import Store
+
+
+def status(
+    name: Annotated[str | None, typer.Argument(help="One pipeline, with details.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show what is true now, also when the driver went silent.
+
+    Exits with 1 when a pipeline shown is failed or lost.
+    """
+    backend = backend_of(store)
+    with opened(store) as state:
+        shown = _look(state, name, backend)
+        if as_json:
+            typer.echo(json.dumps([one.as_dict() for one in shown], indent=2))
+        elif watch:
+            with Live(_view(shown, name), console=out, auto_refresh=False) as live:
+                while True:
+                    time.sleep(1)
+                    live.update(_view(_look(state, name, backend), name), refresh=True)
+        else:
+            out.print(_view(shown, name))
+    if any(one.status in {"failed", "lost"} for one in shown):
+        raise typer.Exit(FAILED)
+
+
+def pause(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> None:
+    """Deliver what is in flight, then hold; the driver stays up."""
+    with opened(store) as state:
+        pipelines.pause(state, name)
+    out.print(f"asked {name} to pause")
+
+
+def resume(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> None:
+    """Let a paused pipeline go on."""
+    with opened(store) as state:
+        pipelines.resume(state, name)
+    out.print(f"asked {name} to resume")
+
+
+def stop(
+    name: NameArgument,
+    store: StoreOption = DEFAULT_STORE,
+    grace: Annotated[
+        float, typer.Option(help="Seconds the driver may take to deliver what it holds.")
+    ] = pipelines.STOP_GRACE_S,
+) -> None:
+    """Deliver what is in flight, then end the driver; returns when it is gone."""
+    with opened(store) as state:
+        pipelines.stop(state, name, backend_of(store), grace)
+    out.print(f"{name} is stopped")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for command in (status, pause, resume, stop):
+        app.command(rich_help_panel="Running pipelines")(command)
+
+
+def _look(state: Store, name: str | None, backend: LocalBackend) -> list[PipelineStatus]:
+    return [status_of(state, name, backend)] if name else statuses(state, backend)
+
+
+def _view(shown: list[PipelineStatus], name: str | None) -> RenderableType:
+    return pipeline_details(shown[0]) if name else pipelines_table(shown)

@@ -1,0 +1,74 @@
+"""Commands about documents: ``validate``, ``schema``, ``preflight``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
+from airflow_provider_deltaforge.cli.options import err, out
+from airflow_provider_deltaforge.cli.views import findings_table
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.json_schema import json_schema
+from airflow_provider_deltaforge.spec.load import load
+
+_FileArgument = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, help="Pipeline document (YAML).")
+]
+
+
+def validate(
+    files: Annotated[
+        list[Path], typer.Argument(exists=True, dir_okay=False, help="Pipeline documents (YAML).")
+    ],
+    expand: Annotated[
+        bool,
+        typer.Option(help="Resolve ${VAR} from the environment, as the driver will."),
+    ] = True,
+) -> None:
+    """Check documents: every wrong key at once, with its path and line.
+
+    Also says which settings this release would refuse to run.
+    """
+    code = OK
+    for file in files:
+        try:
+            pipeline = load(file.read_text(), expand=expand)
+            pipeline.refuse_unbuilt()
+        except SpecError as error:
+            code = DOCUMENT
+            err.print(f"[bold red]{file}[/]: ", end="")
+            err.print(str(error), markup=False, highlight=False)
+        else:
+            spec = pipeline.spec
+            sinks = ", ".join(sink.id for sink in spec.sinks)
+            out.print(f"[green]{file}[/]: pipeline {pipeline.metadata.name} is valid (to {sinks})")
+    raise typer.Exit(code)
+
+
+def schema() -> None:
+    """Print the JSON Schema of pipeline documents, for editors and CI."""
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+def preflight(file: _FileArgument) -> None:
+    """Ask the source whether it can be captured: settings, permissions, retention.
+
+    Also compiles the decoders, once for each installation, so that no pipeline waits for it later.
+    Exits with 1 when a check fails.
+    """
+    pipeline = load(file.read_text())
+    findings = list(pipeline.spec.source.preflight())
+    out.print(findings_table(findings))
+    if any(finding.verdict == "fail" for finding in findings):
+        raise typer.Exit(FAILED)
+    with err.status("compiling the decoders, once for each installation (about half a minute)"):
+        pipeline.spec.source.warm()
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    panel = "Documents"
+    for command in (validate, schema, preflight):
+        app.command(rich_help_panel=panel)(command)

@@ -1,0 +1,70 @@
+"""Options that several commands share, and what is opened from them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.storage.choice import store_of
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+out = Console()
+err = Console(stderr=True)
+
+DEFAULT_STORE = "sqlite:///.deltaforge/state.db"
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="DELTAFORGE_STORE",
+        help="State store: sqlite:///path, or postgresql://user:${PASSWORD}@host/db (the variable "
+        "is resolved where the store is opened).",
+    ),
+]
+
+GivenStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="DELTAFORGE_STORE",
+        help="State store: sqlite:///path, or postgresql://user:${PASSWORD}@host/db (the variable "
+        "is resolved where the store is opened). Default: the document's spec.storage, else "
+        f"{DEFAULT_STORE}.",
+    ),
+]
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the pipeline (metadata.name).")]
+
+MasterOption = Annotated[
+    str, typer.Option("--master", help="Spark master: local[*], local[2], spark://host:7077.")
+]
+
+
+def chosen_store(document: str, given: str | None) -> str:
+    """Return the DSN of the state store a document runs with, variables unresolved.
+
+    Raises:
+        SpecError: the document names another store than ``given``, or is wrong.
+    """
+    return store_of(document, StoreLocation.from_dsn(given) if given else None).to_dsn()
+
+
+@contextmanager
+def opened(store: str) -> Iterator[Store]:
+    """Open a state store for the block."""
+    opened_store = StoreLocation.from_dsn(store).open()
+    try:
+        yield opened_store
+    finally:
+        opened_store.close()
+
+
+def backend_of(store: str) -> LocalBackend:
+    """Return the launch backend of this machine for a state store."""
+    return LocalBackend(jobs_directory(store))

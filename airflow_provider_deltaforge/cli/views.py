@@ -1,0 +1,127 @@
+"""Tables people read."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.sources.contract import Finding
+
+_COLOURS = {
+    "running": "green",
+    "snapshotting": "cyan",
+    "starting": "cyan",
+    "blocked": "yellow",
+    "paused": "yellow",
+    "failed": "bold red",
+    "lost": "bold red",
+    "ok": "green",
+    "warn": "yellow",
+    "high_risk": "bold yellow",
+    "fail": "bold red",
+}
+
+
+def coloured(word: str) -> Text:
+    """Return a status or verdict in its colour."""
+    return Text(word, style=_COLOURS.get(word, ""))
+
+
+def pipelines_table(pipelines: Sequence[PipelineStatus]) -> RenderableType:
+    """Return one line per pipeline, and below them why one is not well: 80 columns are enough."""
+    if not pipelines:
+        return Text("No pipelines yet; start one with `deltaforge run FILE`.")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("pipeline", overflow="fold")
+    for title in ("status", "wanted"):
+        table.add_column(title, no_wrap=True)
+    for title in ("gen", "events", "lag", "heartbeat"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in pipelines:
+        table.add_row(
+            one.name,
+            coloured(one.status),
+            one.desired,
+            str(one.generation),
+            f"{one.events:,}",
+            _duration(None if one.lag_ms is None else one.lag_ms / 1000),
+            _duration(one.heartbeat_age_s, " ago"),
+        )
+    reasons = [
+        Text.assemble("\n", (one.name, "bold"), f": {one.reason}")
+        for one in pipelines
+        if one.reason
+    ]
+    return Group(table, *reasons)
+
+
+def pipeline_details(one: PipelineStatus) -> RenderableType:
+    """Return everything known about one pipeline."""
+    parts: list[RenderableType] = [pipelines_table([one])]
+    if one.position is not None:
+        parts.append(_named("position", json.dumps(dict(one.position))))
+    if one.sinks:
+        parts.append(
+            _entries("sink", one.sinks, ("status", "events", "bytes", "retries", "reason"))
+        )
+    if one.tables:
+        parts.append(_tables(one.tables))
+    if one.handle:
+        log = Path(str(one.handle.get("directory"))) / "driver.log"
+        parts.append(_named("driver", str(one.handle.get("name"))))
+        parts.append(Text(f"log       {log}", overflow="fold", no_wrap=False))
+    return Group(*parts)
+
+
+def findings_table(findings: Iterable[Finding]) -> RenderableType:
+    """Return the preflight's findings."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("check", "verdict", "finding"):
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.check, coloured(finding.verdict), finding.message)
+    return table
+
+
+def _named(name: str, value: str) -> Text:
+    return Text(f"\n{name:<9} {value}", overflow="fold")
+
+
+def _entries(title: str, entries: Mapping[str, Any], keys: Sequence[str]) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    for column in (f"\n{title}", *(f"\n{key}" for key in keys)):
+        table.add_column(column, overflow="fold")
+    for name, told in entries.items():
+        table.add_row(name, *(_cell(key, told.get(key)) for key in keys))
+    return table
+
+
+def _tables(tables: Mapping[str, Any]) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    for column in ("\ntable", "\nevents"):
+        table.add_column(column)
+    for name, told in sorted(tables.items()):
+        events = told.get("events") or {}
+        table.add_row(name, "  ".join(f"{op} {count:,}" for op, count in sorted(events.items())))
+    return table
+
+
+def _cell(key: str, value: Any) -> str:
+    if key == "bytes" and isinstance(value, int):
+        return decimal(value)
+    return f"{value:,}" if isinstance(value, int) else str(value or "")
+
+
+def _duration(seconds: float | None, suffix: str = "") -> str:
+    if seconds is None:
+        return ""
+    for unit_s, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}{suffix}"
+    return f"{seconds:.1f} s{suffix}" if seconds >= 1 else f"{seconds * 1000:.0f} ms{suffix}"

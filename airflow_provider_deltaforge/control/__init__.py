@@ -1,0 +1,1 @@
+"""Control: pipelines as things one can apply, pause, resume and stop."""

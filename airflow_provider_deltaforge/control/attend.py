@@ -1,0 +1,109 @@
+"""Stay with a driver: watch it, start it again when it dies, and say when it is over."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_provider_deltaforge.control.launch import Backend, Job, JobState
+from airflow_provider_deltaforge.control.pipelines import existing, now_ms
+from airflow_provider_deltaforge.control.starting import restart
+from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
+from airflow_provider_deltaforge.control.supervise import (
+    DRAINED,
+    Ending,
+    RestartBudget,
+    Silence,
+    Verdict,
+    judge,
+)
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.contract import Store
+
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """What to stay with, and as whom."""
+
+    store: Store
+    backend: Backend
+    job: Job
+    owner: str
+    budget: RestartBudget = field(default_factory=RestartBudget)
+    finite: bool = False
+    """The job ends by itself: exit code 0 is success, not a death."""
+
+
+def attend(
+    task: Attendance,
+    *,
+    stopping: Callable[[], bool],
+    changed: Callable[[PipelineStatus], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Verdict:
+    """Return when the pipeline was stopped, taken over, given up, or ``stopping`` says so.
+
+    Args:
+        task: the driver to stay with.
+        stopping: true once the caller wants to leave.
+        changed: called about once a second with the present status.
+        sleep: waits; handed in so that tests need no time.
+    """
+    silence = Silence()
+    while not stopping():
+        try:
+            verdict = _look(task, changed, silence)
+            if verdict is not None and verdict.action != "restart":
+                return verdict
+            if verdict is not None:
+                sleep(verdict.wait_s)
+                if stopping():
+                    break
+                restart(task.store, task.job, task.backend)
+        except RetryableError as error:
+            # The store is away: nothing is known, so nothing is decided.
+            changed(_unknown(task.job, str(error)))
+        sleep(_POLL_S)
+    return Verdict("finished", "left by its supervisor")
+
+
+def settle(task: Attendance, exit_code: int | None) -> Verdict:
+    """Decide about a driver that ended with ``exit_code``, from the record and its last words."""
+    control = existing(task.store, task.job.pipeline)
+    record, progress = control.read(), control.progress()
+    if task.finite and exit_code == DRAINED:
+        return Verdict("finished", "done")
+    spoke = progress is not None and progress.generation == task.job.generation
+    return judge(
+        Ending(
+            exit_code,
+            progress.error_class if spoke and progress else None,
+            progress.reason if spoke and progress else None,
+        ),
+        wanted=record is not None and record.desired != "stopped",
+        restarted_at_ms=record.restarts if record is not None else (),
+        now_ms=now_ms(),
+        budget=task.budget,
+    )
+
+
+def _look(
+    task: Attendance, changed: Callable[[PipelineStatus], None], silence: Silence
+) -> Verdict | None:
+    record = existing(task.store, task.job.pipeline).read()
+    if record is None:
+        return Verdict("finished", "the pipeline was deleted")
+    if record.owner != task.owner or record.generation != task.job.generation:
+        return Verdict("finished", f"taken over by {record.owner}")
+    present = status(task.store, task.job.pipeline, task.backend)
+    changed(present)
+    if record.handle is None:
+        return None
+    job = task.backend.status(record.handle)
+    hung = silence.too_long(lost=present.status in ENDED)
+    return settle(task, job.exit_code) if job.state is JobState.ENDED or hung else None
+
+
+def _unknown(job: Job, reason: str) -> PipelineStatus:
+    return PipelineStatus(job.pipeline, "lost", "running", job.generation, reason=reason)

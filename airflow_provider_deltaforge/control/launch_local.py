@@ -1,0 +1,204 @@
+"""Drivers as detached ``spark-submit`` processes of this machine.
+
+Each driver leads its own session, so it outlives the process that started it. A lock file that
+the session inherits says, without any race, whether something of it still lives: a second submit
+finds the lock taken and adopts, also when the first submitter was killed half-way.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from airflow_provider_deltaforge.control import spark_submit
+from airflow_provider_deltaforge.control.launch import Handle, Job, JobState, JobStatus
+from airflow_provider_deltaforge.errors import RetryableError
+
+# The shell outlives a SIGTERM to its session (a trapped signal is reset in the child, an ignored
+# one would be inherited by the JVM), so that the exit code is always written down.
+_LEADER = """
+trap : TERM INT HUP
+echo $$ > pid
+"$@"
+code=$?
+echo $code > exit.part && mv exit.part exit
+"""
+
+_TERM_GRACE_S = 5.0
+_POLL_S = 0.1
+_TAKE_ATTEMPTS = 10
+_TAKE_WAIT_S = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBackend:
+    """Runs jobs below ``directory``, one sub-directory per job name."""
+
+    directory: Path
+    compose: Callable[[Job], Sequence[str]] = spark_submit.command
+
+    def submit(self, job: Job) -> Handle:
+        """Start the job in its own session, or adopt the one that runs."""
+        place = self.directory / job.name
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _take(place)
+        if lock is None:
+            return _read_handle(place)
+        try:
+            return _spawn(place, lock, job, self.compose(job))
+        finally:
+            os.close(lock)
+
+    def status(self, handle: Handle) -> JobStatus:
+        """Ask the lock, then the exit file."""
+        if handle.get("host") != socket.gethostname():
+            return JobStatus(JobState.UNKNOWN)
+        place = Path(handle["directory"])
+        if place.is_dir() and _is_held(place):
+            return JobStatus(JobState.RUNNING)
+        code = _text(place / "exit")
+        return JobStatus(JobState.ENDED, int(code) if code else None)
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        """Wait for the driver to drain; then SIGTERM and SIGKILL to its session."""
+        if self.status(handle).state is JobState.UNKNOWN:
+            raise RetryableError(
+                f"{handle.get('name')} runs on {handle.get('host')}; stop it from there"
+            )
+        if self._ended(handle, grace_s):
+            return
+        for number, wait_s in ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, _TERM_GRACE_S)):
+            for process in _session(handle):
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    process.send_signal(number)
+            if self._ended(handle, wait_s):
+                return
+        raise RetryableError(f"{handle['name']}: its processes did not end after SIGKILL")
+
+    def logs_tail(self, handle: Handle, line_count: int = 40) -> str:
+        """Return the end of ``driver.log``."""
+        try:
+            with (Path(handle["directory"]) / "driver.log").open(errors="replace") as log:
+                return "".join(deque(log, maxlen=line_count))
+        except FileNotFoundError:
+            return ""
+
+    def links(self, handle: Handle) -> Mapping[str, str]:
+        """Return where the driver's log lies."""
+        return {"driver log": str(Path(handle["directory"]) / "driver.log")}
+
+    def _ended(self, handle: Handle, wait_s: float) -> bool:
+        deadline = time.monotonic() + wait_s
+        while self.status(handle).state is JobState.RUNNING:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+
+def _spawn(place: Path, lock: int, job: Job, command: Sequence[str]) -> Handle:
+    """Start the session leader, which inherits the lock, and write the handle down."""
+    for stale in ("exit", "pid", "handle.json"):
+        (place / stale).unlink(missing_ok=True)
+    with (place / "driver.log").open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 - the words are ours; no shell reads the values
+            ["/bin/sh", "-c", _LEADER, job.name, *command],
+            cwd=place,
+            env=spark_submit.environment(job),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    # Reaped here while we live; init reaps it when we do not.
+    threading.Thread(target=process.wait, daemon=True, name=f"reap-{job.name}").start()
+    return _write_handle(place, process.pid)
+
+
+def _write_handle(place: Path, pid: int) -> Handle:
+    started_at = None
+    with suppress(psutil.NoSuchProcess):
+        started_at = psutil.Process(pid).create_time()
+    handle: dict[str, Any] = {
+        "backend": "local",
+        "name": place.name,
+        "directory": str(place.absolute()),
+        "host": socket.gethostname(),
+        "pid": pid,
+        "started_at": started_at,
+    }
+    part = place / "handle.part"
+    part.write_text(json.dumps(handle))
+    part.replace(place / "handle.json")
+    return handle
+
+
+def _read_handle(place: Path) -> Handle:
+    """Return the running job's handle, rebuilt from its pid when the submitter was killed."""
+    deadline = time.monotonic() + _TERM_GRACE_S
+    while time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            handle: Handle = json.loads((place / "handle.json").read_text())
+            return handle
+        time.sleep(_POLL_S)
+    pid = _text(place / "pid")
+    if not pid:
+        raise RetryableError(f"{place.name} is being submitted by another process; try again")
+    return _write_handle(place, int(pid))
+
+
+def _session(handle: Handle) -> Iterator[psutil.Process]:
+    """Yield what lives of the job's session, Spark's Python workers included."""
+    leader = handle["pid"]
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) != leader:
+                continue
+            # A session id is free for reuse once its session is gone: never touch a later one.
+            if process.pid == leader and process.create_time() != handle["started_at"]:
+                return
+            yield process
+
+
+def _take(place: Path) -> int | None:
+    """Return the job's lock, or None while its session holds it."""
+    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    # A status check holds the lock, shared, for microseconds: it must not look like a driver.
+    for _ in range(_TAKE_ATTEMPTS):
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        time.sleep(_TAKE_WAIT_S)
+    os.close(lock)
+    return None
+
+
+def _is_held(place: Path) -> bool:
+    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""

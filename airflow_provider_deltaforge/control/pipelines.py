@@ -1,0 +1,187 @@
+"""Pipelines as things one can apply, pause, resume, stop and reset.
+
+Everything goes through the state store: the caller may sit on another machine than the driver.
+The record says what is wanted; what *is* comes from the driver's own progress and its heartbeat.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.spec.load import load, spec_hash
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Store
+from airflow_provider_deltaforge.storage.control import Control, ControlRecord
+
+STOP_GRACE_S = 30.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A document that was checked and kept, and its pipeline's record."""
+
+    name: str
+    record: ControlRecord
+
+
+def apply(store: Store, text: str) -> Applied:
+    """Check a document, and keep it, unexpanded, as what its pipeline is to be.
+
+    A running driver goes on with the document it was started with until the next ``start``.
+
+    Raises:
+        SpecError: the document is wrong, asks for what this release does not do, or names a
+            source id that another pipeline holds.
+    """
+    pipeline = load(text, expand=False)
+    pipeline.refuse_unbuilt()
+    name = pipeline.metadata.name
+    control = Control(store, name)
+    return Applied(name, control.apply(text, spec_hash(text), pipeline.spec.source.id))
+
+
+def pause(store: Store, name: str) -> ControlRecord:
+    """Ask the driver to deliver what it holds and then wait.
+
+    Raises:
+        SpecError: there is no such pipeline, or it is stopped.
+    """
+    return _want(store, name, "paused")
+
+
+def resume(store: Store, name: str) -> ControlRecord:
+    """Ask a paused driver to go on.
+
+    Raises:
+        SpecError: there is no such pipeline, or it is stopped: only ``start`` makes a driver.
+    """
+    return _want(store, name, "running")
+
+
+def ask_to_stop(store: Store, name: str) -> ControlRecord:
+    """Ask the driver to deliver what it holds and end; return without waiting.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    return existing(store, name).update(lambda record: changed(record, desired="stopped"))
+
+
+def stop(store: Store, name: str, backend: Backend, grace_s: float = STOP_GRACE_S) -> ControlRecord:
+    """Ask the driver to end, wait ``grace_s``, then end it; return when it is gone.
+
+    Raises:
+        SpecError: there is no such pipeline.
+        RetryableError: its driver runs where this process cannot end it, and did not end by
+            itself.
+    """
+    record = ask_to_stop(store, name)
+    if record.handle is not None:
+        end_driver(store, name, backend, record.handle, grace_s)
+    else:
+        _wait_for_silence(Control(store, name), grace_s, "inside another process")
+    return record
+
+
+def stop_if_owner(store: Store, name: str, backend: Backend, owner: str) -> bool:
+    """Stop the pipeline if ``owner`` still supervises it; say whether it did.
+
+    A newer supervisor that adopted the driver wrote its own token, and its stream goes on.
+    """
+    record = existing(store, name).read()
+    if record is None or record.owner != owner:
+        return False
+    stop(store, name, backend)
+    return True
+
+
+def reset_checkpoint(store: Store, name: str, *, confirm: str) -> None:
+    """Forget every position and snapshot of a stopped pipeline, so that it starts as if new.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        confirm: must repeat the pipeline's name.
+
+    Raises:
+        SpecError: it is not stopped, or the confirmation differs.
+    """
+    control = existing(store, name)
+    if confirm != name:
+        raise SpecError(f"to reset the checkpoints of {name!r}, confirm with its name")
+    record = control.read()
+    if record is None or record.desired != "stopped" or control.alive(now_ms()):
+        raise SpecError(f"pipeline {name!r} is not stopped; stop it before resetting checkpoints")
+    # All at once: a finished snapshot without its positions would let the stream begin at the head
+    # of the log. Fenced, so that a driver nobody saw cannot write its position back.
+    owned = [
+        Delete(namespace, key)
+        for namespace in (names.CHECKPOINTS, names.SNAPSHOTS)
+        for key, _ in store.items(namespace, f"{name}/")
+    ]
+    store.transact(owned, control.take_epoch("reset"))
+
+
+def existing(store: Store, name: str) -> Control:
+    """Return the control of a pipeline that was applied.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    control = Control(store, name)
+    if control.read() is None:
+        known = ", ".join(Control.list_pipelines(store)) or "none yet"
+        raise SpecError(f"there is no pipeline {name!r} in this state store (known: {known})")
+    return control
+
+
+def now_ms() -> int:
+    """Return milliseconds since the epoch."""
+    return int(time.time() * 1000)
+
+
+def changed(record: ControlRecord, **changes: Any) -> ControlRecord:
+    """Return the record with some fields changed."""
+    return record.model_copy(update=changes)
+
+
+def end_driver(store: Store, name: str, backend: Backend, handle: Handle, grace_s: float) -> None:
+    """Wait for a driver that was asked to end; end it where we can.
+
+    Raises:
+        RetryableError: it runs elsewhere and did not end by itself.
+    """
+    if backend.status(handle).state is not JobState.UNKNOWN:
+        backend.stop(handle, grace_s)
+        return
+    _wait_for_silence(Control(store, name), grace_s, f"on {handle.get('host')}")
+
+
+def _want(store: Store, name: str, desired: str) -> ControlRecord:
+    def change(record: ControlRecord) -> ControlRecord:
+        if record.desired == "stopped":
+            raise SpecError(f"pipeline {name!r} is stopped; start it with `deltaforge run`")
+        return changed(record, desired=desired)
+
+    return existing(store, name).update(change)
+
+
+def _wait_for_silence(control: Control, grace_s: float, place: str) -> None:
+    if not _happens(lambda: not control.alive(now_ms()), grace_s):
+        raise RetryableError(
+            f"the driver of {control.pipeline!r} runs {place} and has not ended within "
+            f"{grace_s:.0f} s; stop it there"
+        )
+
+
+def _happens(condition: Callable[[], bool], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

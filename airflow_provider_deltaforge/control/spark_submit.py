@@ -1,0 +1,98 @@
+"""The ``spark-submit`` command line of a driver."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import airflow_provider_deltaforge
+from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
+
+_PACKAGE = Path(airflow_provider_deltaforge.__file__).parent
+_LOOPBACK = "127.0.0.1"
+
+
+def script_path(script: str) -> Path:
+    """Return where ``stream_job.py`` or ``snapshot_job.py`` lies, in a wheel or in a checkout.
+
+    Raises:
+        SpecError: neither place has it.
+    """
+    shipped = _PACKAGE / "engine" / "spark" / "jobs" / script
+    checkout = _PACKAGE.parent / "spark_jobs" / script
+    for path in (shipped, checkout):
+        if path.is_file():
+            return path
+    raise SpecError(f"{script} is not installed; looked in {shipped.parent} and {checkout.parent}")
+
+
+def spark_home() -> Path | None:
+    """Return the Spark that this Python's ``pyspark`` belongs to, else ``SPARK_HOME``."""
+    found = find_spec("pyspark")
+    if found is not None and found.submodule_search_locations:
+        home = Path(next(iter(found.submodule_search_locations)))
+        if (home / "bin" / "spark-submit").is_file():
+            return home
+    configured = os.environ.get("SPARK_HOME")
+    return Path(configured) if configured else None
+
+
+def command(job: Job) -> list[str]:
+    """Return the command line that runs ``job``; it never holds a secret.
+
+    Raises:
+        SpecError: no ``spark-submit`` was found.
+    """
+    home = spark_home()
+    submit = str(home / "bin" / "spark-submit") if home else shutil.which("spark-submit")
+    if submit is None:
+        raise SpecError(
+            "spark-submit was not found; install airflow-provider-deltaforge[spark] or set "
+            "SPARK_HOME"
+        )
+    return [
+        submit,
+        *("--master", job.master, "--name", job.name),
+        *_configuration(job.master),
+        str(script_path(job.script)),
+        *("--pipeline", job.pipeline, "--generation", str(job.generation)),
+        *job.arguments,
+    ]
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Return the driver's environment: ours, the job's, and the way to the state store.
+
+    A driver has a working directory of its own, so the path of a SQLite store becomes absolute.
+    """
+    home = spark_home()
+    return {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **({"SPARK_HOME": str(home)} if home else {}),
+        **job.environment,
+        ENVIRONMENT: StoreLocation.from_dsn(job.store).to_dsn(),
+    }
+
+
+def _configuration(master: str) -> list[str]:
+    """Close what Spark opens to every interface by default, and keep the heap small.
+
+    The page is off, a local driver stays on loopback, and no row ever crosses the JVM.
+    """
+    settings: Mapping[str, str] = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "512m",
+    }
+    if master.startswith("local"):
+        settings = {
+            **settings,
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+        }
+    return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]

@@ -1,0 +1,1 @@
+"""Encodings: the bytes of a message."""

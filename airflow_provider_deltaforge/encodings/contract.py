@@ -1,0 +1,17 @@
+"""What every encoding promises."""
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.spec.settings import PluginSettings
+
+
+class Encoding(PluginSettings):
+    """A description that is also the worker, unless ``unbuilt`` says otherwise."""
+
+    def encode(self, values: pa.BinaryArray) -> pa.BinaryArray:
+        """Return the bytes of each message; a null stays null (a tombstone).
+
+        Args:
+            values: One JSON text per message, as the envelope wrote it.
+        """
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""The engine: runs one pipeline. Only engine.spark knows Spark."""

@@ -1,0 +1,199 @@
+"""Cuts what the decoder makes into batches for delivery, at transaction borders.
+
+A transaction is split only above ``max_transaction_bytes``, or when ``respect_source_tx`` is off.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a batch is full, and whether transactions stay whole."""
+
+    max_events: int
+    max_bytes: int
+    max_age_s: float
+    respect_source_tx: bool = True
+    max_transaction_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBatch:
+    """Rows to deliver together, and the position that is reached once they are durable.
+
+    ``position`` is None when the batch ends inside a transaction: nothing may be checkpointed.
+    """
+
+    rows: pa.RecordBatch
+    position: Position | None
+    nbytes: int
+    splits_transaction: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    rows: pa.RecordBatch
+    position: Position | None
+    """None: the piece ends inside a transaction."""
+    nbytes: int
+
+
+class Batcher:
+    """Collects decoded rows and gives them out as batches. Used by one thread."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pieces: list[_Piece] = []
+        self._events = 0
+        self._bytes = 0
+        self._since_s: float | None = None
+        self._in_split = False
+
+    def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
+        """Take in a decoded batch, and yield every batch that is full because of it."""
+        if batch.continues:
+            self._finish_open_transaction(batch)
+        for piece in self._cut(batch):
+            yield from self._take(piece, now_s)
+        self._move_end(batch)
+        if batch.rows.num_rows == 0 and not self._pieces and not batch.open_tx:
+            yield SourceBatch(batch.rows, batch.end, 0)
+
+    def due(self, now_s: float) -> SourceBatch | None:
+        """Return what has waited for ``max_age_s``, up to the last transaction border."""
+        if self._since_s is None or now_s - self._since_s < self._limits.max_age_s:
+            return None
+        return self._flush_to_border()
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Return how long until something is due; None when nothing can become due by waiting."""
+        if self._since_s is None or not self._has_border():
+            return None
+        return max(0.0, self._since_s + self._limits.max_age_s - now_s)
+
+    def _cut(self, batch: ChangeBatch) -> Iterator[_Piece]:
+        """Cut a decoded batch into pieces no larger than a delivery, at borders where it can.
+
+        A piece that holds a transaction which fits no batch is larger, up to the limit of one.
+        """
+        rows = batch.rows
+        if rows.num_rows == 0:
+            return
+        row_bytes = max(1.0, batch.nbytes / rows.num_rows)
+        most = max(1, min(self._limits.max_events, int(self._limits.max_bytes / row_bytes)))
+        whole = max(most, int(self._limits.max_transaction_bytes / row_bytes))
+        borders = np.flatnonzero(rows.column("tx_end").to_numpy(zero_copy_only=False)) + 1
+        transactions = rows.column("tx").to_numpy()
+        start = 0
+        open_piece = bool(self._pieces) and self._pieces[-1].position is None
+        inside = self._limits.respect_source_tx and open_piece
+        while start < rows.num_rows:
+            room = max(1, most - self._events) if start == 0 and self._pieces else most
+            if inside:
+                room = 1  # The transaction's end comes first, alone.
+            stop = min(self._stop(borders, start, start + room, rows.num_rows), start + whole)
+            at_border = bool(borders.size) and _holds(borders, stop)
+            yield _Piece(
+                rows.slice(start, stop - start),
+                batch.positions.after(int(transactions[stop - 1])) if at_border else None,
+                int((stop - start) * row_bytes),
+            )
+            start = stop
+            inside = self._limits.respect_source_tx and not at_border
+
+    def _stop(self, borders: np.ndarray, start: int, wanted: int, rows: int) -> int:
+        """Return the row to cut before: the last border within reach, else the next one."""
+        if not self._limits.respect_source_tx:
+            return min(wanted, rows)
+        index = int(np.searchsorted(borders, wanted, side="right")) - 1
+        if index >= 0 and borders[index] > start:
+            return int(borders[index])
+        return int(borders[index + 1]) if index + 1 < borders.size else rows
+
+    def _take(self, piece: _Piece, now_s: float) -> Iterator[SourceBatch]:
+        limits = self._limits
+        events, nbytes = piece.rows.num_rows, piece.nbytes
+        over = self._events + events > limits.max_events or self._bytes + nbytes > limits.max_bytes
+        if self._pieces and over and (full := self._flush_to_border()):
+            yield full
+        if self._since_s is None:
+            self._since_s = now_s
+        self._pieces.append(piece)
+        self._events += events
+        self._bytes += nbytes
+        if self._events >= limits.max_events or self._bytes >= limits.max_bytes:
+            if not limits.respect_source_tx:
+                yield self._flush(len(self._pieces))
+            elif full := self._flush_to_border():
+                yield full
+        if self._bytes > limits.max_transaction_bytes:
+            if full := self._flush_to_border():
+                yield full
+            if self._bytes > limits.max_transaction_bytes:
+                yield self._flush(len(self._pieces))
+
+    def _has_border(self) -> bool:
+        if not self._limits.respect_source_tx:
+            return bool(self._pieces)
+        return any(piece.position is not None for piece in self._pieces)
+
+    def _flush_to_border(self) -> SourceBatch | None:
+        if not self._limits.respect_source_tx and self._pieces:
+            return self._flush(len(self._pieces))
+        for count in range(len(self._pieces), 0, -1):
+            if self._pieces[count - 1].position is not None:
+                return self._flush(count)
+        return None
+
+    def _flush(self, count: int) -> SourceBatch:
+        out, self._pieces = self._pieces[:count], self._pieces[count:]
+        self._events = sum(piece.rows.num_rows for piece in self._pieces)
+        self._bytes = sum(piece.nbytes for piece in self._pieces)
+        if not self._pieces:
+            self._since_s = None
+        position = out[-1].position
+        self._in_split = position is None
+        nbytes = sum(piece.nbytes for piece in out)
+        return SourceBatch(_joined([p.rows for p in out]), position, nbytes, self._in_split)
+
+    def _finish_open_transaction(self, batch: ChangeBatch) -> None:
+        """Mark the end of a transaction whose remaining rows nobody captures."""
+        rows = batch.rows
+        goes_on = rows.num_rows > 0 and rows.column("tx")[0].as_py() == 0
+        if goes_on or (rows.num_rows == 0 and batch.open_tx):
+            return
+        if not self._pieces or self._pieces[-1].position is not None:
+            return
+        last = self._pieces[-1]
+        self._pieces[-1] = _Piece(_ended(last.rows), batch.positions.after(0), last.nbytes)
+
+    def _move_end(self, batch: ChangeBatch) -> None:
+        """Let the last piece end where the batch ends: transactions without rows count too."""
+        if self._pieces and self._pieces[-1].position is not None and not batch.open_tx:
+            last = self._pieces[-1]
+            self._pieces[-1] = _Piece(last.rows, batch.end, last.nbytes)
+
+
+def _holds(borders: np.ndarray, stop: int) -> bool:
+    index = int(np.searchsorted(borders, stop))
+    return index < borders.size and int(borders[index]) == stop
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
+    return table.to_batches()[0]
+
+
+def _ended(rows: pa.RecordBatch) -> pa.RecordBatch:
+    flags = rows.column("tx_end").to_numpy(zero_copy_only=False).copy()
+    flags[-1] = True
+    index = rows.schema.get_field_index("tx_end")
+    return rows.set_column(index, rows.schema.field(index), pa.array(flags))

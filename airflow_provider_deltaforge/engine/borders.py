@@ -1,0 +1,64 @@
+"""The persistence borders: every place where a kill could lose, repeat or reorder something.
+
+A border is crossed with ``crossing(Border.X)``. In production that costs one comparison. A test
+sets ``DELTAFORGE_HOLD_AT="sink_written:3:/tmp/held"``: the third crossing writes the process id
+into that file and waits until the file says "go", so that the test can kill any process it likes
+exactly there. A file that exists already means the hold has happened, in any process.
+"""
+
+import os
+import time
+from enum import Enum
+from pathlib import Path
+
+HOLD_VARIABLE = "DELTAFORGE_HOLD_AT"
+_HOLD_S = 60.0
+_POLL_S = 0.02
+
+
+class Border(Enum):
+    """Where the durable state of source, sink and store can differ."""
+
+    START_POSITION_STORED = "start_position_stored"
+    BATCH_RENDERED = "batch_rendered"
+    SINK_WRITTEN = "sink_written"
+    CHECKPOINT_STORED = "checkpoint_stored"
+    SOURCE_ACKNOWLEDGED = "source_acknowledged"
+    SNAPSHOT_STARTED = "snapshot_started"
+    CHUNK_RENDERED = "chunk_rendered"
+    CHUNK_WRITTEN = "chunk_written"
+    CHUNK_STORED = "chunk_stored"
+    SNAPSHOT_FINISHED = "snapshot_finished"
+
+
+class _Hold:
+    """The one hold a test asked for, read once per process."""
+
+    def __init__(self, asked: str) -> None:
+        border, crossings, path = asked.split(":", 2)
+        self.border = Border(border)
+        self.crossings = int(crossings)
+        self.path = Path(path)
+
+    def cross(self) -> None:
+        self.crossings -= 1
+        if self.crossings != 0:
+            return
+        try:
+            with self.path.open("x") as held:
+                held.write(str(os.getpid()))
+        except FileExistsError:
+            return
+        deadline = time.monotonic() + _HOLD_S
+        while self.path.read_text() != "go" and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+_asked = os.environ.get(HOLD_VARIABLE)
+_hold = _Hold(_asked) if _asked else None
+
+
+def crossing(border: Border) -> None:
+    """Say that the code stands at ``border`` now."""
+    if _hold is not None and _hold.border is border:
+        _hold.cross()

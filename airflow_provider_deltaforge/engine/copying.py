@@ -1,0 +1,149 @@
+"""Copies snapshot chunks, in whatever process they were dealt to."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.job import Bench, Job
+from airflow_provider_deltaforge.engine.listening import Listener
+from airflow_provider_deltaforge.engine.outcome import Outcome, Why
+from airflow_provider_deltaforge.engine.rendering import Rendering
+from airflow_provider_deltaforge.engine.sinking import SinkGroup
+from airflow_provider_deltaforge.engine.snapshot import full_name
+from airflow_provider_deltaforge.engine.watching import Troubles
+from airflow_provider_deltaforge.errors import EventError
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
+
+_LISTEN_S = 1.0
+_FOREVER_S = 10.0**9
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What became of one chunk; ``outcome`` None: every sink holds it."""
+
+    chunk_id: str
+    table: str
+    rows: int
+    outcome: Outcome | None = None
+    sink_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of message values, by sink id."""
+
+
+def copy_chunks(job: Job, run_id: str, chunks: Iterable[TableChunk]) -> Iterator[Copied]:
+    """Copy chunks one after the other over one set of connections; stop at the first failure."""
+    try:
+        bench = Bench.open(job, renew=False)
+    except Exception as error:  # noqa: BLE001 - as text it would lose its class
+        yield Copied("", "", 0, Outcome.of(error))
+        return
+    records = Snapshots(bench.store, bench.pipeline.name)
+    listener = Listener(bench, _FOREVER_S, lambda: _cancelled(records))
+    listener.watch(_LISTEN_S)
+    try:
+        copier = _Copier(bench, run_id, listener.ending)
+    except Exception as error:  # noqa: BLE001 - as text it would lose its class
+        yield Copied("", "", 0, Outcome.of(error))
+        listener.end("finished")
+        bench.store.close()
+        return
+    try:
+        for chunk in chunks:
+            copied = copier.attempt(chunk, listener)
+            yield copied
+            if copied.outcome is not None:
+                return
+    finally:
+        listener.end("finished")
+        copier.close()
+        bench.store.close()
+
+
+def until_done(results: "SimpleQueue[Copied | None]", tables: int) -> Iterator[Copied]:
+    """Yield what arrives until every table has put its closing None."""
+    while tables:
+        copied = results.get()
+        if copied is None:
+            tables -= 1
+        else:
+            yield copied
+
+
+def _cancelled(records: Snapshots) -> Why | None:
+    run = records.current()
+    return "failed" if run is None or run.cancelled is not None else None
+
+
+class _Copier:
+    """A chunk is marked done only when every sink holds all of it, together with its cut."""
+
+    def __init__(self, bench: Bench, run_id: str, ending: threading.Event) -> None:
+        spec = bench.pipeline.spec
+        self._bench = bench
+        self._run_id = run_id
+        self._ending = ending
+        self._records = Snapshots(bench.store, bench.pipeline.name)
+        self._rendering = Rendering(bench.pipeline, bench.origin)
+        self._snapshotter = spec.source.open_snapshot()
+        self._sinks = SinkGroup(
+            spec.sinks, bench.pipeline.name, Troubles(bench.store, bench.pipeline.name), ending
+        )
+
+    def attempt(self, chunk: TableChunk, listener: Listener) -> Copied:
+        table = full_name(chunk)
+        if self._ending.is_set():
+            return Copied(chunk.id, table, 0, _asked(listener))
+        try:
+            copied = self._copy(chunk)
+        except Exception as error:  # noqa: BLE001 - across Spark, outcomes travel as rows
+            outcome = _asked(listener) if self._ending.is_set() else Outcome.of(error)
+            return Copied(chunk.id, table, 0, outcome)
+        return Copied(chunk.id, table, 0, _asked(listener)) if copied is None else copied
+
+    def _copy(self, chunk: TableChunk) -> Copied | None:
+        """Copy one chunk; return None when asked to end before it was durable."""
+        rows = 0
+        sink_bytes: Counter[str] = Counter()
+        cut: dict[str, Any] = {}
+        for batch in self._snapshotter.read(chunk, self._run_id):
+            rendered = self._rendering.render(batch.rows)
+            crossing(Border.CHUNK_RENDERED)
+            outcomes = self._sinks.deliver(dict(rendered.messages), self._ending.is_set)
+            if outcomes is None:
+                return None
+            for name, outcome in outcomes.items():
+                if outcome.error is not None:
+                    raise outcome.error
+                _refuse(name, chunk, [*rendered.rejections[name], *outcome.rejections])
+                sink_bytes[name] += rendered.messages[name].values.nbytes
+            rows += batch.rows.num_rows
+            cut = dict(batch.end)
+        crossing(Border.CHUNK_WRITTEN)
+        done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut)
+        self._bench.store.transact([done], self._bench.fence)
+        crossing(Border.CHUNK_STORED)
+        return Copied(chunk.id, full_name(chunk), rows, sink_bytes=sink_bytes)
+
+    def close(self) -> None:
+        self._snapshotter.close()
+        self._sinks.close()
+
+
+def _asked(listener: Listener) -> Outcome:
+    return Outcome.of(listener.failure) if listener.failure else Outcome(listener.why)
+
+
+def _refuse(sink: str, chunk: TableChunk, rejections: Sequence[Rejection]) -> None:
+    if rejections:
+        first = rejections[0]
+        raise EventError(
+            f"sink {sink}: {len(rejections)} rows of table {full_name(chunk)} cannot be delivered; "
+            f"the first: {first.kind}: {first.reason}. Nothing was skipped: change the document "
+            "or the sink, then start again"
+        )

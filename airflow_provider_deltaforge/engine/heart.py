@@ -1,0 +1,200 @@
+"""The heartbeat of a lane: it says how the lane is, and hears what is wanted of it."""
+
+import logging
+import threading
+import time
+
+from airflow_provider_deltaforge.engine.board import Board, Trouble
+from airflow_provider_deltaforge.engine.job import Bench, place
+from airflow_provider_deltaforge.engine.listening import Listener
+from airflow_provider_deltaforge.engine.outcome import Outcome, Why
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.storage.control import Progress, SinkProgress, Status
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_BEAT_S = 0.5
+_DRAIN_GRACE_S = 10.0
+_CONFIRMED_S = 2.0
+_ENDED_AS: dict[str, Status] = {
+    "paused": "paused",
+    "stopped": "stopped",
+    "finished": "stopped",
+    "failed": "failed",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class Heart:
+    """Writes the progress record, and notices the end.
+
+    ``ending`` is set when the lane must end; ``why`` then says for what, and ``end`` asks for it.
+    """
+
+    def __init__(self, bench: Bench, board: Board, window_s: float, status: Status) -> None:
+        self._bench = bench
+        self._board = board
+        self._status: Status = status
+        self._since_ms = _now_ms()
+        self._was: tuple[str, str | None] = (status, None)
+        self._done = threading.Event()
+        self._confirmed_at = 0.0
+        self._writing = threading.Lock()
+        self.failure: Exception | None = None
+        """What ended the heart; ``why`` is ``failed`` then."""
+        self._listener = Listener(bench, window_s)
+        self.ending = self._listener.ending
+        self.end = self._listener.end
+        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+
+    def start(self) -> None:
+        """Write the first progress and begin to beat.
+
+        Raises:
+            FencedError: a newer driver has started.
+        """
+        former = self._bench.control.progress()
+        if former is not None and former.generation == self._bench.job.generation:
+            self._board.resume(former.model_dump())
+        self._beat(None)
+        self._thread.start()
+
+    @property
+    def why(self) -> Why:
+        """Return for what the lane must end."""
+        return self._listener.why
+
+    def gives_up(self) -> bool:
+        """Say whether a delivery under way should be abandoned.
+
+        A draining lane finishes its batch, unless a sink is away or takes too long.
+        """
+        if not self.ending.is_set():
+            return False
+        given_up = self.why in ("fenced", "superseded", "failed")
+        if given_up or self._board.blocked_by() is not None:
+            return True
+        return time.monotonic() - self._listener.ended_at > _DRAIN_GRACE_S
+
+    def confirm(self) -> None:
+        """Make sure that no newer lane has started, unless a beat has just shown it.
+
+        A process that was frozen, or that outlived its executor, must not write what a newer lane
+        has written and gone beyond.
+
+        Raises:
+            FencedError: one has.
+            RetryableError: the store is away.
+        """
+        now = time.monotonic()
+        if now - self._confirmed_at < _CONFIRMED_S:
+            return
+        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+            raise FencedError("a newer lane of this driver has started; this one ends")
+        self._confirmed_at = now
+
+    def finish(self, outcome: Outcome) -> None:
+        """Stop beating and write how it ended; a fenced lane writes nothing."""
+        self._done.set()
+        self.ending.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _BEAT_S)
+        if outcome.why in ("fenced", "superseded"):
+            return
+        try:
+            self._beat(outcome)
+        except Exception as error:  # noqa: BLE001 - how it ended matters more
+            _log.warning("last progress not written", extra={"reason": redacted(str(error))})
+
+    def _run(self) -> None:
+        while not self._done.wait(_BEAT_S):
+            try:
+                self._listener.listen()
+                self._beat(None)
+            except FencedError:
+                self.end("fenced")
+                return
+            except RetryableError as error:
+                # The store is away: delivery stops at its next checkpoint, and goes on with it.
+                _log.warning("heartbeat not written", extra={"reason": str(error)})
+            except Exception as error:  # noqa: BLE001 - a deaf lane would go on for ever
+                self.failure = error
+                self.end("failed")
+                return
+
+    def _beat(self, outcome: Outcome | None) -> None:
+        with self._writing:
+            if outcome is None and self._done.is_set():
+                return  # The last word is, or will be, said.
+            progress = self._progress(outcome)
+            write = self._bench.control.put_progress(progress)
+            self._bench.store.transact([write], self._bench.fence)
+
+    def _progress(self, outcome: Outcome | None) -> Progress:
+        status, reason, error_class = self._judge(outcome)
+        if (status, error_class) != self._was:
+            self._was, self._since_ms = (status, error_class), _now_ms()
+        counters = self._board.counters()
+        host, pid = place()
+        return Progress(
+            status=status,
+            since_ms=self._since_ms,
+            reason=reason,
+            error_class=error_class,
+            epoch=self._bench.fence.version,
+            generation=self._bench.job.generation,
+            heartbeat_at_ms=_now_ms(),
+            batch_id=counters["batches"],
+            position=self._board.position(),
+            lag_ms=self._board.lag_ms(),
+            events=counters.pop("events"),
+            bytes=counters.pop("bytes"),
+            batches=counters.pop("batches"),
+            tables={name: {"events": ops} for name, ops in counters.pop("tables").items()},
+            sinks=self._sinks(),
+            extra=counters,
+            host=host,
+            pid=pid,
+            application_id=self._bench.job.application_id,
+        )
+
+    def _judge(self, outcome: Outcome | None) -> tuple[Status, str | None, str | None]:
+        if outcome is not None and outcome.why != "window":
+            status = _ENDED_AS.get(outcome.why, self._status)
+            if status == "failed" and outcome.error_class == RetryableError.error_class:
+                status = "starting"  # The driver begins again; if it gives up, it says so itself.
+            return status, outcome.reason, outcome.error_class
+        blocked = self._board.blocked_by()
+        if blocked is not None:
+            name, trouble = blocked
+            return "blocked", f"{name}: {trouble.reason}", trouble.error_class
+        return self._status, None, None
+
+    def _sinks(self) -> dict[str, SinkProgress]:
+        return {
+            sink_id: SinkProgress(
+                **_told(state.trouble),
+                position=dict(state.position) if state.position is not None else None,
+                checkpoint_ms=state.checkpoint_ms,
+                events=state.events,
+                bytes=state.bytes,
+                batches=state.batches,
+                retries=state.retries,
+            )
+            for sink_id, state in self._board.sinks.items()
+        }
+
+
+def _told(trouble: Trouble | None) -> dict[str, object]:
+    if trouble is None:
+        return {}
+    return {
+        "status": "blocked",
+        "since_ms": trouble.since_ms,
+        "reason": trouble.reason,
+        "error_class": trouble.error_class,
+    }
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,263 @@
+"""A lane: one connection to the log, and everything from there to the checkpoint.
+
+    log bytes > chunk > change batch > processors > messages > every sink > checkpoint > source
+
+A lane runs as one long Spark task, in a thread or in a plain process: it knows nothing of Spark.
+"""
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from airflow_provider_deltaforge.engine.batcher import Batcher, Limits, SourceBatch
+from airflow_provider_deltaforge.engine.board import BatchFacts, Board, SinkState
+from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.heart import Heart
+from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.reading import Pump
+from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
+from airflow_provider_deltaforge.engine.sinking import Delivered, SinkGroup
+from airflow_provider_deltaforge.errors import EventError, RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.spec.policies import Batch
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+_LONGEST_WAIT_S = 10.0
+_IDLE_CHECKPOINT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A batch, rendered for every sink, that waits for delivery."""
+
+    batch: SourceBatch
+    rendered: Rendered
+    facts: BatchFacts
+
+
+class Lane:
+    """Carries one pipeline's changes until its window is over or the control record says so."""
+
+    def __init__(self, bench: Bench, window_s: float) -> None:
+        spec = bench.pipeline.spec
+        self._bench = bench
+        self._source = spec.source
+        self._sink_ids = [sink.id for sink in spec.sinks]
+        self._board = Board({sink_id: SinkState() for sink_id in self._sink_ids})
+        self._heart = Heart(bench, self._board, window_s, "running")
+        self._rendering = Rendering(bench.pipeline, bench.origin)
+        self._checkpoints = Checkpoints(
+            bench.store, bench.pipeline.name, spec.source.id, spec.source.compare
+        )
+        self._ahead: dict[str, Position] = {}
+        self._rejoined: set[str] = set()
+        self._idle_since: tuple[float, Position] | None = None
+
+    def run(self) -> Outcome:
+        """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
+        try:
+            self._heart.start()
+            outcome = self._stream()
+        except Exception as error:  # noqa: BLE001 - an outcome must reach the driver as data
+            outcome = self._ended_by(error)
+        self._heart.finish(outcome)
+        return outcome
+
+    def _ended_by(self, error: Exception) -> Outcome:
+        """Return what an error makes of the lane; one that was asked to end ends as asked."""
+        asked = self._heart.ending.is_set() and self._heart.failure is None
+        if asked and isinstance(error, RetryableError):
+            return Outcome(self._heart.why)
+        _log.error("%s", redacted("".join(traceback.format_exception(error))))
+        return Outcome.of(error)
+
+    def _stream(self) -> Outcome:
+        spec = self._bench.pipeline.spec
+        reader = self._patiently(self._open)
+        pump = Pump(
+            reader,
+            Batcher(_limits(spec.batch)),
+            self._prepare,
+            spec.batch.max_inflight,
+            self._board.source_trouble,
+        )
+        sinks = SinkGroup(spec.sinks, self._bench.pipeline.name, self._board, self._heart.ending)
+        try:
+            while not self._heart.ending.is_set():
+                ready = pump.next(_WAIT_S)
+                if ready is not None:
+                    self._deliver(ready, sinks, reader)
+                else:
+                    self._checkpoint_idle(reader)
+        finally:
+            pump.close()
+            sinks.close()
+        if self._heart.failure is not None:
+            raise self._heart.failure
+        return Outcome(self._heart.why)
+
+    def _open(self) -> LogReader:
+        """Open the log where the slowest sink stands; a new pipeline begins at the head."""
+        stored = self._checkpoints.load()
+        known = {name: stored[name] for name in self._sink_ids if name in stored}
+        start = self._source.earliest(list(known.values()))
+        if start is None:
+            start = self._source.head()
+        # Stored before the first read: a lane killed before its first batch must not begin at a
+        # later head.
+        missing = [name for name in self._sink_ids if name not in known]
+        if missing:
+            self._store([self._checkpoints.put(name, start) for name in missing])
+        crossing(Border.START_POSITION_STORED)
+        self._ahead = {
+            name: position
+            for name, position in known.items()
+            if self._source.compare(position, start) > 0
+        }
+        self._board.checkpointed(start, self._sink_ids)
+        return self._source.open(start, self._heart.ending.is_set)  # type: ignore[no-any-return]
+
+    def _prepare(self, batch: SourceBatch) -> Ready:
+        """Run processors and rendering, in the decoder thread."""
+        rendered = self._rendering.render(batch.rows)
+        crossing(Border.BATCH_RENDERED)
+        return Ready(batch, rendered, BatchFacts.of(batch.rows, batch.nbytes))
+
+    def _deliver(self, ready: Ready, sinks: SinkGroup, reader: LogReader) -> None:
+        behind = self._sinks_behind(ready.batch.position)
+        if ready.facts.events == 0:
+            if ready.batch.position is not None:
+                self._idle_since = self._idle_since or (time.monotonic(), ready.batch.position)
+                self._idle_since = (self._idle_since[0], ready.batch.position)
+            self._checkpoint_idle(reader)
+            return
+        messages = {name: ready.rendered.messages[name] for name in behind}
+        self._patiently(self._heart.confirm)
+        outcomes = sinks.deliver(messages, self._heart.gives_up)
+        if outcomes is None:
+            return
+        self._settle(outcomes, ready)
+        crossing(Border.SINK_WRITTEN)
+        self._board.delivered(ready.facts, {n: m.values.nbytes for n, m in messages.items()})
+        if ready.batch.splits_transaction:
+            self._board.splits += 1
+        if ready.batch.position is not None:
+            self._commit(ready.batch.position, reader)
+
+    def _sinks_behind(self, position: Position | None) -> list[str]:
+        """Return the sinks that do not hold this batch yet.
+
+        A sink that was given a part of a transaction is given all that follows as well, although
+        it may hold it: the part alone would leave it with an older state.
+        """
+        if position is None:
+            self._rejoined.update(self._ahead)
+            return self._sink_ids
+        ahead = self._still_ahead(position)
+        return [name for name in self._sink_ids if name not in ahead or name in self._rejoined]
+
+    def _still_ahead(self, position: Position) -> set[str]:
+        """Return the sinks whose checkpoint lies at or behind a position; forget the others."""
+        for name, at in list(self._ahead.items()):
+            if self._source.compare(position, at) > 0:
+                del self._ahead[name]
+        return set(self._ahead)
+
+    def _settle(self, outcomes: dict[str, Delivered], ready: Ready) -> None:
+        """Raise what a sink could not do; nothing is checkpointed then.
+
+        Without a dead-letter queue an undeliverable event stops the pipeline; the events around
+        it are durable, and are delivered again once a person has decided.
+        """
+        for name, outcome in outcomes.items():
+            if outcome.error is not None:
+                raise outcome.error
+            rejections = [*ready.rendered.rejections[name], *outcome.rejections]
+            if rejections:
+                first = rejections[0]
+                table = _table_of(ready.batch, first.event_row)
+                raise EventError(
+                    f"sink {name}: {len(rejections)} of {ready.facts.events} events cannot be "
+                    f"delivered; the first, of table {table}: {first.kind}: {first.reason}. "
+                    "Nothing was skipped: change the document or the sink, then start again"
+                )
+
+    def _commit(self, position: Position, reader: LogReader) -> None:
+        self._idle_since = None
+        ahead = self._still_ahead(position)
+        names = [name for name in self._sink_ids if name not in ahead]
+        self._store([self._checkpoints.put(name, position) for name in names])
+        crossing(Border.CHECKPOINT_STORED)
+        self._board.checkpointed(position, names)
+        if not self._ahead:
+            reader.acknowledge(position)
+            crossing(Border.SOURCE_ACKNOWLEDGED)
+
+    def _checkpoint_idle(self, reader: LogReader) -> None:
+        """Move the checkpoint over transactions that held nothing for us, but not too often."""
+        if self._idle_since is None:
+            return
+        since, position = self._idle_since
+        if time.monotonic() - since >= _IDLE_CHECKPOINT_S:
+            self._commit(position, reader)
+
+    def _store(self, writes: Sequence[Write]) -> None:
+        self._patiently(lambda: self._bench.store.transact(writes, self._bench.fence))
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        """Repeat a call to source or store until it works or the lane ends."""
+        attempts = Retrying(
+            retry=retry_if_exception_type(RetryableError),
+            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
+            sleep=sleep_using_event(self._heart.ending),
+            stop=stop_when_event_set(self._heart.ending),
+            before_sleep=self._report,
+            reraise=True,
+        )
+        result = attempts(call)
+        if attempts.statistics["attempt_number"] > 1:
+            self._board.source_trouble(None)
+        return result
+
+    def _report(self, state: RetryCallState) -> None:
+        if state.outcome is not None:
+            self._board.source_trouble(state.outcome.exception())
+
+
+def _limits(batch: Batch) -> Limits:
+    return Limits(
+        max_events=batch.max_events,
+        max_bytes=batch.max_bytes,
+        max_age_s=batch.max_ms / 1000,
+        respect_source_tx=batch.respect_source_tx,
+        max_transaction_bytes=batch.max_transaction_bytes,
+    )
+
+
+def _table_of(batch: SourceBatch, row: int) -> str:
+    rows = batch.rows
+    if row >= rows.num_rows:
+        return "?"
+    qualifier = rows.column("schema")[row].as_py() or rows.column("db")[row].as_py()
+    return f"{qualifier}.{rows.column('table')[row].as_py()}"

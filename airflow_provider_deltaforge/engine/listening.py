@@ -1,0 +1,74 @@
+"""What is wanted of a running worker, heard through the control record."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.outcome import Why
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
+
+
+class Listener:
+    """Notices that a worker must end. ``ending`` is set then, and ``why`` says for what.
+
+    Args:
+        bench: whose control record to listen to.
+        window_s: when the work ends in any case.
+        also: another reason to end, asked each time.
+    """
+
+    def __init__(
+        self, bench: Bench, window_s: float, also: Callable[[], Why | None] = lambda: None
+    ) -> None:
+        self._bench = bench
+        self._also = also
+        self._deadline = time.monotonic() + window_s
+        self.ending = threading.Event()
+        self.ended_at = 0.0
+        self.why: Why = "window"
+        self.failure: Exception | None = None
+        """Why it can listen no longer; ``why`` is ``failed`` then."""
+
+    def end(self, why: Why) -> None:
+        """Ask the worker to end; the first reason stays."""
+        if not self.ending.is_set():
+            self.why = why
+            self.ended_at = time.monotonic()
+            self.ending.set()
+
+    def listen(self) -> None:
+        """Look at the control record once.
+
+        Raises:
+            FencedError: a newer driver has started.
+            RetryableError: the store is away.
+        """
+        record = self._bench.control.read()
+        if record is None or record.generation != self._bench.job.generation:
+            self.end("superseded")
+        elif record.desired != "running":
+            self.end(record.desired)
+        elif time.monotonic() >= self._deadline:
+            self.end("window")
+        elif (why := self._also()) is not None:
+            self.end(why)
+
+    def watch(self, every_s: float) -> None:
+        """Go on listening in a daemon thread, for work that writes no progress of its own."""
+        threading.Thread(target=self._watch, args=(every_s,), daemon=True).start()
+
+    def _watch(self, every_s: float) -> None:
+        while not self.ending.wait(every_s):
+            try:
+                fence = self._bench.control.held_epoch(self._bench.job.driver)
+                if fence != self._bench.fence:
+                    self.end("fenced")
+                self.listen()
+            except FencedError:
+                self.end("fenced")
+            except RetryableError:
+                continue
+            except Exception as error:  # noqa: BLE001 - deaf work would go on for ever
+                self.failure = error
+                self.end("failed")

@@ -1,0 +1,78 @@
+"""Runs a pipeline without Spark: lanes in this process, chunks in threads."""
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+from airflow_provider_deltaforge.engine.copying import Copied, copy_chunks, until_done
+from airflow_provider_deltaforge.engine.driver import (
+    Assignment,
+    drive_snapshot,
+    drive_stream,
+)
+from airflow_provider_deltaforge.engine.job import Bench, Job
+from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+
+class LocalRunner:
+    """The engine in one process."""
+
+    def copy(
+        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterable[Copied]:
+        """Copy in threads, one per table at a time and one per hand inside it."""
+        results: SimpleQueue[Copied | None] = SimpleQueue()
+        over = threading.Event()
+
+        def copy_hand(chunks: list[TableChunk]) -> None:
+            for copied in copy_chunks(job, run_id, chunks):
+                results.put(copied)
+                if over.is_set():
+                    return
+
+        def copy_table(hands: list[list[TableChunk]]) -> None:
+            try:
+                with ThreadPoolExecutor(len(hands)) as pool:
+                    list(pool.map(copy_hand, hands))
+            except Exception as error:  # noqa: BLE001 - outcomes are data
+                results.put(Copied("", "", 0, Outcome.of(error)))
+            finally:
+                results.put(None)
+
+        pool = ThreadPoolExecutor(at_once)
+        try:
+            for hands in tables:
+                pool.submit(copy_table, hands)
+            yield from until_done(results, len(tables))
+        finally:
+            over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def stream(self, job: Job, window_s: float) -> Outcome:
+        """Run lanes one after the other in this thread."""
+        while True:
+            bench = Bench.open(job, renew=True)
+            try:
+                outcome = Lane(bench, window_s).run()
+            finally:
+                bench.store.close()
+            if outcome.why != "window":
+                return outcome
+
+
+def run_local(pipeline: str, location: StoreLocation, generation: int) -> int:
+    """Run a pipeline in this process until it is told to end; return an exit code."""
+    assignment = Assignment(pipeline, location, generation)
+    return drive_stream(assignment, LocalRunner()).exit_code
+
+
+def snapshot_local(
+    pipeline: str, location: StoreLocation, generation: int, wish: dict[str, object] | None = None
+) -> int:
+    """Run a snapshot in this process; return an exit code."""
+    assignment = Assignment(pipeline, location, generation)
+    return drive_snapshot(assignment, LocalRunner(), wish).exit_code

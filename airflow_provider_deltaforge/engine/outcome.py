@@ -1,0 +1,54 @@
+"""How a lane or a snapshot ended, as data: across Spark an exception arrives as text only."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    FatalError,
+    FencedError,
+    RetryableError,
+    SpecError,
+)
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Why = Literal["window", "paused", "stopped", "superseded", "fenced", "failed", "finished"]
+
+EXIT_DRAINED, EXIT_SPEC, EXIT_RETRYABLE, EXIT_FATAL = 0, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Why the work ended, and the error behind it."""
+
+    why: Why
+    error_class: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> "Outcome":
+        """Return the outcome an error makes."""
+        why: Why = "fenced" if isinstance(error, FencedError) else "failed"
+        if isinstance(error, DeltaForgeError):
+            return cls(why, error.error_class, redacted(str(error)))
+        return cls(why, "internal", redacted(f"{type(error).__name__}: {error}"))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, for a Spark row."""
+        return asdict(self)
+
+    @property
+    def exit_code(self) -> int:
+        """Return what the process that did this work ends with."""
+        if self.why in ("window", "paused", "stopped", "finished"):
+            return EXIT_DRAINED
+        codes = {SpecError.error_class: EXIT_SPEC, RetryableError.error_class: EXIT_RETRYABLE}
+        return codes.get(self.error_class or "", EXIT_FATAL)
+
+
+def error_of(outcome: Outcome) -> DeltaForgeError:
+    """Return an outcome as an error again, on the other side of Spark."""
+    for kind in (SpecError, RetryableError, FencedError):
+        if kind.error_class == outcome.error_class:
+            return kind(outcome.reason or outcome.why)
+    return FatalError(outcome.reason or outcome.why)

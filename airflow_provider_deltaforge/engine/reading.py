@@ -1,0 +1,163 @@
+"""The two threads before delivery: one reads the log, one turns it into deliveries.
+
+Both are daemon threads behind bounded queues, so the reader stops reading when sinks are slow,
+and neither keeps a process alive whose parent is gone.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from tenacity import wait_random_exponential
+from tenacity.wait import wait_base
+
+from airflow_provider_deltaforge.engine.batcher import Batcher, SourceBatch
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
+
+_READ_S = 0.2
+_PUT_S = 0.1
+_CHUNKS_AHEAD = 4
+_WAITS = wait_random_exponential(multiplier=0.2, max=1)  # A reader paces itself as well.
+
+Delivery = TypeVar("Delivery")
+
+
+class Ended(Exception):  # noqa: N818 - not an error: the queue's owner asked for the end
+    """The lane is ending; nothing more comes."""
+
+
+class _Handover(Generic[Delivery]):
+    """A bounded queue that gives up waiting when the lane ends or a thread has failed."""
+
+    def __init__(self, size: int, ending: threading.Event) -> None:
+        self._queue: queue.Queue[Delivery] = queue.Queue(size)
+        self._ending = ending
+
+    def put(self, item: Delivery) -> None:
+        while not self._ending.is_set():
+            try:
+                self._queue.put(item, timeout=_PUT_S)
+            except queue.Full:
+                continue
+            return
+        raise Ended
+
+    def get(self, timeout_s: float) -> Delivery | None:
+        try:
+            return self._queue.get(timeout=timeout_s) if timeout_s else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+
+
+class Pump(Generic[Delivery]):
+    """Reads, decodes and prepares ahead of delivery.
+
+    Args:
+        reader: the open log.
+        batcher: cuts batches.
+        prepare: processors and rendering; runs in the decoder thread.
+        ready_ahead: batches that may wait for delivery (``batch.max_inflight``).
+        on_trouble: told the text of a retryable read error, and None when reading works again.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        batcher: Batcher,
+        prepare: Callable[[SourceBatch], Delivery],
+        ready_ahead: int,
+        on_trouble: Callable[[RetryableError | None], None],
+    ) -> None:
+        self._reader = reader
+        self._batcher = batcher
+        self._prepare = prepare
+        self._on_trouble = on_trouble
+        self._ending = threading.Event()
+        self._chunks: _Handover[Chunk | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
+        self._ready: _Handover[Delivery] = _Handover(max(1, ready_ahead), self._ending)
+        self._failure: Exception | None = None
+        threading.Thread(target=self._run_reader, name="reader", daemon=True).start()
+        threading.Thread(target=self._run_decoder, name="decoder", daemon=True).start()
+
+    def next(self, timeout_s: float) -> Delivery | None:
+        """Return the next delivery, or None when none is ready within ``timeout_s``.
+
+        Raises:
+            Exception: what the reader or decoder failed with, after everything that was ready.
+        """
+        delivery = self._ready.get(timeout_s)
+        if delivery is None and self._failure is not None:
+            raise self._failure
+        return delivery
+
+    def close(self) -> None:
+        """End both threads and let go of the log."""
+        self._ending.set()
+        self._reader.close()
+
+    def _run_reader(self) -> None:
+        """Hand a failure on in order: what was read before it is still delivered."""
+        with suppress(Ended):
+            try:
+                self._read()
+            except Exception as error:  # noqa: BLE001 - a thread's exception must reach delivery
+                self._chunks.put(error)
+
+    def _run_decoder(self) -> None:
+        try:
+            self._decode()
+        except Ended:
+            return
+        except Exception as error:  # noqa: BLE001 - a thread's exception must reach delivery
+            self._failure = error
+
+    def _read(self) -> None:
+        attempts = _Attempts(_WAITS)
+        while not self._ending.is_set():
+            try:
+                chunk = self._reader.read(_READ_S)
+            except RetryableError as error:
+                self._on_trouble(error)
+                self._ending.wait(attempts.wait_s())
+                continue
+            if attempts.failed:
+                attempts = _Attempts(_WAITS)
+                self._on_trouble(None)
+            if chunk is not None:
+                self._chunks.put(chunk)
+
+    def _decode(self) -> None:
+        while not self._ending.is_set():
+            wait_s = self._batcher.wait_s(time.monotonic())
+            chunk = self._chunks.get(_READ_S if wait_s is None else min(wait_s, _READ_S))
+            if isinstance(chunk, Exception):
+                raise chunk
+            for batch in self._batches(chunk):
+                self._ready.put(self._prepare(batch))
+
+    def _batches(self, chunk: Chunk | None) -> Iterator[SourceBatch]:
+        if chunk is not None:
+            yield from self._batcher.add(self._reader.decode(chunk), time.monotonic())
+        due = self._batcher.due(time.monotonic())
+        if due is not None:
+            yield due
+
+
+class _Attempts:
+    """Counts attempts for tenacity's waits, which want a call state."""
+
+    def __init__(self, waits: wait_base) -> None:
+        self._waits = waits
+        self.attempt_number = 0
+
+    @property
+    def failed(self) -> bool:
+        return self.attempt_number > 0
+
+    def wait_s(self) -> float:
+        self.attempt_number += 1
+        return float(self._waits(self))  # type: ignore[arg-type]

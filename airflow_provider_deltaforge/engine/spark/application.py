@@ -1,0 +1,107 @@
+"""The Spark applications ``stream_job.py`` and ``snapshot_job.py``: arguments to a driver."""
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_deltaforge.engine.driver import Assignment, drive_snapshot, drive_stream
+from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
+
+_PARENT_POLL_S = 1.0
+
+
+def stream_main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``stream_job.py``; return its exit code."""
+    parsed = _parser("Run one pipeline on Spark until it is told to end.").parse_args(arguments)
+    return _run(parsed, "stream", drive_stream)
+
+
+def snapshot_main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``snapshot_job.py``; return its exit code."""
+    parser = _parser("Copy a pipeline's tables on Spark.")
+    parser.add_argument("--tables", default="", help="comma-separated patterns; all without it")
+    parser.add_argument("--where", default=None, help="SQL condition, with exactly one table")
+    parsed = parser.parse_args(arguments)
+    wish = wish_of(parsed.tables, parsed.where)
+    return _run(
+        parsed, "snapshot", lambda assignment, runner: drive_snapshot(assignment, runner, wish)
+    )
+
+
+def wish_of(tables: str, where: str | None) -> dict[str, Any] | None:
+    """Return what an ad-hoc snapshot copies; None for the pipeline's own."""
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    return {"tables": names, "where": where} if names or where else None
+
+
+def _parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--pipeline", required=True, help="name, as applied to the state store")
+    parser.add_argument("--generation", required=True, type=int, help="of the control record")
+    return parser
+
+
+def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
+    from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
+    from airflow_provider_deltaforge.engine.spark.session import session
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    _end_with_parent()
+    spark = session(f"deltaforge-{kind}-{parsed.pipeline}")
+    outcome: Outcome
+    try:
+        location = StoreLocation.from_environment()
+        location.require_reachable(spark.sparkContext.master)
+    except DeltaForgeError as error:
+        outcome = Outcome.of(error)
+    else:
+        assignment = Assignment(
+            parsed.pipeline,
+            _travelling(location),
+            parsed.generation,
+            spark.sparkContext.applicationId,
+        )
+        outcome = drive(assignment, SparkRunner(spark))
+    logging.getLogger(__name__).info("ended: %s %s", outcome.why, outcome.reason or "")
+    spark.stop()
+    return outcome.exit_code
+
+
+def _travelling(location: StoreLocation) -> StoreLocation:
+    """Return the location as executors get it: they read the address from their environment.
+
+    So that no password written into the DSN is part of what Spark stores or sends.
+    """
+    if location.backend == "sqlite":
+        return location
+    return StoreLocation(backend=location.backend, dsn=f"${{{ENVIRONMENT}}}")
+
+
+def _end_with_parent() -> None:
+    """End this process when the JVM that started it is gone: nobody would run our tasks."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        os._exit(3)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def main_stream() -> None:
+    """Entry of the script."""
+    sys.exit(stream_main())
+
+
+def main_snapshot() -> None:
+    """Entry of the script."""
+    sys.exit(snapshot_main())

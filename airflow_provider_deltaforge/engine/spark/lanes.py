@@ -1,0 +1,113 @@
+"""Lanes as a Structured Streaming source: a micro-batch is a window of work.
+
+One partition is one lane; its task carries events for the whole window and yields a single row,
+the outcome. Events never cross the JVM. Spark's own offsets only count windows: where the log is
+read from is decided by the checkpoints in the state store.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from airflow_provider_deltaforge.engine.job import Bench, Job
+from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.errors import RetryableError
+
+FORMAT = "deltaforge_lanes"
+SCHEMA = "outcome string"
+_IDLE_S = 0.2  # Spark asks for new offsets every 10 ms; waiting here keeps an idle driver idle.
+
+
+def lane_source(job: Job, window_s: float) -> type[DataSource]:
+    """Return a data source that runs one job.
+
+    The job is part of the class, not an option: options are shown in query plans.
+    """
+
+    class LaneSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> str:
+            return SCHEMA
+
+        def streamReader(self, schema: Any) -> "LaneReader":  # noqa: N802 - Spark's name
+            return LaneReader(job, window_s)
+
+    return LaneSource
+
+
+class LaneReader(DataSourceStreamReader):
+    """Plans windows. Spark pickles it, and makes one in several processes: it opens nothing."""
+
+    def __init__(self, job: Job, window_s: float) -> None:
+        self._job = job
+        self._window_s = window_s
+        self._bench: Bench | None = None
+        self._epoch = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return the offset before the first window."""
+        return {"window": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
+        """Return the next window, or none while no lane should run."""
+        try:
+            wanted = self._wanted()
+        except RetryableError:
+            wanted = False  # The store is away: without it a lane could not even begin.
+        if wanted:
+            return {"window": start["window"] + 1}
+        time.sleep(_IDLE_S)
+        return start
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """Return one partition: one lane."""
+        return [InputPartition(end["window"])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        """Run a lane for a window and yield its outcome."""
+        yield (json.dumps(run_lane(self._job, self._window_s).as_dict()),)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing: checkpoints follow each delivered batch."""
+
+    def _wanted(self) -> bool:
+        """Say whether a lane should run; one that failed is not begun again here.
+
+        Its last word is ``failed``, or ``starting`` if the driver is to begin again, with another
+        query. What was said before this query, under an earlier epoch, does not count.
+        """
+        if self._bench is None:
+            self._bench = Bench.open(self._job, renew=False)
+            self._epoch = self._bench.fence.version
+        control = self._bench.control
+        record, progress = control.read(), control.progress()
+        if record is None or record.generation != self._job.generation:
+            return False
+        said = progress.status if progress and progress.epoch > self._epoch else ""
+        return record.desired == "running" and said not in ("failed", "starting")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bench": None}
+
+
+def run_lane(job: Job, window_s: float) -> Outcome:
+    """Run a lane in this process; every error becomes an outcome."""
+    # The lane, its drivers and kernels are only needed where a task runs.
+    from airflow_provider_deltaforge.engine.lane import Lane
+
+    try:
+        bench = Bench.open(job, renew=True)
+    except Exception as error:  # noqa: BLE001 - outcomes travel as rows
+        return Outcome.of(error)
+    try:
+        return Lane(bench, window_s).run()
+    except Exception as error:  # noqa: BLE001 - outcomes travel as rows
+        return Outcome.of(error)
+    finally:
+        bench.store.close()

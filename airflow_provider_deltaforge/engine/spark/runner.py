@@ -1,0 +1,118 @@
+"""The engine on Spark: lanes in a streaming query, snapshot chunks in batch jobs."""
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_deltaforge.engine.copying import Copied, copy_chunks, until_done
+from airflow_provider_deltaforge.engine.job import Job
+from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_POLL_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class SparkRunner:
+    """Runs work in one Spark application."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def stream(self, job: Job, window_s: float) -> Outcome:
+        """Run lanes in a streaming query until one ends for another reason than its window."""
+        outcomes: SimpleQueue[Outcome] = SimpleQueue()
+
+        def keep(rows: DataFrame, _batch_id: int) -> None:
+            # Collected exactly once: evaluating the frame again would run the lane again.
+            for row in rows.collect():
+                outcomes.put(Outcome(**json.loads(row.outcome)))
+
+        self._spark.dataSource.register(lane_source(job, window_s))
+        # Spark's checkpoint directory is scratch, new for every run: the state store is the truth.
+        scratch = tempfile.mkdtemp(prefix="deltaforge-query-")
+        query = (
+            self._spark.readStream.format(FORMAT)
+            .load()
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", scratch)
+            .queryName(f"deltaforge-{job.driver}")
+            .start()
+        )
+        try:
+            while True:
+                outcome = _next(outcomes)
+                if outcome is not None and outcome.why != "window":
+                    return outcome
+                if outcome is None and query.awaitTermination(_POLL_S):
+                    raise RetryableError("the streaming query ended without an outcome")
+        except StreamingQueryException as error:
+            raise RetryableError(f"a lane died: {_first_line(error)}") from None
+        finally:
+            query.stop()
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def copy(
+        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterable[Copied]:
+        """Copy every table's hands in Spark jobs of their own, ``at_once`` tables at a time."""
+        results: SimpleQueue[Copied | None] = SimpleQueue()
+        context = self._spark.sparkContext
+        over = threading.Event()
+
+        def copy_hand(chunks: list[TableChunk]) -> None:
+            try:
+                if not over.is_set():
+                    # Partitions of one job would be fetched, and run, two at a time at most.
+                    rdd = context.parallelize([chunks], 1)
+                    for copied in rdd.mapPartitions(
+                        lambda part: _copied(job, run_id, part)
+                    ).toLocalIterator():
+                        results.put(copied)
+            except Exception as error:  # noqa: BLE001 - outcomes are data
+                text = f"a snapshot task died: {_first_line(error)}"
+                results.put(Copied("", "", 0, Outcome.of(RetryableError(text))))
+
+        def copy_table(hands: list[list[TableChunk]]) -> None:
+            try:
+                with ThreadPoolExecutor(len(hands), thread_name_prefix="hand") as hand_pool:
+                    list(hand_pool.map(copy_hand, hands))
+            finally:
+                results.put(None)
+
+        pool = ThreadPoolExecutor(at_once, thread_name_prefix="table")
+        try:
+            for hands in tables:
+                pool.submit(copy_table, hands)
+            yield from until_done(results, len(tables))
+        finally:
+            over.set()
+            context.cancelAllJobs()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _copied(job: Job, run_id: str, hands: Iterable[list[TableChunk]]) -> Iterator[Copied]:
+    for chunks in hands:
+        yield from copy_chunks(job, run_id, chunks)
+
+
+def _next(outcomes: "SimpleQueue[Outcome]") -> Outcome | None:
+    return None if outcomes.empty() else outcomes.get()
+
+
+def _first_line(error: Exception) -> str:
+    """Return the part of a Spark error that says something."""
+    lines = [line.strip() for line in redacted(str(error)).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,243 @@
+"""``spark.readStream.format("deltaforge")``: a source's change events as a DataFrame.
+
+For Spark users who query, join or write changes to a lake. Here Spark's checkpoint is the truth:
+an offset is a complete position in the log, a micro-batch is read again exactly, so a sink that
+commits by batch id (Parquet, Delta, Iceberg) holds every event exactly once. Sinks, batch and
+commit settings of a document belong to ``deltaforge run``; its source and processors count here.
+
+    from airflow_provider_deltaforge.engine.spark.source import register
+    register(spark)
+    changes = spark.readStream.format("deltaforge").option("path", "orders.yaml").load()
+
+Options:
+    path, document, source: one of them; a file with a pipeline document, its text, or the text of
+        its ``spec.source`` block. ``${VAR}`` is resolved in each process that opens the log.
+    startingPosition: ``latest``, or a position as JSON; only for a query without a checkpoint.
+    maxEventsPerTrigger, maxBytesPerTrigger: what a micro-batch may hold (64 MiB of log without
+        either); it holds whole transactions, at least one.
+    reader: tells queries apart that read one source at the same time (``spark``).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from airflow_provider_deltaforge.engine.spark.described import document_of
+from airflow_provider_deltaforge.engine.spark.frame import FRAME_SCHEMA, frame_of
+from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between, patiently
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.spec.load import load
+
+FORMAT = "deltaforge"
+_MAX_BYTES = 64 * 1024 * 1024
+_OPTIONS = (
+    *("path", "document", "source", "reader"),
+    *("startingposition", "maxeventspertrigger", "maxbytespertrigger"),
+)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("deltaforge")`` known to a session."""
+    spark.dataSource.register(ChangeSource)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options, checked. Picklable; it holds ``${VAR}``, never a value.
+
+    Attributes:
+        document: a pipeline document, unexpanded.
+        start: where a new query begins; None: at the head of the log.
+        limit: what a micro-batch may hold.
+        reader: part of the server id, so that readers of one source differ.
+    """
+
+    document: str
+    start: Position | None
+    limit: Limit
+    reader: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "Settings":
+        """Check options, whose names Spark gives in any case.
+
+        Raises:
+            SpecError: an option is unknown or wrong; the text names it.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(given) - set(_OPTIONS))
+        if unknown:
+            raise SpecError(f"unknown option {unknown[0]!r} (known: {', '.join(_OPTIONS)})")
+        events = _positive(given, "maxEventsPerTrigger")
+        nbytes = _positive(given, "maxBytesPerTrigger")
+        if events is None and nbytes is None:
+            nbytes = _MAX_BYTES
+        start = _starting(given.get("startingposition", "latest"))
+        reader = given.get("reader", "spark")
+        return cls(document_of(given), start, Limit(events, nbytes), reader)
+
+
+class ChangeSource(DataSource):
+    """The data source; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns, and refuse wrong options before a query starts."""
+        Settings.of(self.options)
+        return FRAME_SCHEMA
+
+    def streamReader(self, schema: Any) -> "ChangeReader":  # noqa: N802 - Spark's name
+        """Return the reader; Spark pickles it."""
+        return ChangeReader(Settings.of(self.options))
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in one process and reads them in others; opens nothing when made."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._source: Source | None = None
+        self._frontier: Frontier | None = None
+        self._target: Position | None = None
+        self._fresh: dict[str, str] | None = None
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint begins."""
+        if self._settings.start is not None:
+            return _offset(self._settings.start)
+        self._fresh = _offset(patiently(self._described().head))
+        return self._fresh
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, str], limit: ReadLimit
+    ) -> dict[str, str]:
+        """Return the end of the next micro-batch; ``start`` when there is nothing to read."""
+        if start == self._fresh:
+            # Spark asks for the initial offset again if the first micro-batch did not finish, and
+            # the head has moved by then. So the first one is empty: it only stores the position.
+            self._fresh = None
+            return start
+        source = self._described()
+        if self._frontier is None:
+            self._frontier = Frontier(source)
+        target = self._target
+        if target is None and isinstance(limit, ReadAllAvailable):
+            target = patiently(source.head)
+        end = self._frontier.advance(_position(start), self._limit(limit), target)
+        return start if end is None else _offset(end)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of the options; Spark carries one kind at a time."""
+        limit = self._settings.limit
+        if limit.events is not None:
+            return ReadMaxRows(limit.events)
+        return ReadMaxBytes(limit.nbytes or _MAX_BYTES)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember the head: the query ends there."""
+        self._target = patiently(self._described().head)
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
+        """Return the one range: the log has one order."""
+        # A first micro-batch that is run again may begin behind its end; it held nothing.
+        if self._described().compare(_position(start), _position(end)) >= 0:
+            return []
+        return [InputPartition((_position(start), _position(end)))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield exactly the events of a range, as Arrow batches."""
+        start, end = partition.value
+        pipeline = self._pipeline()
+        processes = [processor.open() for processor in pipeline.spec.processors]
+        for rows in between(self._beside(pipeline.spec.source, "task"), start, end):
+            for process in processes:
+                rows = process(rows)  # noqa: PLW2901 - one step after the other
+            if rows.num_rows:
+                yield frame_of(rows)
+
+    def commit(self, end: dict[str, str]) -> None:
+        """Let the server forget what Spark has finished."""
+        if self._frontier is not None:
+            self._frontier.acknowledge(_position(end))
+
+    def stop(self) -> None:
+        """Let go of the connection."""
+        if self._frontier is not None:
+            self._frontier.close()
+
+    def _described(self) -> Source:
+        if self._source is None:
+            self._source = self._beside(self._pipeline().spec.source, "plan")
+        return self._source
+
+    def _pipeline(self) -> Pipeline:
+        """Load the document with this process's environment."""
+        pipeline = load(self._settings.document)
+        pipeline.refuse_unbuilt()
+        return pipeline
+
+    def _beside(self, source: Source, role: str) -> Source:
+        """Return the source as one more reader, beside the pipeline and beside the other role."""
+        return source.beside(f"{self._settings.reader}/{role}")
+
+    def _limit(self, limit: ReadLimit) -> Limit:
+        """Return what Spark asks for; ``availableNow`` and triggers that wait ask for ours."""
+        if isinstance(limit, ReadAllAvailable):
+            return Limit()
+        if isinstance(limit, ReadMaxRows):
+            return Limit(limit.max_rows, self._settings.limit.nbytes)
+        if isinstance(limit, ReadMaxBytes):
+            return Limit(self._settings.limit.events, limit.max_bytes)
+        return self._settings.limit
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None, "_frontier": None}
+
+
+def _offset(position: Position) -> dict[str, str]:
+    """Return a position as Spark stores it: text, since Spark takes no lists."""
+    return {"position": json.dumps(dict(position), sort_keys=True)}
+
+
+def _position(offset: Mapping[str, str]) -> Position:
+    position: dict[str, Any] = json.loads(offset["position"])
+    return position
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecError(f"option {name!r}: {text!r} is not a positive whole number")
+    return int(text)
+
+
+def _starting(text: str) -> Position | None:
+    if text == "latest":
+        return None
+    try:
+        position = json.loads(text)
+    except ValueError:
+        position = None
+    if not isinstance(position, dict) or not position:
+        raise SpecError("option 'startingPosition': write 'latest', or a position as JSON")
+    return position

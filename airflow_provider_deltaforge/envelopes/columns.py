@@ -1,0 +1,161 @@
+"""Whole columns of JSON text, the stuff envelopes are joined from.
+
+Nothing here runs per row in Python: a batch's distinct tables, transactions and positions are
+turned into text once, and Arrow spreads them over the rows.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Piece: TypeAlias = "pa.BinaryArray | bytes"
+"""A column of texts, or one text for every row. A null in a column is written as ``null``."""
+
+Codes = npt.NDArray[np.intp]
+
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+_UUID_CHARS = 36
+_UUID_DASHES = (8, 13, 18, 23)
+_UUID_GROUPS = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
+
+
+def join(pieces: Sequence[Piece], row_count: int) -> pa.BinaryArray:
+    """Concatenate the pieces of every row; at least one of them must be a column."""
+    if not row_count:
+        return pa.array([], pa.binary())
+    return pc.binary_join_element_wise(
+        *_merge_constants(pieces), b"", null_handling="replace", null_replacement=b"null"
+    )
+
+
+def json_text(value: str) -> bytes:
+    """Return a string as JSON, with its quotes."""
+    return orjson.dumps(value)
+
+
+def json_texts(values: pa.Array) -> pa.BinaryArray:
+    """Return each string of a column as JSON, with its quotes; null becomes ``null``."""
+    texts = values.cast(pa.utf8())
+    if pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
+        return pa.array([orjson.dumps(text) for text in texts.to_pylist()], pa.binary())
+    raw = texts.cast(pa.binary())
+    return pc.fill_null(pc.binary_join_element_wise(b'"', raw, b'"', b""), b"null")
+
+
+def integer_texts(values: pa.Array) -> pa.BinaryArray:
+    """Return the digits of each integer; null stays null."""
+    return values.cast(pa.utf8()).cast(pa.binary())
+
+
+def uuid_texts(ids: pa.FixedSizeBinaryArray) -> pa.BinaryArray:
+    """Return 16-byte ids, none null, as 36 characters each, without quotes."""
+    count = len(ids)
+    start = ids.offset * 16
+    raw = np.frombuffer(ids.buffers()[1], np.uint8)[start : start + count * 16]
+    digits = _HEX[raw].view(np.uint8).reshape(count, 32)
+    text = np.empty((count, _UUID_CHARS), np.uint8)
+    taken = 0
+    for first, last in _UUID_GROUPS:
+        text[:, first:last] = digits[:, taken : taken + last - first]
+        taken += last - first
+    text[:, _UUID_DASHES] = ord("-")
+    offsets = np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
+
+
+def rfc3339_texts(ts_ms: pa.Int64Array) -> pa.BinaryArray:
+    """Return ms since epoch as ``2023-11-14T22:13:20.000Z``, without quotes."""
+    # A cast to text, unlike strftime with a zone, needs no time zone database on the machine.
+    spaced = ts_ms.cast(pa.timestamp("ms")).cast(pa.utf8())
+    with_t = pc.utf8_replace_slice(spaced, 10, 11, "T")
+    return pc.binary_join_element_wise(with_t, "Z", "").cast(pa.binary())
+
+
+def codes(column: pa.DictionaryArray) -> Codes:
+    """Return each row's index in the dictionary; the dictionary's length stands for null."""
+    return np.asarray(pc.fill_null(column.indices, len(column.dictionary))).astype(np.intp)
+
+
+def spread(texts: pa.BinaryArray, wanted: Codes) -> Piece:
+    """Return ``texts[code]`` for every row; one constant when there is only one text."""
+    if len(texts) == 1:
+        return texts[0].as_py()
+    return texts.take(pa.array(wanted))
+
+
+def per_combination(
+    columns: Sequence[pa.DictionaryArray | pa.BooleanArray], text: Callable[..., bytes]
+) -> Piece:
+    """Call ``text`` once for each combination of values that occurs, and spread the results.
+
+    Args:
+        columns: Of equal length; booleans are combined like any other value.
+        text: Gets one value of each column, ``None`` for null.
+    """
+    combined, found = combinations(columns)
+    return spread(pa.array([text(*values) for values in found], pa.binary()), combined)
+
+
+def combinations(
+    columns: Sequence[pa.DictionaryArray | pa.BooleanArray],
+) -> tuple[Codes, list[list[Any]]]:
+    """Number the combinations of values that occur.
+
+    Returns:
+        For every row the ordinal of its combination, and for every ordinal one value of each
+        column, ``None`` for null.
+    """
+    dictionaries = [
+        column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+        for column in columns
+    ]
+    values = [[*column.dictionary.to_pylist(), None] for column in dictionaries]
+    mixed = codes(dictionaries[0])
+    size = len(values[0])
+    for column, own in zip(dictionaries[1:], values[1:], strict=True):
+        mixed = mixed * len(own) + codes(column)
+        size *= len(own)
+    # Counting beats sorting while the table of counts is not much larger than the batch.
+    if size <= max(4096, 4 * len(mixed)):
+        seen = np.flatnonzero(np.bincount(mixed, minlength=size))
+        ordinal = np.zeros(size, np.intp)
+        ordinal[seen] = np.arange(len(seen))
+        combined = ordinal[mixed]
+    else:
+        seen, combined = np.unique(mixed, return_inverse=True)
+    return combined, [_values_at(values, int(code)) for code in seen]
+
+
+def where_present(present: pa.BooleanArray, pieces: Sequence[Piece]) -> Piece:
+    """Join the pieces in rows where ``present`` holds; the other rows get nothing."""
+    true_count = present.true_count
+    if not true_count:
+        return b""
+    pieces = _merge_constants(pieces)
+    text = pieces[0] if len(pieces) == 1 else join(pieces, len(present))
+    return text if true_count == len(present) else pc.if_else(present, text, b"")
+
+
+def _values_at(values: list[list[Any]], code: int) -> list[Any]:
+    found: list[Any] = []
+    for own in reversed(values):
+        code, digit = divmod(code, len(own))
+        found.append(own[digit])
+    return found[::-1]
+
+
+def _merge_constants(pieces: Sequence[Piece]) -> list[Piece]:
+    merged: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged

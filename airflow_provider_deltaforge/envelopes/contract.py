@@ -1,0 +1,38 @@
+"""What every envelope promises."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.spec.settings import PluginSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the events of one pipeline share.
+
+    Attributes:
+        pipeline: The pipeline's name, shown as ``source.name``.
+        tenant: Shown as ``tenant_id``.
+        connector: ``mysql``, ``postgresql`` or ``turso``.
+        version: Of this package; ``source.version`` shows it as ``deltaforge-0.1.0``.
+    """
+
+    pipeline: str
+    tenant: str
+    connector: str
+    version: str = __version__
+
+    @property
+    def source_version(self) -> str:
+        """What ``source.version`` shows."""
+        return f"deltaforge-{self.version}"
+
+
+class Envelope(PluginSettings):
+    """A description that is also the worker: it holds no connection."""
+
+    def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
+        """Return one JSON text per row of a batch in CHANGE_SCHEMA."""
+        raise NotImplementedError

@@ -1,0 +1,16 @@
+"""Debezium's envelope in its schemaless form, as ``schemas.enable=false`` writes it."""
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.envelopes.columns import join
+from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
+from airflow_provider_deltaforge.envelopes.native import native_pieces
+
+
+class DebeziumEnvelope(Envelope):
+    """``{"schema":null,"payload":EVENT}`` with the native event as payload."""
+
+    def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
+        """Return each change event inside the two keys."""
+        pieces = [b'{"schema":null,"payload":', *native_pieces(rows, origin), b"}"]
+        return join(pieces, rows.num_rows)

@@ -1,0 +1,72 @@
+"""Errors, grouped by what the engine does about them.
+
+DeltaForgeError
+├── SpecError            the document is wrong            -> exit 2, HTTP 422
+├── RetryableError       try the same call again          -> backoff; the pipeline is ``blocked``
+├── FatalError           a person must act                -> the pipeline is ``failed``
+│   ├── AccessError      credentials, permissions, TLS
+│   ├── PositionLostError  the source no longer has the log we need
+│   ├── SchemaError      a row cannot be decoded without guessing
+│   └── FencedError      a newer driver owns the pipeline
+└── EventError           one event is bad, the rest fine  -> dead letter, or stop
+
+An error's text is read by people and stored: it names what to do next and never holds a row's
+values or a secret. Arguments are positional only, so that every error survives pickling.
+"""
+
+
+class DeltaForgeError(Exception):
+    """Base of everything this package raises on purpose.
+
+    ``error_class`` is the stable word that status, metrics and Airflow show and branch on.
+    """
+
+    error_class = "error"
+
+
+class SpecError(DeltaForgeError):
+    """The pipeline document is wrong; the text names the key."""
+
+    error_class = "spec"
+
+
+class RetryableError(DeltaForgeError):
+    """The same call may work later."""
+
+    error_class = "retryable"
+
+
+class FatalError(DeltaForgeError):
+    """Trying again cannot help; a person must act."""
+
+    error_class = "fatal"
+
+
+class AccessError(FatalError):
+    """Authentication, authorisation or TLS was refused."""
+
+    error_class = "access"
+
+
+class PositionLostError(FatalError):
+    """The source no longer keeps the log from the position we need."""
+
+    error_class = "position_lost"
+
+
+class SchemaError(FatalError):
+    """A table's rows do not match any schema we can trust."""
+
+    error_class = "schema"
+
+
+class FencedError(FatalError):
+    """A newer driver owns this pipeline; nothing we write counts any more."""
+
+    error_class = "fenced"
+
+
+class EventError(DeltaForgeError):
+    """One event cannot be rendered or delivered."""
+
+    error_class = "event"

@@ -1,0 +1,1 @@
+"""What flows: change batches from sources, messages to sinks."""

@@ -1,0 +1,120 @@
+"""How kernels are compiled, and when machine code of an earlier run may be used again.
+
+numba asks only whether the file of a function itself has changed. A kernel also holds the code and
+the constants of every kernel it calls, so ours are kept under a stamp of all these files: an
+upgrade never runs on with a mixture of old and new machine code.
+
+The code lies in ``NUMBA_CACHE_DIR`` if that is set, else beside the package, else, where that is
+read-only, in the user's cache directory. With none of them writable it is compiled anew in every
+process.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    InTreeCacheLocator,
+    UserProvidedCacheLocator,
+    UserWideCacheLocator,
+)
+
+_PACKAGE = "airflow_provider_deltaforge"
+_ROOT = Path(__file__).parents[2]
+_IMPORT = re.compile(
+    rf"^\s*(?:from|import) ({_PACKAGE}[\w.]*)(?: import (\([^)]*\)|[^#\n]*))?", re.MULTILINE
+)
+
+_log = logging.getLogger(__name__)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function without the interpreter lock, and keep its machine code."""
+    compiled = njit(nogil=True, error_model="numpy")(function)
+    try:
+        compiled._cache = _KernelCache(function)  # noqa: SLF001 - what njit(cache=True) does
+    except RuntimeError:
+        _say_uncached()
+    return compiled
+
+
+def source_stamp(file: Path, root: Path = _ROOT) -> str:
+    """Return a digest of a module's source and of every module of the package it stands on.
+
+    Args:
+        file: the module.
+        root: the directory that holds the package.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(_standing_on(file, root)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _standing_on(file: Path, root: Path) -> set[Path]:
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path, root)
+    return found
+
+
+@cache
+def _imported(file: Path, root: Path) -> tuple[Path, ...]:
+    modules = set()
+    for module, names in _IMPORT.findall(file.read_text(encoding="utf-8")):
+        modules.update([module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))])
+    places = [root.joinpath(*module.split(".")) for module in modules]
+    files = [*(place.with_suffix(".py") for place in places), *(p / "__init__.py" for p in places)]
+    return tuple(path for path in files if path.is_file())
+
+
+@cache
+def _stamp_of(file: str) -> str:
+    return source_stamp(Path(file).resolve(), _ROOT.resolve())
+
+
+@cache
+def _say_uncached() -> None:
+    _log.warning(
+        "no directory to keep compiled kernels in: every process compiles them again, which takes "
+        "up to a minute; set NUMBA_CACHE_DIR to a writable directory"
+    )
+
+
+class _Stamped:
+    _py_file: str
+
+    def get_source_stamp(self) -> str:
+        """Return what must be the same for kept machine code to be used."""
+        return _stamp_of(self._py_file)
+
+
+class _Configured(_Stamped, UserProvidedCacheLocator):
+    pass
+
+
+class _Beside(_Stamped, InTreeCacheLocator):
+    pass
+
+
+class _OfUser(_Stamped, UserWideCacheLocator):
+    pass
+
+
+class _KernelCacheImpl(CompileResultCacheImpl):
+    _locator_classes = (_Configured, _Beside, _OfUser)
+
+
+class _KernelCache(FunctionCache):
+    _impl_class = _KernelCacheImpl

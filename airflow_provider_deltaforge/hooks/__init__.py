@@ -1,0 +1,1 @@
+"""The Airflow hook: a connection to a state store."""

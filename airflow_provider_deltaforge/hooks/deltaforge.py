@@ -1,0 +1,149 @@
+"""The way from Airflow to the state store."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
+
+
+class DeltaForgeHook(BaseHook):
+    """Reads and changes pipelines through their state store.
+
+    The connection *is* the store: ``path`` in its extras for a SQLite file, or host, port,
+    database, login and password of a PostgreSQL database.
+
+    Args:
+        deltaforge_conn_id: the Airflow connection.
+    """
+
+    conn_name_attr = "deltaforge_conn_id"
+    default_conn_name = "deltaforge_default"
+    conn_type = "deltaforge"
+    hook_name = "DeltaForge state store"
+
+    def __init__(self, deltaforge_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.deltaforge_conn_id = deltaforge_conn_id
+
+    def store_dsn(self) -> str:
+        """Return the store's DSN, password included: hand it to a driver's environment only.
+
+        Raises:
+            SpecError: the connection names no store.
+        """
+        return dsn_of(self.get_connection(self.deltaforge_conn_id))
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """Open the state store for a block."""
+        opened = StoreLocation.from_dsn(self.store_dsn()).open()
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def get_conn(self) -> Store:
+        """Return an open state store; the caller closes it."""
+        return StoreLocation.from_dsn(self.store_dsn()).open()
+
+    def backend(self) -> LocalBackend:
+        """Return where this installation launches drivers."""
+        return LocalBackend(jobs_directory(self.store_dsn()))
+
+    def master(self, spark_conn_id: str | None, master: str) -> str:
+        """Return the Spark master: that of a Spark connection if one is named.
+
+        Args:
+            spark_conn_id: a connection of the Apache Spark provider (host holds the master URL).
+            master: used without one.
+        """
+        if spark_conn_id is None:
+            return master
+        connection = self.get_connection(spark_conn_id)
+        host = connection.host or "local[*]"
+        return f"{host}:{connection.port}" if connection.port else host
+
+    def get_control(self, pipeline: str) -> ControlRecord | None:
+        """Return what is wanted of a pipeline, or None when it was never applied."""
+        with self.store() as store:
+            return Control(store, pipeline).read()
+
+    def get_status(self, pipeline: str) -> PipelineStatus:
+        """Return what is true about a pipeline now."""
+        with self.store() as store:
+            return status(store, pipeline, self.backend())
+
+    def get_pipelines(self) -> list[str]:
+        """Return the names of every pipeline in the store."""
+        with self.store() as store:
+            return list(Control.list_pipelines(store))
+
+    def get_checkpoints(self, pipeline: str) -> Mapping[str, Any]:
+        """Return the position each sink holds durably, by sink id."""
+        with self.store() as store:
+            record = existing(store, pipeline).read()
+            source_id = record.source_id if record is not None else ""
+            return Checkpoints(store, pipeline, source_id).load()
+
+    def get_snapshot_progress(self, pipeline: str) -> Mapping[str, Any] | None:
+        """Return chunks and rows done by table, or None when no snapshot was planned."""
+        with self.store() as store:
+            return Snapshots(store, pipeline).progress()
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Open the store and count its pipelines, for the connection form's test button."""
+        try:
+            count = len(self.get_pipelines())
+        except (DeltaForgeError, AirflowException) as error:
+            return False, str(error)
+        return True, f"state store opened; {count} pipelines"
+
+
+def dsn_of(connection: Any) -> str:
+    """Return the state store's DSN of an Airflow connection.
+
+    Raises:
+        SpecError: it names neither a file nor a host, or a relative file.
+    """
+    extra = connection.extra_dejson
+    path = extra.get("path")
+    if path and connection.host:
+        raise SpecError(
+            f"connection {connection.conn_id!r} has both a SQLite file (extra `path`) and a host; "
+            "keep one"
+        )
+    if path:
+        if not Path(path).is_absolute():
+            raise SpecError(
+                f"connection {connection.conn_id!r}: `path` must be absolute, every Airflow "
+                f"component has its own working directory; got {path!r}"
+            )
+        return f"sqlite:///{path}"
+    if not connection.host:
+        raise SpecError(
+            f"connection {connection.conn_id!r} names no state store: set the extra `path` for "
+            "SQLite, or host, database, login and password for PostgreSQL"
+        )
+    user = quote(connection.login or "", safe="")
+    secret = f":{quote(connection.password, safe='')}" if connection.password else ""
+    port = f":{connection.port}" if connection.port else ""
+    options = urlencode({"sslmode": extra["sslmode"]}) if extra.get("sslmode") else ""
+    query = f"?{options}" if options else ""
+    at = f"{user}{secret}@" if user else ""
+    database = connection.schema or "deltaforge"
+    return f"postgresql://{at}{connection.host}{port}/{database}{query}"

@@ -1,0 +1,124 @@
+"""What operators and triggers share: the document of a task, its driver's job, its events."""
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_deltaforge.control.attend import Attendance
+from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.supervise import RestartBudget
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.storage.choice import store_of
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTask:
+    """One pipeline as an Airflow task sees it; holds ids and paths, never a secret.
+
+    Args:
+        document: path of the pipeline's YAML document.
+        deltaforge_conn_id: connection of the state store.
+        connections: environment variable of the document to Airflow connection id, for example
+            ``{"MYSQL_DSN": "shop_mysql"}``; resolved when the task runs and handed to the driver
+            through its environment only.
+        spark_conn_id: connection of the Apache Spark provider, for its master URL.
+        master: Spark master used without ``spark_conn_id``.
+    """
+
+    document: str
+    deltaforge_conn_id: str = DeltaForgeHook.default_conn_name
+    connections: Mapping[str, str] = field(default_factory=dict)
+    spark_conn_id: str | None = None
+    master: str = "local[*]"
+
+    def text(self) -> str:
+        """Return the document.
+
+        Raises:
+            SpecError: the file cannot be read.
+        """
+        try:
+            return Path(self.document).read_text()
+        except OSError as error:
+            raise SpecError(f"document {self.document!r}: {error.strerror}") from error
+
+    def agreed_text(self) -> str:
+        """Return the document, once it is sure that it names no other store than the connection.
+
+        Raises:
+            SpecError: it does, or it cannot be read or is wrong.
+        """
+        text = self.text()
+        store_of(text, StoreLocation.from_dsn(self.hook().store_dsn()))
+        return text
+
+    def hook(self) -> DeltaForgeHook:
+        """Return the hook; it connects when used."""
+        return DeltaForgeHook(self.deltaforge_conn_id)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that Airflow connections give the document, resolved now."""
+        return {
+            variable: BaseHook.get_connection(conn_id).get_uri()
+            for variable, conn_id in self.connections.items()
+        }
+
+    def whole_environment(self) -> dict[str, str]:
+        """Return this process's environment with the connections' variables on top."""
+        return {**os.environ, **self.environment()}
+
+    def job(
+        self, pipeline: str, generation: int, script: str, arguments: tuple[str, ...] = ()
+    ) -> Job:
+        """Return the driver to start; its environment holds the resolved connections."""
+        hook = self.hook()
+        return Job(
+            pipeline,
+            generation,
+            script,
+            hook.store_dsn(),
+            hook.master(self.spark_conn_id, self.master),
+            arguments,
+            self.environment(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a trigger watches, and as whom; it travels with the trigger and back in its event."""
+
+    pipeline: str
+    generation: int
+    owner: str
+    window_end_ms: int | None = None
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> "Watch":
+        """Return what the trigger that fired ``event`` watched."""
+        return cls(**{key.name: event[key.name] for key in fields(cls)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, which triggers can be serialised with."""
+        return asdict(self)
+
+
+def attendance(
+    store: Store, hook: DeltaForgeHook, job: Job, owner: str, budget: RestartBudget
+) -> Attendance:
+    """Return what the supervision of a job needs to decide about its end."""
+    return Attendance(store, hook.backend(), job, owner, budget, job.script == "snapshot_job.py")
+
+
+def owner_token(context: Mapping[str, Any]) -> str:
+    """Return a token that names this attempt of this task instance and no other."""
+    instance = context["ti"]
+    place = f"{instance.dag_id}/{instance.task_id}/{instance.run_id}/{instance.map_index}"
+    return f"airflow:{place}#{instance.try_number}@{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,1 @@
+"""Airflow operators: thin, deferrable, never the owner of the truth."""

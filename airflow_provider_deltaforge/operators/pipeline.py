@@ -1,0 +1,76 @@
+"""What the three operators share: the arguments that name a pipeline and its drivers."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.control.supervise import RestartBudget, Verdict
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.hooks.jobs import PipelineTask
+
+
+class PipelineOperator(BaseOperator):
+    """Base of the operators; opens nothing until it executes.
+
+    Args:
+        document: path of the pipeline's YAML document.
+        deltaforge_conn_id: connection of the state store.
+        connections: environment variable of the document to Airflow connection id.
+        spark_conn_id: connection of the Apache Spark provider, for its master URL.
+        master: Spark master used without ``spark_conn_id``.
+        restarts_max: restarts of a dead driver within ``restart_window``, without Airflow retries.
+        restart_window: the sliding window of that budget.
+    """
+
+    template_fields: Sequence[str] = ("document", "deltaforge_conn_id", "spark_conn_id", "master")
+    ui_color = "#cfe8dc"
+
+    def __init__(
+        self,
+        *,
+        document: str,
+        deltaforge_conn_id: str = DeltaForgeHook.default_conn_name,
+        connections: Mapping[str, str] | None = None,
+        spark_conn_id: str | None = None,
+        master: str = "local[*]",
+        restarts_max: int = 5,
+        restart_window: timedelta = timedelta(minutes=10),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.document = document
+        self.deltaforge_conn_id = deltaforge_conn_id
+        self.connections = dict(connections or {})
+        self.spark_conn_id = spark_conn_id
+        self.master = master
+        self.budget = RestartBudget(restarts_max, restart_window.total_seconds())
+
+    def pipeline_task(self) -> PipelineTask:
+        """Return the arguments as one object."""
+        return PipelineTask(
+            self.document,
+            self.deltaforge_conn_id,
+            self.connections,
+            self.spark_conn_id,
+            self.master,
+        )
+
+
+def refuse_gone(event: Mapping[str, Any]) -> None:
+    """Fail the task, without an Airflow retry, when its pipeline is nobody's or another's now."""
+    if event["event"] in {"deleted", "taken_over"}:
+        raise AirflowFailException(f"{event['pipeline']}: {event['reason']}")
+
+
+def give_up(
+    hook: DeltaForgeHook, present: PipelineStatus, verdict: Verdict, prefix: str = ""
+) -> AirflowFailException:
+    """Return the error that fails the task without an Airflow retry, with the log's end."""
+    tail = hook.backend().logs_tail(present.handle) if present.handle else ""
+    shown = f"\n--- end of the driver's log ---\n{tail}" if tail else ""
+    reason = f"{present.name}: {prefix}{verdict.reason}"
+    return AirflowFailException(f"{verdict.error_class or 'failed'}: {reason}{shown}")

@@ -1,0 +1,51 @@
+"""Check a source before anything is read from it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.operators.pipeline import PipelineOperator
+from airflow_provider_deltaforge.spec.load import load
+
+_VERDICTS = ("ok", "warn", "high_risk", "fail")
+
+
+class DeltaForgePreflightOperator(PipelineOperator):
+    """Check settings, permissions and retention of a pipeline's source; return the findings.
+
+    Args:
+        fail_on: the mildest verdict that fails the task: ``fail``, ``high_risk`` or ``warn``.
+    """
+
+    template_fields: Sequence[str] = (*PipelineOperator.template_fields, "fail_on")
+
+    def __init__(self, *, fail_on: str = "fail", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.fail_on = fail_on
+
+    def execute(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Run the checks on this worker."""
+        del context
+        if self.fail_on not in _VERDICTS[1:]:
+            raise AirflowFailException(f"fail_on must be one of {_VERDICTS[1:]}: {self.fail_on!r}")
+        task = self.pipeline_task()
+        try:
+            pipeline = load(task.text(), task.whole_environment())
+            pipeline.refuse_unbuilt()
+            findings = list(pipeline.spec.source.preflight())
+        except SpecError as error:
+            raise AirflowFailException(str(error)) from error
+        except RetryableError as error:
+            raise RuntimeError(str(error)) from error  # An Airflow retry may help.
+        worst = max((_VERDICTS.index(finding.verdict) for finding in findings), default=0)
+        for finding in findings:
+            self.log.info("%s %s: %s", finding.verdict, finding.check, finding.message)
+        if worst >= _VERDICTS.index(self.fail_on):
+            told = "; ".join(f"{f.check}: {f.message}" for f in findings if f.verdict != "ok")
+            raise AirflowFailException(f"preflight verdict {_VERDICTS[worst]}: {told}")
+        return [
+            {"check": f.check, "verdict": f.verdict, "message": f.message, "data": dict(f.data)}
+            for f in findings
+        ]

@@ -1,0 +1,99 @@
+"""Run and supervise a pipeline's stream."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from airflow_provider_deltaforge.control.attend import settle
+from airflow_provider_deltaforge.control.pipelines import apply, now_ms
+from airflow_provider_deltaforge.control.starting import restart, start
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.hooks.jobs import Watch, attendance, owner_token
+from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, give_up, refuse_gone
+from airflow_provider_deltaforge.triggers.stream import StreamTrigger
+
+_SCRIPT = "stream_job.py"
+
+
+class DeltaForgeStreamOperator(PipelineOperator):
+    """Adopt the pipeline's stream or start it, then watch it without a worker slot.
+
+    The task succeeds when its window is over, *without stopping the stream*; the next run adopts
+    it. It fails when the stream is dead and restarting cannot help.
+
+    Args:
+        window: how long one run supervises; None for ever.
+        on_kill: ``stop`` the stream when a user marks or clears the task, or ``leave`` it. An
+            attempt that was adopted by a newer one never stops it.
+        poll_interval: time between two looks at the state store.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: timedelta | None = timedelta(hours=6),
+        on_kill: str = "stop",
+        poll_interval: timedelta = timedelta(seconds=5),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if on_kill not in {"stop", "leave"}:
+            raise ValueError(f"on_kill must be 'stop' or 'leave', got {on_kill!r}")
+        self.window = window
+        self.kill_policy = on_kill
+        self.poll_interval = poll_interval
+
+    def execute(self, context: Mapping[str, Any]) -> None:
+        """Apply the document, adopt or start the driver, and defer."""
+        task, owner = self.pipeline_task(), owner_token(context)
+        window_end_ms = now_ms() + int(self.window.total_seconds() * 1000) if self.window else None
+        hook = task.hook()
+        try:
+            with hook.store() as store:
+                name = apply(store, task.agreed_text()).name
+                started = start(store, task.job(name, 0, _SCRIPT), hook.backend(), owner)
+        except SpecError as error:
+            raise AirflowFailException(str(error)) from error
+        word = "adopted" if started.adopted else "started"
+        self.log.info("%s generation %d of %s", word, started.generation, name)
+        context["ti"].xcom_push(key="driver", value=dict(started.handle))
+        self._watch(Watch(name, started.generation, owner, window_end_ms))
+
+    def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
+        """Act on what the trigger saw; everything needed is in the event."""
+        del context
+        name, word = event["pipeline"], event["event"]
+        refuse_gone(event)
+        if word == "window_over":
+            return self._summary(name)
+        task = self.pipeline_task()
+        hook, job = task.hook(), task.job(name, event["generation"], _SCRIPT)
+        with hook.store() as store:
+            if word == "resubmit":
+                restart(store, job, hook.backend())
+                return self._watch(Watch.of(event))
+            supervision = attendance(store, hook, job, event["owner"], self.budget)
+            verdict = settle(supervision, event["exit_code"])
+            present = status(store, name)
+        if verdict.action == "finished":
+            raise AirflowSkipException(f"{name} was stopped by request; to keep it, pause the DAG")
+        if verdict.action == "give_up":
+            raise give_up(hook, present, verdict)
+        self.log.warning("%s died (%s); restart in %.0f s", name, verdict.reason, verdict.wait_s)
+        return self._watch(Watch.of(event), now_ms() + int(verdict.wait_s * 1000))
+
+    def _summary(self, name: str) -> dict[str, Any]:
+        """Return the present status, and refuse to be green over a stream that just died."""
+        present = self.pipeline_task().hook().get_status(name)
+        if not present.alive:
+            raise AirflowException(f"{name} is {present.status}: {present.reason}")
+        return present.as_dict()
+
+    def _watch(self, watch: Watch, resubmit_at_ms: int | None = None) -> None:
+        told = (self.deltaforge_conn_id, watch.as_dict(), resubmit_at_ms)
+        poll_s = self.poll_interval.total_seconds()
+        trigger = StreamTrigger(*told, kill_policy=self.kill_policy, poll_s=poll_s)
+        self.defer(trigger=trigger, method_name="execute_complete")

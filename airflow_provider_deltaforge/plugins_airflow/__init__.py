@@ -1,0 +1,1 @@
+"""The Airflow plug-in: pages and endpoints."""

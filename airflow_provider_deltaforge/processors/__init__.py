@@ -1,0 +1,1 @@
+"""Processors: columns in, columns out."""

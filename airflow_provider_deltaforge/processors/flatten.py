@@ -1,0 +1,40 @@
+"""Nested objects to flat keys: described so that documents can be checked, not built yet."""
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.processors.contract import Process, Processor
+
+_UNBUILT = "processor type 'flatten'"
+
+
+class Flatten(Processor):
+    """Turn nested objects of the row images into flat keys."""
+
+    id: str = "flatten"
+    separator: str = Field(default="__", min_length=1)
+    """Text between the segments of a key."""
+    max_depth: NonNegativeInt | None = None
+    """Objects at this depth stay as they are; no limit if absent."""
+    on_collision: Literal["last", "first", "error"] = "last"
+    """Which value wins when two keys become the same."""
+    empty_object: Literal["preserve", "drop", "null"] = "preserve"
+    """What becomes of an empty object."""
+    lists: Literal["preserve", "index"] = "preserve"
+    """Keep arrays whole, or turn each element into its own key."""
+    empty_list: Literal["preserve", "drop", "null"] = "preserve"
+    """What becomes of an empty array."""
+
+    def unbuilt(self) -> list[str]:
+        """Name the whole processor."""
+        return [_UNBUILT]
+
+    def open(self) -> Process:
+        """Refuse.
+
+        Raises:
+            SpecError: always.
+        """
+        raise SpecError(f"{_UNBUILT} is not part of this release; remove it from the document")

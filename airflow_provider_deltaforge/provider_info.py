@@ -1,0 +1,60 @@
+"""What Airflow reads about this provider. Imports nothing, so that discovery stays cheap."""
+
+from typing import Any
+
+_ROOT = "airflow_provider_deltaforge"
+_INTEGRATION = "DeltaForge"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description in Airflow's own schema."""
+    return {
+        "package-name": "airflow-provider-deltaforge",
+        "name": _INTEGRATION,
+        "description": "Change data capture run by Spark: preflight, snapshot, supervised stream.",
+        "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
+        "hooks": [_modules("hooks.deltaforge")],
+        "operators": [
+            _modules("operators.preflight", "operators.snapshot", "operators.stream"),
+        ],
+        "triggers": [_modules("triggers.snapshot", "triggers.stream")],
+        "connection-types": [_connection_type()],
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {
+        "integration-name": _INTEGRATION,
+        "python-modules": [f"{_ROOT}.{name}" for name in names],
+    }
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "deltaforge",
+        "hook-class-name": f"{_ROOT}.hooks.deltaforge.DeltaForgeHook",
+        "hook-name": "DeltaForge state store",
+        "ui-field-behaviour": {
+            "relabeling": {"schema": "Database"},
+            "placeholders": {
+                "host": "PostgreSQL host; empty for SQLite",
+                "port": "5432",
+                "schema": "deltaforge",
+            },
+        },
+        "conn-fields": {
+            "path": {
+                "label": "SQLite file",
+                "description": "State store as a file of the machine that runs the drivers.",
+                "schema": {"type": ["string", "null"], "default": None},
+            },
+            "sslmode": {
+                "label": "TLS to PostgreSQL",
+                "schema": {
+                    "type": ["string", "null"],
+                    "enum": ["disable", "prefer", "require", "verify-ca", "verify-full"],
+                    "default": None,
+                },
+            },
+        },
+    }

@@ -1,0 +1,1 @@
+"""Table schemas: what sources know of a table, and decoders and encodings need."""

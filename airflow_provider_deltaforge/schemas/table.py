@@ -1,0 +1,74 @@
+"""One table's schema, the same shape for every source."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, in the words of the source's own catalog."""
+
+    name: str
+    data_type: str
+    """Base type in lower case, without length or attributes: ``int``, ``varchar``, ``enum``."""
+    column_type: str
+    """The full type as the catalog prints it: ``int(10) unsigned``, ``enum('a','b')``."""
+    nullable: bool = True
+    ordinal_position: int = 0
+    unsigned: bool = False
+    charset: str | None = None
+    collation: str | None = None
+    labels: tuple[str, ...] = ()
+    """Of an enum or set, in order."""
+    default_value: str | None = None
+    extra: str | None = None
+    comment: str | None = None
+    char_max_length: int | None = None
+    numeric_precision: int | None = None
+    numeric_scale: int | None = None
+    datetime_precision: int | None = None
+
+
+_FINGERPRINTED = (
+    "name",
+    "column_type",
+    "data_type",
+    "nullable",
+    "ordinal_position",
+    "default_value",
+    "extra",
+    "comment",
+    "char_max_length",
+    "numeric_precision",
+    "numeric_scale",
+)
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """A table's columns in order, and its primary key."""
+
+    db: str
+    schema: str | None
+    table: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """``schema.table`` where the source has schemas, else ``db.table``."""
+        return f"{self.schema or self.db}.{self.table}"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """``sha256:`` and 64 hex digits over columns and primary key; charset does not count."""
+        columns = [
+            {k: value for k in _FINGERPRINTED if (value := getattr(c, k)) is not None}
+            for c in self.columns
+        ]
+        shape: dict[str, Any] = {"columns": columns, "primary_key": list(self.primary_key)}
+        text = json.dumps(shape, separators=(",", ":"), ensure_ascii=False)
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,0 +1,1 @@
+"""Sensing: what JSON columns really hold."""

@@ -1,0 +1,62 @@
+"""What Kafka's error codes mean for a batch, and for one message."""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Codes of the protocol, and negative ones of librdkafka.
+
+    Named here as well as in the driver, so that this module needs no driver; a test holds them
+    equal.
+    """
+
+    UNKNOWN_TOPIC_OR_PART = 3
+    MSG_SIZE_TOO_LARGE = 10
+    TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    TOPIC_AUTHORIZATION_FAILED = 29
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SASL_AUTHENTICATION_FAILED = 58
+    INVALID_RECORD = 87
+    _AUTHENTICATION = -169
+    _SSL = -181
+    _UNKNOWN_TOPIC = -188
+    _UNKNOWN_PARTITION = -190
+
+
+AUTHORISATION = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+ACCESS = AUTHORISATION | {
+    Code.SASL_AUTHENTICATION_FAILED,
+    Code.UNSUPPORTED_SASL_MECHANISM,
+    Code.ILLEGAL_SASL_STATE,
+    Code["_AUTHENTICATION"],
+    Code["_SSL"],
+}
+"""Refused: credentials, permissions or TLS."""
+
+UNKNOWN_TOPIC = frozenset(
+    {Code.UNKNOWN_TOPIC_OR_PART, Code["_UNKNOWN_TOPIC"], Code["_UNKNOWN_PARTITION"]}
+)
+
+NEVER = frozenset({Code.POLICY_VIOLATION, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT})
+"""No later attempt can succeed, whatever the message."""
+
+REJECTED = {
+    Code.MSG_SIZE_TOO_LARGE: "message_too_large",
+    Code.RECORD_LIST_TOO_LARGE: "message_too_large",
+    Code.TOPIC_EXCEPTION: "routing",
+    Code.INVALID_RECORD: "invalid_record",
+}
+"""The fault of a message, not of the batch: the kind of its rejection."""

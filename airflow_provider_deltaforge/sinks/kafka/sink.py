@@ -1,0 +1,91 @@
+"""What a document says about a Kafka sink."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, PositiveInt, SecretStr, field_validator
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+
+_SECRET = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config|assertion\.private")
+_OURS = re.compile(r"_cb$|^on_delivery$|^logger$|^delivery\.report\.only\.error$")
+_JAVA_ONLY = "is a setting of Kafka's Java client, which this sink does not use"
+_USE_OAUTH = (
+    "; for Amazon MSK use SCRAM, or sasl.mechanism OAUTHBEARER with sasl.oauthbearer.method: oidc"
+)
+
+
+class KafkaSink(Sink):
+    """Messages to Kafka topics: idempotent, acknowledged by all replicas."""
+
+    destination_field: ClassVar[str] = "topic"
+
+    id: str = "kafka"
+    """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
+    brokers: str
+    """Bootstrap brokers, ``host:port`` separated by commas."""
+    topic: str
+    """Topic, or a template such as ``${source.db}.${source.table}``."""
+    key: str | None = None
+    """Template of the message key; the row's primary key as JSON if absent."""
+    tombstones: bool = False
+    """After each delete write a message with the same key and no value, for compacted topics."""
+    exactly_once: bool = False
+    """Write each batch in a transaction that also holds the position."""
+    send_timeout_secs: PositiveInt = 30
+    """Seconds a batch may take to become durable before the pipeline counts as blocked."""
+    client_conf: Mapping[str, str | SecretStr | bool | int | float] = Field(default_factory=dict)
+    """Settings of librdkafka; they win over the ones this sink chooses."""
+
+    @field_validator("client_conf", mode="before")
+    @classmethod
+    def _hide_secrets(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            key: SecretStr(item) if isinstance(item, str) and is_secret(key) else item
+            for key, item in value.items()
+        }
+
+    @field_validator("client_conf")
+    @classmethod
+    def _refuse_what_cannot_work(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        for key, item in value.items():
+            if key in {"sasl.mechanism", "sasl.mechanisms"} and item == "AWS_MSK_IAM":
+                raise ValueError(f"client_conf.{key}: AWS_MSK_IAM {_JAVA_ONLY}{_USE_OAUTH}")
+            if key == "sasl.jaas.config":
+                raise ValueError(f"client_conf.{key} {_JAVA_ONLY}{_USE_OAUTH}")
+            if key == "transactional.id":
+                raise ValueError(f"client_conf.{key} belongs to the sink; remove it")
+            if _OURS.search(key):
+                raise ValueError(f"client_conf.{key} takes no value from a document; remove it")
+        return value
+
+    def unbuilt(self) -> list[str]:
+        """Name exactly-once delivery, which comes with a later release."""
+        return ["exactly_once"] if self.exactly_once else []
+
+    def open(self, pipeline: str) -> SinkWriter:
+        """Connect; a broker that is away is left to the first write.
+
+        Raises:
+            SpecError: a setting in ``client_conf`` is unknown or wrong, or the extra is missing.
+            AccessError: the brokers refuse the credentials.
+        """
+        if self.exactly_once:
+            raise SpecError(f"sink {self.id}: exactly_once is not part of this release; remove it")
+        from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
+
+        try:
+            return KafkaWriter(self, pipeline)
+        except ModuleNotFoundError as error:
+            raise SpecError(
+                "sink type 'kafka' needs an extra: pip install 'airflow-provider-deltaforge[kafka]'"
+            ) from error
+
+
+def is_secret(key: str) -> bool:
+    """Say whether a setting of librdkafka may hold a secret."""
+    return _SECRET.search(key) is not None

@@ -1,0 +1,56 @@
+"""How far one batch has come on its way to the brokers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.kafka import replies
+
+
+@dataclass
+class Work:
+    """One batch, from its first message handed over to its last answer.
+
+    Attributes:
+        messages: The whole batch.
+        singly: Each message is a request of its own, so that a refusal names one message.
+        next: The first message not yet handed to the producer.
+        refused: Messages that cannot be delivered, by index.
+        failures: Answers that do not say which message they are about.
+    """
+
+    messages: Messages
+    singly: bool = False
+    next: int = 0
+    refused: dict[int, Any] = field(default_factory=dict)
+    failures: list[Any] = field(default_factory=list)
+
+    def is_for(self, messages: Messages) -> bool:
+        """Say whether these are the same messages, perhaps rendered again."""
+        mine = self.messages
+        return mine is messages or (
+            mine.event_ids.equals(messages.event_ids)
+            and mine.keys.equals(messages.keys)
+            and mine.values.equals(messages.values)
+            and mine.topics.cast("string").equals(messages.topics.cast("string"))
+        )
+
+    def note(self, index: int, error: Any | None, _message: Any) -> None:
+        """Take the answer for one message."""
+        if error is None:
+            return
+        if error.code() in replies.REJECTED:
+            self.refused[index] = error
+        else:
+            self.failures.append(error)
+
+    def rejections(self, where: str) -> list[Rejection]:
+        """Return what was refused, in the order of the messages."""
+        return [
+            Rejection(
+                self.messages.event_rows[index].as_py(),
+                replies.REJECTED[error.code()],
+                f"{where}: {error.str()}",
+            )
+            for index, error in sorted(self.refused.items())
+        ]

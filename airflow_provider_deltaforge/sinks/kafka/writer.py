@@ -1,0 +1,299 @@
+"""The producer: messages in order, a failure never leaves an old one behind a newer one.
+
+A batch that is not acknowledged in time stays with the producer, which goes on trying. The engine
+calls again with the same batch and only waits on; so nothing is sent twice, and nothing newer is
+sent before it. If it comes with another batch instead, the producer is purged and replaced.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka.configuration import (
+    patience_s,
+    producer_settings,
+    refusal,
+    scrub,
+)
+from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
+from airflow_provider_deltaforge.sinks.kafka.work import Work
+
+log = logging.getLogger(__name__)
+
+_OPEN_S = _UNKNOWN_TOPIC_S = 5.0
+_SLICE_S = 0.25
+_CONFIRMATIONS = 3  # A broker that starts can refuse one connection; it does not refuse three.
+
+
+class KafkaWriter:
+    """A live producer; callbacks run in the calling thread."""
+
+    def __init__(self, sink: KafkaSink, pipeline: str) -> None:
+        import confluent_kafka
+
+        self._kafka: Any = confluent_kafka
+        self._sink = sink
+        self._where = f"kafka sink {sink.id}"
+        self._pipeline = pipeline
+        self._settings = producer_settings(sink)
+        self._patience_s = patience_s(sink)
+        self._work: Work | None = None
+        self._topics: dict[str, Any] = {}
+        self._access_errors = 0
+        self._last_error = "no answer"
+        self._abandoned = False
+        self._producer: Any = self._new_producer()
+        self._look()
+
+    def write(self, messages: Messages) -> Sequence[Rejection]:
+        """Write in order; see ``SinkWriter``."""
+        if not len(messages):
+            return []
+        deadline = time.monotonic() + self._patience_s
+        work = self._take_up(messages)
+        self._find_topics(work, deadline)
+        self._deliver(work, deadline)
+        if work.failures:
+            work = self._retry_singly(work)
+            self._deliver(work, time.monotonic() + self._patience_s)
+        self._work = None
+        self._access_errors = 0
+        if work.singly:
+            self._replace_producer()
+        return work.rejections(self._where)
+
+    def abandon(self) -> None:
+        """Give up the write under way within a slice; see ``Interruptible``."""
+        self._abandoned = True
+
+    def close(self) -> None:
+        """Drop what is not delivered, and the connection."""
+        if self._producer is not None:
+            self._discard()
+            self._producer = None
+
+    def _take_up(self, messages: Messages) -> Work:
+        if self._work is not None and self._work.is_for(messages):
+            return self._work
+        if self._work is not None:
+            self._replace_producer()
+        self._work = Work(messages)
+        return self._work
+
+    def _deliver(self, work: Work, deadline: float) -> None:
+        """Hand over what is left and wait until all is answered.
+
+        What is in ``work.failures`` afterwards is the fault of single messages.
+        """
+        self._hand_over(work, deadline)
+        flush = self._producer.flush
+        while self._serve(flush, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+            self._check(work, deadline)
+        self._raise_if_failed(work)
+
+    def _serve(self, wait: Callable[[float], int], timeout_s: float) -> int:
+        """Poll or flush; callbacks run in here."""
+        try:
+            return wait(timeout_s)
+        except self._kafka.KafkaException as error:
+            # The producer itself failed for good, for example because it may not be idempotent.
+            self._raise([error.args[0]])
+
+    def _hand_over(self, work: Work, deadline: float) -> None:
+        messages = work.messages
+        names = messages.topics.dictionary.to_pylist()
+        topics = [names[code] for code in messages.topics.indices[work.next :].to_pylist()]
+        keys = messages.keys[work.next :].to_pylist()
+        values = messages.values[work.next :].to_pylist()
+        refused_topic = any(self._topics.get(name) is not None for name in names)
+        if not work.singly and messages.headers is None and not refused_topic:
+            sent = self._hand_over_quickly(topics, keys, values)
+            work.next += sent
+            topics, keys, values = topics[sent:], keys[sent:], values[sent:]
+        if topics:
+            self._hand_over_carefully(work, deadline, topics, keys, values)
+
+    def _hand_over_quickly(self, topics: list[Any], keys: list[Any], values: list[Any]) -> int:
+        """Hand over until the producer objects, and return how many it took."""
+        produce = self._producer.produce
+        sent = 0
+        # A full queue or a refused message: the careful way deals with it.
+        with suppress(BufferError, self._kafka.KafkaException):
+            for topic, key, value in zip(topics, keys, values, strict=True):
+                produce(topic, value, key)
+                sent += 1
+        return sent
+
+    def _hand_over_carefully(
+        self, work: Work, deadline: float, topics: list[Any], keys: list[Any], values: list[Any]
+    ) -> None:
+        """Hand over message by message: full queues, headers, refusals."""
+        given = work.messages.headers
+        headers = [None] * len(topics) if given is None else given[work.next :].to_pylist()
+        for message in zip(topics, values, keys, headers, strict=True):
+            refused = self._topics.get(message[0]) or work.refused.get(work.next)
+            if refused is None:
+                self._produce_one(work, deadline, message)
+            else:
+                work.refused[work.next] = refused
+            work.next += 1
+
+    def _produce_one(self, work: Work, deadline: float, message: tuple[Any, ...]) -> None:
+        *plain, headers = message
+        extra: dict[str, Any] = {"headers": headers} if headers else {}
+        if work.singly:
+            extra["on_delivery"] = partial(work.note, work.next)
+        while True:
+            try:
+                self._producer.produce(*plain, **extra)
+            except BufferError:
+                self._serve(self._producer.poll, _SLICE_S / 10)
+                self._check(work, deadline)
+            except self._kafka.KafkaException as error:
+                if error.args[0].code() not in replies.REJECTED:
+                    self._raise([error.args[0]])
+                work.refused[work.next] = error.args[0]
+                return
+            else:
+                return
+
+    def _retry_singly(self, work: Work) -> Work:
+        """Begin the batch again so that the broker says which message it refuses."""
+        log.warning(
+            "kafka refuses part of a batch; sending its messages one by one",
+            extra={"pipeline": self._pipeline, "sink": self._sink.id},
+        )
+        self._discard()
+        self._producer = self._new_producer(**{"batch.num.messages": 1})
+        self._work = Work(work.messages, singly=True, refused=dict(work.refused))
+        return self._work
+
+    def _find_topics(self, work: Work, deadline: float) -> None:
+        """Make sure that every topic exists; the broker creates it now if it may."""
+        topics = work.messages.topics
+        names = topics.dictionary.to_pylist()
+        if all(name in self._topics for name in names):
+            return
+        used = np.unique(np.asarray(topics.indices))
+        for name in (names[code] for code in used):
+            if name not in self._topics:
+                self._topics[name] = self._find_topic(work, name, deadline)
+
+    def _find_topic(self, work: Work, name: str, deadline: float) -> Any:
+        """Return None for a topic that can be written, or why its name is refused."""
+        patience = min(deadline, time.monotonic() + _UNKNOWN_TOPIC_S)
+        while True:
+            error = self._ask(name)
+            if error is None or error.code() == replies.Code.TOPIC_EXCEPTION:
+                return error
+            unknown = error.code() in replies.UNKNOWN_TOPIC
+            if error.code() in replies.AUTHORISATION or (unknown and time.monotonic() > patience):
+                self._raise([error], name)
+            self._serve(self._producer.poll, 0)
+            self._check(work, deadline)
+            time.sleep(0.05)
+
+    def _ask(self, topic: str) -> Any:
+        try:
+            return self._producer.list_topics(topic, timeout=1.0).topics[topic].error
+        except self._kafka.KafkaException as error:
+            return error.args[0]
+
+    def _look(self) -> None:
+        """Find out early whether the credentials work; being away is no error yet."""
+        deadline = time.monotonic() + min(_OPEN_S, self._patience_s)
+        while time.monotonic() < deadline:
+            try:
+                self._producer.list_topics(timeout=_SLICE_S)
+            except self._kafka.KafkaException:
+                self._serve(self._producer.poll, 0)
+                self._raise_if_refused()
+            else:
+                return
+
+    def _check(self, work: Work, deadline: float) -> None:
+        """Give up waiting when there is a reason to."""
+        self._raise_if_refused()
+        self._raise_if_failed(work)
+        if self._abandoned:
+            raise RetryableError(f"{self._where}: asked to end before a batch was acknowledged")
+        if time.monotonic() >= deadline:
+            raise RetryableError(
+                f"{self._where}: a batch of {len(work.messages)} messages is not acknowledged "
+                f"after {self._patience_s:g} s; check that the brokers {self._sink.brokers} are "
+                f"up and reachable (last error: {self._last_error})"
+            )
+
+    def _raise_if_refused(self) -> None:
+        if self._access_errors >= _CONFIRMATIONS:
+            self._access_errors = 0
+            self._forget()
+            raise AccessError(
+                f"{self._where}: the brokers {self._sink.brokers} refuse us; check the security "
+                f"settings and credentials in client_conf ({self._last_error})"
+            )
+
+    def _raise_if_failed(self, work: Work) -> None:
+        failures = [error for error in work.failures if error.code() not in replies.REJECTED]
+        if failures:
+            self._raise(failures)
+
+    def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:
+        """Turn failures into the error the engine acts on, and start afresh next time."""
+        error = next((e for e in failures if e.code() in replies.ACCESS), failures[0])
+        text = scrub(self._sink, error.str())
+        self._forget()
+        where = f"{self._where}: topic {topic!r}" if topic else self._where
+        if error.code() in replies.ACCESS:
+            raise AccessError(f"{where}: {text}; grant what is missing to this client")
+        if error.code() in replies.NEVER:
+            raise FatalError(f"{where}: {text}; change the topic's settings")
+        if error.code() in replies.UNKNOWN_TOPIC:
+            raise RetryableError(
+                f"{where}: {text}; create the topic, or set auto.create.topics.enable on the broker"
+            )
+        raise RetryableError(f"{where}: {text}")
+
+    def _new_producer(self, **more: Any) -> Any:
+        callbacks = {
+            "error_cb": self._note_error,
+            "on_delivery": self._note_delivery,
+            "delivery.report.only.error": True,
+            "logger": log,
+        }
+        try:
+            return self._kafka.Producer({**self._settings, **more, **callbacks})
+        except (self._kafka.KafkaException, TypeError, ValueError) as error:
+            raise refusal(self._sink, error) from error
+
+    def _replace_producer(self) -> None:
+        self._discard()
+        self._producer = self._new_producer()
+
+    def _forget(self) -> None:
+        self._topics.clear()
+        self._replace_producer()
+
+    def _discard(self) -> None:
+        self._work = None
+        # Purged first: what the old producer still holds must never arrive behind newer messages.
+        self._producer.purge()
+        with suppress(self._kafka.KafkaException):  # One that failed for good says so again.
+            self._producer.flush(0)
+
+    def _note_error(self, error: Any) -> None:
+        self._last_error = scrub(self._sink, error.str())
+        if error.code() in replies.ACCESS:
+            self._access_errors += 1
+
+    def _note_delivery(self, error: Any, _message: Any) -> None:
+        if error is not None and self._work is not None:
+            self._work.failures.append(error)

@@ -1,0 +1,1 @@
+"""Sources: they read a database's log and tables, and emit change batches."""

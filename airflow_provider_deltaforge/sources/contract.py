@@ -1,0 +1,194 @@
+"""What every source promises."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import PositiveInt
+
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
+
+
+class Chunk(Protocol):
+    """Raw log, understood down to transaction borders, rows not yet decoded.
+
+    Picklable and self-contained: it carries every table description its decoding needs.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Return the length in bytes of the log in it."""
+
+    @property
+    def end(self) -> Position:
+        """Return where reading may resume after the last complete transaction."""
+
+
+class LogReader(Protocol):
+    """A replication connection, and the decoder of what it reads.
+
+    ``read`` is called by the reader thread, ``decode`` by the decoder thread, ``acknowledge`` and
+    ``lag`` by the delivery thread; the three run at the same time.
+    """
+
+    def read(self, timeout_s: float) -> Chunk | None:
+        """Return what the server has sent, or None when nothing came within ``timeout_s``.
+
+        Reconnects by itself, from the last position it handed out.
+
+        Raises:
+            RetryableError: the server is away; the call may be repeated.
+            PositionLostError, AccessError, SchemaError: a person must act.
+        """
+
+    def decode(self, chunk: Any) -> ChangeBatch:
+        """Turn a chunk of this reader into change events. Holds no lock ``read`` needs."""
+
+    def acknowledge(self, position: Position) -> None:
+        """Tell the server that everything up to ``position`` is durable everywhere."""
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice, and from another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChunk:
+    """One piece of one table's snapshot; JSON-able, so that it can be planned once and stored.
+
+    ``bounds`` belongs to the source: for example ``{"after": [...], "upto": [...]}``.
+    """
+
+    id: str
+    db: str
+    schema: str | None
+    table: str
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    rows_estimate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of the preflight."""
+
+    check: str
+    verdict: str
+    """``ok``, ``warn``, ``high_risk`` or ``fail``."""
+    message: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Snapshotter(Protocol):
+    """Reads tables. Opened on the driver to plan, and in each Spark task to read."""
+
+    def begin(self) -> Position:
+        """Return the position the stream must start at so that no chunk read later has a gap.
+
+        Called once per snapshot run, before the first chunk is read, and then stored: a resumed
+        run goes on with the stored position.
+        """
+
+    def plan(
+        self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
+    ) -> Iterator[TableChunk]:
+        """Cut the captured tables into chunks, table by table.
+
+        Args:
+            chunk_rows: rows in one chunk, about.
+            tables: patterns of the captured tables to copy; empty copies all.
+            where: SQL condition on the rows, for exactly one table.
+
+        Raises:
+            SpecError: a pattern matches no captured table, or the condition is wrong.
+        """
+
+    def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
+        """Yield the rows of a chunk as op ``r`` events.
+
+        Every batch's ``end`` is the chunk's cut: what the rows' view is known to contain.
+        """
+
+    def guard(self, position: Position) -> None:
+        """Check that the log from ``position`` on is still there.
+
+        Raises:
+            PositionLostError: it is not; the snapshot is worthless and must be cancelled.
+        """
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice."""
+
+
+class SnapshotSettings(Settings):
+    """The copy of rows that were there before the log is followed."""
+
+    mode: Literal["never", "initial", "always"] = "initial"
+    """When to copy the tables: once, or at each start by a person or DAG run."""
+    max_parallel_tables: PositiveInt = 8
+    """Tables copied at the same time."""
+    chunk_size: PositiveInt = 10_000
+    """Rows in one chunk."""
+    intra_table_parallel: bool = False
+    """Copy the chunks of one table at the same time."""
+    max_parallel_chunks: PositiveInt = 4
+    """Chunks of one table copied at the same time, with ``intra_table_parallel``."""
+
+
+class Source(PluginSettings):
+    """A description: picklable, holds no connection."""
+
+    connector: ClassVar[str]
+    """The source's name in events: ``mysql``, ``postgresql``, …"""
+
+    id: str
+    """Names the source in checkpoints and metrics, and seeds its event ids."""
+    snapshot: SnapshotSettings = SnapshotSettings(mode="never")
+    """The initial copy; none if the block is absent."""
+
+    def open(
+        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+    ) -> LogReader:
+        """Connect and start reading after ``position``; at the head of the log when it is None."""
+        raise NotImplementedError
+
+    def beside(self, reader: str) -> "Source":
+        """Return this source as one more reader of the log, next to the pipeline's own.
+
+        A server that knows its readers by a number or slot gets another one; event ids and
+        positions stay the same.
+
+        Args:
+            reader: tells readers of one source apart.
+        """
+        return self
+
+    def open_snapshot(self) -> Snapshotter:
+        """Connect for reading tables."""
+        raise NotImplementedError
+
+    def preflight(self) -> Sequence[Finding]:
+        """Check settings, permissions and retention; never raises for a finding."""
+        raise NotImplementedError
+
+    def warm(self) -> None:
+        """Do once for each installation what the first reader would have to wait for."""
+
+    def compare(self, left: Position, right: Position) -> int:
+        """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``.
+
+        Raises:
+            PositionLostError: the two lie on histories that cannot be ordered.
+        """
+        raise NotImplementedError
+
+    def head(self) -> Position:
+        """Return the current end of the server's log."""
+        raise NotImplementedError
+
+    def earliest(self, positions: Sequence[Position]) -> Position | None:
+        """Return the position that lies before all others; None without any."""
+        found: Position | None = None
+        for position in positions:
+            if found is None or self.compare(position, found) < 0:
+                found = position
+        return found

@@ -1,0 +1,186 @@
+"""Table schemas and facts from ``information_schema``, for MySQL and MariaDB.
+
+The servers keep enum and set labels in three-byte UTF-8, so a label with an emoji reads ``?`` here;
+full row metadata in the log carries the real one, and the snapshot has the server print it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+
+SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
+"""Never captured, whatever the patterns say."""
+
+TRANSACTIONAL_ENGINES = frozenset({"innodb", "rocksdb", "tokudb", "xtradb"})
+"""Engines whose rows a consistent view holds still."""
+
+_COLUMNS = """
+SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, ORDINAL_POSITION,
+       CHARACTER_SET_NAME, COLLATION_NAME, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT,
+       CHARACTER_MAXIMUM_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION
+  FROM information_schema.COLUMNS
+ WHERE TABLE_SCHEMA = %s{one}
+ ORDER BY TABLE_NAME, ORDINAL_POSITION"""
+
+_KEYS = """
+SELECT TABLE_NAME, COLUMN_NAME
+  FROM information_schema.STATISTICS
+ WHERE TABLE_SCHEMA = %s AND INDEX_NAME = 'PRIMARY'{one}
+ ORDER BY TABLE_NAME, SEQ_IN_INDEX"""
+
+_TABLES = """
+SELECT TABLE_NAME, ENGINE, COALESCE(TABLE_ROWS, 0),
+       COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0)
+  FROM information_schema.TABLES
+ WHERE TABLE_SCHEMA = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED'){one}
+ ORDER BY TABLE_NAME"""
+
+_LABEL_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the catalog knows about one captured table.
+
+    Attributes:
+        schema: columns and primary key.
+        engine: as the server names it, for example ``InnoDB``.
+        rows_estimate: rows, a guess of the server's statistics.
+        data_bytes: data and indexes.
+    """
+
+    schema: TableSchema
+    engine: str
+    rows_estimate: int
+    data_bytes: int
+
+    @property
+    def transactional(self) -> bool:
+        """Say whether a consistent view holds this table's rows still."""
+        return self.engine.lower() in TRANSACTIONAL_ENGINES
+
+
+def fetch(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement and return its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values or None)
+        return list(cursor.fetchall())
+
+
+def load_table(connection: Any, db: str, table: str) -> TableSchema | None:
+    """Return a table's schema as it is now; None when there is no such table, or it is a view."""
+    facts = _facts(connection, db, table)
+    return facts[0].schema if facts else None
+
+
+def captured_tables(connection: Any, matcher: TableMatcher) -> list[TableSchema]:
+    """Return the schemas of every captured table, by database and name."""
+    return [facts.schema for facts in captured_facts(connection, matcher)]
+
+
+def captured_facts(connection: Any, matcher: TableMatcher) -> list[TableFacts]:
+    """Return schema, engine and size of every captured table, by database and name."""
+    names = fetch(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA ORDER BY 1")
+    found: list[TableFacts] = []
+    for (db,) in names:
+        if db.lower() in SYSTEM_SCHEMAS or not matcher.touches(db):
+            continue
+        found += [f for f in _facts(connection, db) if matcher.matches(db, f.schema.table)]
+    return found
+
+
+def _facts(connection: Any, db: str, table: str | None = None) -> list[TableFacts]:
+    """Return the facts of one table, or of all tables of a database."""
+    one = "" if table is None else " AND TABLE_NAME = %s"
+    values = (db,) if table is None else (db, table)
+    columns: dict[str, list[Column]] = {}
+    for name, *column in fetch(connection, _COLUMNS.format(one=one), values):
+        columns.setdefault(name, []).append(_column(column))
+    keys: dict[str, list[str]] = {}
+    for name, column_name in fetch(connection, _KEYS.format(one=one), values):
+        keys.setdefault(name, []).append(column_name)
+    return [
+        TableFacts(
+            TableSchema(db, None, name, tuple(columns[name]), tuple(keys.get(name, ()))),
+            engine or "",
+            int(rows),
+            int(size),
+        )
+        for name, engine, rows, size in fetch(connection, _TABLES.format(one=one), values)
+        if name in columns
+    ]
+
+
+def _column(row: Sequence[Any]) -> Column:
+    """Build a column from a row of ``_COLUMNS``, without its table."""
+    name, data_type, column_type, nullable, ordinal, charset, collation, default = row[:8]
+    extra, comment, length, precision, scale, fraction = row[8:]
+    data_type = data_type.lower()
+    return Column(
+        name=name,
+        data_type=data_type,
+        column_type=column_type,
+        nullable=nullable == "YES",
+        ordinal_position=int(ordinal),
+        unsigned="unsigned" in column_type.partition(")")[2] or column_type.endswith(" unsigned"),
+        charset=charset,
+        collation=collation,
+        labels=parse_labels(column_type) if data_type in ("enum", "set") else (),
+        # MariaDB prints the default NULL as a word, MySQL as a null.
+        default_value=None if default == "NULL" else default,
+        extra=extra or None,
+        comment=comment or None,
+        char_max_length=_number(length),
+        numeric_precision=_number(precision),
+        numeric_scale=_number(scale),
+        datetime_precision=_number(fraction),
+    )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def parse_labels(column_type: str) -> tuple[str, ...]:
+    """Return the labels of ``enum('a','b')`` or ``set(…)``, in order, quotes and escapes undone."""
+    labels: list[str] = []
+    text = column_type[column_type.index("(") + 1 :]
+    at = 0
+    while at < len(text) and text[at] != ")":
+        if text[at] != "'":
+            at += 1
+            continue
+        label, at = _parse_label(text, at + 1)
+        labels.append(label)
+    return tuple(labels)
+
+
+def _parse_label(text: str, at: int) -> tuple[str, int]:
+    """Return the label that begins at ``at``, and the offset behind its closing quote."""
+    letters: list[str] = []
+    while True:
+        letter = text[at]
+        if letter == "'":
+            if text[at + 1 : at + 2] != "'":
+                return "".join(letters), at + 1
+            at += 1
+        elif letter == "\\":
+            at += 1
+            letter = _LABEL_ESCAPES.get(text[at], text[at])
+        letters.append(letter)
+        at += 1
+
+
+def variables(connection: Any, *names: str) -> Mapping[str, str]:
+    """Return global server variables by lower-case name; unknown ones are absent."""
+    marks = ", ".join(["%s"] * len(names))
+    rows = fetch(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
+    return {str(name).lower(): str(value) for name, value in rows}
+
+
+def quote(*names: str) -> str:
+    """Return names as one SQL identifier: ``a``.``b``."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)

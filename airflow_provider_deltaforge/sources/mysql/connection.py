@@ -1,0 +1,214 @@
+"""Connections to MySQL and MariaDB: the DSN, TLS, what the server is, and its errors."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from pydantic import SecretStr
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    PositionLostError,
+    RetryableError,
+    SpecError,
+)
+
+SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
+_OPTIONS = {"ssl_ca", "ssl_mode", "ssl-ca", "ssl-mode"}
+_ACCESS = {1044, 1045, 1095, 1130, 1142, 1143, 1227, 1251, 1370, 1396, 1698, 1820, 1862, 3118, 3159}
+_LOST_WORDS = ("purge", "could not find", "not found", "impossible position", "bogus data")
+_SAME_ID_WORDS = ("same server_uuid", "same server_id", "same uuid")
+
+
+class KickedError(RetryableError):
+    """Another reader with our server id has begun.
+
+    Perhaps a forgotten one of our own that ends by itself, so it is worth a few attempts.
+    """
+
+
+@dataclass(frozen=True)
+class Dsn:
+    """Where and as whom to connect. Never prints the password."""
+
+    host: str
+    port: int
+    user: str
+    password: SecretStr
+    database: str | None = None
+    ssl_ca: str | None = None
+    ssl_mode: str = "preferred"
+
+
+def parse_dsn(text: str, ssl_ca: str | None = None, ssl_mode: str | None = None) -> Dsn:
+    """Read ``mysql://user:password@host:port/database?ssl_ca=…&ssl_mode=…``.
+
+    Raises:
+        SpecError: the text is no such URL; the message never quotes it.
+    """
+    try:
+        url = urlsplit(text)
+        port = url.port or 3306
+    except ValueError as error:
+        raise SpecError("source.dsn: host or port cannot be read") from error
+    if url.scheme not in ("mysql", "mariadb") or not url.hostname:
+        raise SpecError("source.dsn: write mysql://user:password@host:port/database")
+    options = {key.replace("-", "_"): values[-1] for key, values in parse_qs(url.query).items()}
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise SpecError(f"source.dsn: unknown option {unknown[0]!r}; known: ssl_ca, ssl_mode")
+    mode = (ssl_mode or options.get("ssl_mode") or "preferred").lower()
+    if mode not in SSL_MODES:
+        raise SpecError(f"source.ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
+    ca = ssl_ca or options.get("ssl_ca")
+    if mode.startswith("verify") and not ca:
+        raise SpecError(f"source.ssl_ca: ssl_mode {mode} needs the file of the server's CA")
+    return Dsn(
+        host=url.hostname,
+        port=port,
+        user=unquote(url.username or ""),
+        password=SecretStr(unquote(url.password or "")),
+        database=unquote(url.path.lstrip("/")) or None,
+        ssl_ca=ca,
+        ssl_mode=mode,
+    )
+
+
+def connect(dsn: Dsn, connect_timeout_s: float = 30, read_timeout_s: float = 90) -> Any:
+    """Return an autocommitting pymysql connection in UTC and utf8mb4.
+
+    Raises:
+        AccessError: credentials or TLS were refused.
+        RetryableError: the server is away.
+    """
+    import pymysql
+
+    try:
+        connection = pymysql.connect(
+            host=dsn.host,
+            port=dsn.port,
+            user=dsn.user,
+            password=dsn.password.get_secret_value(),
+            database=dsn.database,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=connect_timeout_s,
+            read_timeout=read_timeout_s,
+            write_timeout=read_timeout_s,
+            init_command="SET time_zone = '+00:00'",
+            ssl=_tls(dsn),
+            ssl_disabled=dsn.ssl_mode == "disabled",
+        )
+    except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
+        raise translated(error, f"connecting to {dsn.host}:{dsn.port}") from None
+    if dsn.ssl_mode not in ("disabled", "preferred") and not isinstance(
+        connection._sock,  # noqa: SLF001 - the driver tells no other way
+        ssl.SSLSocket,
+    ):
+        connection.close()
+        raise AccessError(
+            f"{dsn.host}:{dsn.port} offers no TLS, but ssl_mode is {dsn.ssl_mode}; enable TLS on "
+            "the server or set ssl_mode to preferred"
+        )
+    return connection
+
+
+def _tls(dsn: Dsn) -> ssl.SSLContext | None:
+    # Without a context the driver itself takes TLS if it is offered, unverified.
+    if dsn.ssl_mode == "disabled" or (dsn.ssl_mode == "preferred" and not dsn.ssl_ca):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=dsn.ssl_ca)
+    except OSError as error:
+        raise AccessError(f"ssl_ca: {dsn.ssl_ca!r} cannot be read: {error.strerror}") from error
+    context.check_hostname = dsn.ssl_mode == "verify_identity"
+    if not dsn.ssl_mode.startswith("verify"):
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def translated(  # noqa: PLR0911 - one per reaction
+    error: BaseException, doing: str
+) -> DeltaForgeError:
+    """Return our error for a driver's, by what the engine should do about it."""
+    if isinstance(error, DeltaForgeError):
+        return error
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    cause = getattr(error, "original_exception", None) or error
+    if isinstance(cause, ssl.SSLError) or "CERTIFICATE" in text or "SSL is required" in text:
+        return AccessError(f"{doing}: TLS failed ({text}); check ssl_ca and ssl_mode")
+    if code in _ACCESS:
+        return AccessError(f"{doing}: {text}; check user, password and privileges")
+    lowered = text.lower()
+    if any(word in lowered for word in _SAME_ID_WORDS):
+        return KickedError(
+            f"{doing}: another replica or pipeline reads with our server id ({text}); give this "
+            "source its own 'server_id'"
+        )
+    if code == 1236:
+        if any(word in lowered for word in _LOST_WORDS):
+            return PositionLostError(f"{doing}: {text}; take a new snapshot of the tables")
+        return FatalError(f"{doing}: the server refuses to send its log: {text}")
+    if isinstance(error, OSError) or code in (0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927):
+        return RetryableError(f"{doing}: {text}")
+    if 2000 <= code < 3000 or code in (1203, 1205, 1213, 1226, 3032):
+        return RetryableError(f"{doing}: {text}")
+    return FatalError(f"{doing}: error {code}: {text}")
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What we must know about a server to read its log.
+
+    Attributes:
+        mariadb: MariaDB, else MySQL.
+        uuid: identity of its data; MariaDB has only its server id.
+        gtids: whether new transactions get GTIDs.
+        checksum: whether its log carries CRC32 checksums.
+        charsets: collation id to character set name.
+    """
+
+    mariadb: bool
+    uuid: str
+    gtids: bool
+    checksum: bool
+    charsets: Mapping[int, str] = field(default_factory=dict)
+
+
+def server_info(connection: Any) -> ServerInfo:
+    """Ask a server what it is."""
+    mariadb = "mariadb" in str(_value(connection, "SELECT VERSION()")).lower()
+    checksum = str(_value(connection, "SELECT @@GLOBAL.binlog_checksum")) != "NONE"
+    if mariadb:
+        uuid = f"server-id-{_value(connection, 'SELECT @@GLOBAL.server_id')}"
+        gtids = True
+    else:
+        uuid = str(_value(connection, "SELECT @@GLOBAL.server_uuid"))
+        gtids = str(_value(connection, "SELECT @@GLOBAL.gtid_mode")) == "ON"
+    return ServerInfo(mariadb, uuid, gtids, checksum, _charsets(connection, mariadb=mariadb))
+
+
+def _charsets(connection: Any, *, mariadb: bool) -> dict[int, str]:
+    # MariaDB's newer collations serve several character sets, each pair with an id of its own.
+    table = "COLLATION_CHARACTER_SET_APPLICABILITY" if mariadb else "COLLATIONS"
+    sql = f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL"
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute(sql)
+        except Exception as error:
+            raise translated(error, "reading the collations") from error
+        return {int(number): str(name) for number, name in cursor.fetchall()}
+
+
+def _value(connection: Any, sql: str) -> Any:
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute(sql)
+        except Exception as error:
+            raise translated(error, "asking the server what it is") from error
+        return cursor.fetchone()[0]

@@ -1,0 +1,71 @@
+"""Forecast of a snapshot: how long it takes, and how much of the log's retention that is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_deltaforge.sources.contract import Finding
+from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts
+
+TABLE_BYTES_PER_S = 20 << 20
+"""What one table's copy is expected to carry; the forecast only, nothing depends on it."""
+HIGH_RISK_PERCENT = 80
+WARN_PERCENT = 50
+
+
+def retention_s(settings: Mapping[str, str]) -> int:
+    """Return for how long the server keeps its log, in seconds; 0 is for ever."""
+    seconds = int(float(settings.get("binlog_expire_logs_seconds", "0") or 0))
+    return seconds or int(float(settings.get("expire_logs_days", "0") or 0) * 86_400)
+
+
+def forecast(
+    tables: Sequence[TableFacts],
+    max_parallel_tables: int,
+    kept_s: int,
+    log_bytes_per_s: float | None = None,
+) -> Finding:
+    """Compare the snapshot's expected duration with the log's retention.
+
+    Args:
+        tables: what is to be copied.
+        max_parallel_tables: copied at the same time.
+        kept_s: retention in seconds, 0 is for ever.
+        log_bytes_per_s: how fast the log grows now, None when not measured.
+    """
+    total = sum(table.data_bytes for table in tables)
+    lanes = max(1, min(max_parallel_tables, len(tables)))
+    estimate_s = total / (TABLE_BYTES_PER_S * lanes)
+    data: dict[str, Any] = {
+        "bytes": total,
+        "rows_estimate": sum(table.rows_estimate for table in tables),
+        "estimate_s": round(estimate_s, 1),
+        "retention_s": kept_s,
+        "log_bytes_per_s": log_bytes_per_s,
+    }
+    copied = f"copying {total / (1 << 20):.1f} MiB takes about {duration_text(estimate_s)}"
+    if kept_s <= 0:
+        return Finding("retention", "ok", f"{copied}; the log does not expire by time", data)
+    percent = 100 * estimate_s / kept_s
+    data["percent"] = round(percent, 1)
+    verdict = risk(percent)
+    text = f"{copied}, {percent:.1f} % of the {duration_text(kept_s)} the log is kept"
+    if verdict != "ok":
+        text += "; raise binlog_expire_logs_seconds for the time of the snapshot"
+    return Finding("retention", verdict, text, data)
+
+
+def risk(percent: float) -> str:
+    """Return the verdict on a snapshot that takes this share of the log's retention."""
+    if percent >= HIGH_RISK_PERCENT:
+        return "high_risk"
+    return "warn" if percent >= WARN_PERCENT else "ok"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as ``45s``, ``2m5s`` or ``2h1m``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s"
+    return f"{whole // 3600}h{whole % 3600 // 60}m"

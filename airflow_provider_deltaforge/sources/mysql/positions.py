@@ -1,0 +1,140 @@
+"""Positions of the log: what they hold, how they compare, and those inside a batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, spans_of
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """A place between two transactions.
+
+    Attributes:
+        file: binlog file; empty when only GTIDs are known.
+        pos: offset in it.
+        gtids: everything executed before; None when the server writes no GTIDs.
+        server_uuid: whose file and offset they are.
+    """
+
+    file: str
+    pos: int
+    gtids: GtidSet | GtidPos | None
+    server_uuid: str
+
+    def as_json(self) -> Position:
+        """Return the position as it is stored."""
+        out: dict[str, Any] = {"file": self.file, "pos": self.pos}
+        if isinstance(self.gtids, GtidSet):
+            out["gtid_set"] = str(self.gtids)
+        elif self.gtids is not None:
+            out["gtid_pos"] = str(self.gtids)
+        out["server_uuid"] = self.server_uuid
+        return out
+
+    @classmethod
+    def from_json(cls, position: Position) -> "LogPosition":
+        """Read a stored position."""
+        gtids: GtidSet | GtidPos | None = None
+        if position.get("gtid_set") is not None:
+            gtids = GtidSet.parse(position["gtid_set"])
+        elif position.get("gtid_pos") is not None:
+            gtids = GtidPos.parse(position["gtid_pos"])
+        file = str(position.get("file") or "")
+        return cls(file, int(position.get("pos") or 4), gtids, str(position.get("server_uuid", "")))
+
+
+def compare(left: Position, right: Position) -> int:
+    """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``.
+
+    Raises:
+        PositionLostError: the two lie on histories that cannot be ordered.
+    """
+    a, b = LogPosition.from_json(left), LogPosition.from_json(right)
+    for kind in (GtidSet, GtidPos):
+        if isinstance(a.gtids, kind) and isinstance(b.gtids, kind):
+            before, after = a.gtids <= b.gtids, b.gtids <= a.gtids  # type: ignore[operator]
+            if before or after:
+                return after - before if before != after else 0
+            raise PositionLostError(
+                f"neither of the positions {a.gtids} and {b.gtids} contains the other: the "
+                "histories diverged; take a new snapshot"
+            )
+    if a.server_uuid != b.server_uuid and a.server_uuid and b.server_uuid:
+        raise PositionLostError(
+            f"positions of two servers ({a.server_uuid}, {b.server_uuid}) cannot be ordered "
+            "without GTIDs; take a new snapshot"
+        )
+    place_a, place_b = (file_number(a.file), a.pos), (file_number(b.file), b.pos)
+    return (place_a > place_b) - (place_a < place_b)
+
+
+def file_number(file: str) -> int:
+    """Return the number at the end of a binlog's name; they outgrow six digits."""
+    suffix = file.rpartition(".")[2]
+    return int(suffix) if suffix.isdigit() else 0
+
+
+@dataclass(frozen=True)
+class TxPositions:
+    """The positions behind a batch's transactions, made when asked for.
+
+    Attributes:
+        base: the position before the batch.
+        transactions: int64 (transactions, TX_COLUMNS), see ``framing``; only complete ones count.
+        origins: of MySQL GTIDs ``uuid[:tag]``, of MariaDB's ``domain-server``.
+    """
+
+    base: LogPosition
+    file: str
+    transactions: Any
+    origins: tuple[str, ...]
+
+    def after(self, tx: int) -> Position:
+        """Return where reading may resume after transaction ``tx``, never inside one."""
+        return self.log_position(tx + 1).as_json()
+
+    def log_position(self, count: int) -> LogPosition:
+        """Return the position after the first ``count`` transactions, open ones left out."""
+        # Imported where batches are: a document is read without the compiler of the kernels.
+        from airflow_provider_deltaforge.sources.mysql.tx_columns import TX_STOP
+
+        done = self.transactions[:count]
+        done = done[done[:, TX_STOP] >= 0]
+        if not len(done):
+            return self.base
+        gtids = advanced(self.base.gtids, done, self.origins)
+        return LogPosition(self.file, int(done[-1, TX_STOP]), gtids, self.base.server_uuid)
+
+
+def advanced(
+    gtids: GtidSet | GtidPos | None, transactions: Any, origins: tuple[str, ...]
+) -> GtidSet | GtidPos | None:
+    """Return the set with finished transactions added."""
+    from airflow_provider_deltaforge.sources.mysql.tx_columns import TX_NUMBER, TX_ORIGIN
+
+    for origin in np.unique(transactions[:, TX_ORIGIN]).tolist():
+        if origin < 0:
+            continue
+        numbers = transactions[transactions[:, TX_ORIGIN] == origin, TX_NUMBER]
+        if isinstance(gtids, GtidPos):
+            continue
+        if isinstance(gtids, GtidSet):
+            low, high = int(numbers.min()), int(numbers.max())
+            whole = high - low + 1 == len(numbers)
+            for span in [(low, high)] if whole else spans_of(iter(numbers.tolist())):
+                gtids = gtids.adding(origins[origin], *span)
+    if isinstance(gtids, GtidPos):
+        last: Mapping[str, tuple[int, int]] = {
+            origins[o].split("-")[0]: (o, n)
+            for o, n in transactions[:, [TX_ORIGIN, TX_NUMBER]].tolist()
+            if o >= 0
+        }
+        for domain, (origin, number) in last.items():
+            gtids = gtids.at(int(domain), int(origins[origin].split("-")[1]), number)
+    return gtids

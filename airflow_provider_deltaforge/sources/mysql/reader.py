@@ -1,0 +1,217 @@
+"""The log reader: one dump connection, reopened from the last complete position when it breaks."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.sources.mysql.catalog_view import CatalogView
+from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk
+from airflow_provider_deltaforge.sources.mysql.chunker import Chunker
+from airflow_provider_deltaforge.sources.mysql.connection import (
+    KickedError,
+    ServerInfo,
+    server_info,
+)
+from airflow_provider_deltaforge.sources.mysql.decoder import decode_chunk, warm
+from airflow_provider_deltaforge.sources.mysql.dump import DumpSocket, start_dump
+from airflow_provider_deltaforge.sources.mysql.event_tables import CHUNK_BYTES
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_S = (0.2, 30.0)
+_KICKED_MAX = 5
+_KICKED_WINDOW_S = 60.0
+
+
+class MySqlReader:
+    """Implements ``sources.contract.LogReader`` for MySQL and MariaDB."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a connection's settings
+        self,
+        source_id: str,
+        connect: Callable[[], Any],
+        matcher: TableMatcher,
+        position: LogPosition,
+        server_id: int,
+        heartbeat_s: float,
+        read_timeout_s: float,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._connect = connect
+        self._server_id = server_id
+        self._heartbeat_s = heartbeat_s
+        self._read_timeout_s = read_timeout_s
+        self._stopping = stopping
+        self._key = id_key(source_id)
+        self._raw = np.empty(CHUNK_BYTES, np.uint8)
+        self._begin, self._end = 0, 0
+        self._socket: DumpSocket | None = None
+        self._closed = False
+        self._failures = 0
+        self._breaks: list[float] = []
+        self._heard_at = time.monotonic()
+        self._not_before = 0.0
+        self._away: str | None = None
+        self._info = self._ask()
+        view = CatalogView(matcher, self._info, connect)
+        self._chunker = Chunker(self._info, position, view)
+        warm(self._info.uuid)
+
+    @property
+    def position(self) -> Position:
+        """Where the next chunk begins."""
+        return self._chunker.position.as_json()
+
+    def read(self, timeout_s: float) -> LogChunk | None:
+        """Return the next chunk, or None when nothing came in time.
+
+        Raises:
+            RetryableError: the server is away; the call may be repeated at once, it paces itself.
+            PositionLostError, AccessError, SchemaError, FatalError: a person must act.
+        """
+        ready = self._chunker.ready
+        deadline = time.monotonic() + timeout_s
+        while not ready and not self._closed and not self._stopping():
+            left = deadline - time.monotonic()
+            if not self._opened(left):
+                if self._away is not None and not self._closed:
+                    raise RetryableError(self._away)  # Nothing came because nobody is there.
+                return None
+            try:
+                if not self._receive(max(left, 0.0)) and left <= 0:
+                    return None
+            except (OSError, ConnectionError, RetryableError) as error:
+                self._broke(error)
+        return ready.popleft() if ready else None
+
+    def decode(self, chunk: Any) -> ChangeBatch:
+        """Turn a chunk into change events."""
+        return decode_chunk(chunk, self._key, mariadb=self._info.mariadb)
+
+    def acknowledge(self, position: Position) -> None:
+        """Do nothing: the server keeps its log by age, not by reader."""
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice, and from another thread."""
+        self._closed = True
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
+
+    def _ask(self) -> ServerInfo:
+        connection = self._connect()
+        try:
+            return server_info(connection)
+        finally:
+            connection.close()
+
+    def _opened(self, left: float) -> bool:
+        """See that there is a dump; return False if its time has not come yet."""
+        if self._socket is not None:
+            return True
+        wait = self._not_before - time.monotonic()
+        if wait > 0:
+            time.sleep(min(wait, max(left, 0.0), 0.5))
+            return left > 0
+        connection = None
+        try:
+            info = self._ask() if self._failures else self._info
+            self._same_history(info)
+            connection = self._connect()
+            position = self._chunker.position
+            start_dump(connection, info, position, self._server_id, self._heartbeat_s)
+        except RetryableError as error:
+            self._failures += 1
+            self._pace()
+            if connection is not None:
+                connection.close()
+            self._away = f"{error}; trying again"
+            raise RetryableError(self._away) from error
+        self._chunker.restart()
+        self._begin = self._end = 0
+        self._heard_at = time.monotonic()
+        self._away = None
+        self._socket = DumpSocket(connection)
+        if self._closed:
+            self.close()
+        return not self._closed
+
+    def _same_history(self, info: ServerInfo) -> None:
+        """Refuse to go on by file and offset on another server than the one they belong to."""
+        position = self._chunker.position
+        if position.gtids is None and position.server_uuid not in ("", info.uuid):
+            raise FatalError(
+                f"position {position.file}:{position.pos} belongs to server "
+                f"{position.server_uuid}, but {info.uuid} answers; without GTIDs the log cannot "
+                "be followed to another server. Take a new snapshot"
+            )
+
+    def _receive(self, timeout_s: float) -> int:
+        """Read what the socket has and cut it into chunks; return the bytes read."""
+        socket = self._socket
+        if socket is None:
+            return 0
+        if self._end == len(self._raw):
+            self._make_room()
+        view = memoryview(self._raw.data)[self._end :]
+        size = socket.receive(view, timeout_s)
+        if size == 0:
+            if time.monotonic() - self._heard_at > self._read_timeout_s:
+                raise TimeoutError(f"nothing came for {self._read_timeout_s:g} s, no heartbeat")
+            return 0
+        self._heard_at = time.monotonic()
+        self._failures = 0
+        self._end += size
+        self._begin = self._chunker.feed(self._raw, self._begin, self._end)
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif len(self._raw) - self._end < CHUNK_BYTES // 4:
+            self._make_room()
+        # The buffer was not filled: the server has nothing more to send just now.
+        if size < len(view):
+            self._chunker.cut()
+        return size
+
+    def _make_room(self) -> None:
+        """Move the incomplete packet to the front; a larger one gets a larger buffer."""
+        left = self._end - self._begin
+        if left > len(self._raw) // 2:
+            grown = np.empty(2 * len(self._raw), np.uint8)
+        else:
+            grown = np.empty(max(CHUNK_BYTES, 2 * left), np.uint8)
+        grown[:left] = self._raw[self._begin : self._end]
+        self._raw, self._begin, self._end = grown, 0, left
+
+    def _broke(self, error: BaseException) -> None:
+        """The dump ended: the next call opens another one where the last chunk ended."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
+        if self._closed:
+            return
+        self._failures += 1
+        now = time.monotonic()
+        self._breaks = [*(at for at in self._breaks if now - at < _KICKED_WINDOW_S), now]
+        kicked = isinstance(error, (ConnectionResetError, KickedError))
+        if len(self._breaks) > _KICKED_MAX and kicked:
+            raise FatalError(
+                f"the server ended our dump {len(self._breaks)} times within "
+                f"{_KICKED_WINDOW_S:g} s: another reader probably uses server id "
+                f"{self._server_id}. Give this source its own 'server_id'"
+            ) from error
+        log.warning("the log connection broke (%s); reconnecting", error)
+        self._pace()
+
+    def _pace(self) -> None:
+        first, most = _BACKOFF_S
+        wait = min(most, first * 2 ** min(self._failures - 1, 10))
+        self._not_before = time.monotonic() + wait * random.uniform(0.5, 1.0)  # noqa: S311

@@ -1,0 +1,295 @@
+"""Reads tables in chunks, each from a view whose place in the log is known."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    PositionLostError,
+    RetryableError,
+    SchemaError,
+    SpecError,
+)
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.mysql.catalog import (
+    TableFacts,
+    captured_facts,
+    fetch,
+    load_table,
+    quote,
+)
+from airflow_provider_deltaforge.sources.mysql.chunks import plan_table, select_rows
+from airflow_provider_deltaforge.sources.mysql.connection import (
+    ServerInfo,
+    server_info,
+    translated,
+)
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.snapshot_batch import NO_ROWS, snapshot_batch
+from airflow_provider_deltaforge.sources.mysql.text_rows import shape_of
+from airflow_provider_deltaforge.sources.mysql.text_stream import (
+    TABLE_CHANGED,
+    RowPart,
+    TextResult,
+)
+from airflow_provider_deltaforge.sources.mysql.views import (
+    View,
+    begin_position,
+    close_view,
+    open_view,
+    prepare_session,
+)
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+
+_log = logging.getLogger(__name__)
+
+VIEW_ATTEMPTS = 5
+"""Views tried for one chunk while DDL keeps invalidating them."""
+
+_NO_SUCH_TABLE = {1146, 1049}
+_UNKNOWN_COLUMN = 1054
+
+
+class MySqlSnapshotter:
+    """Plans and reads chunks over one connection, opened when first needed.
+
+    Args:
+        connect: returns a new pymysql connection.
+        matcher: which tables are captured.
+        source_id: seeds the event ids.
+    """
+
+    def __init__(self, connect: Callable[[], Any], matcher: TableMatcher, source_id: str) -> None:
+        self.warnings: list[str] = []
+        self._connect = connect
+        self._matcher = matcher
+        self._source_id = source_id
+        self._connection: Any = None
+        self._server: ServerInfo | None = None
+
+    def begin(self) -> Position:
+        """Return the position the stream must start at so that no chunk read later has a gap."""
+        with _Doing(self, "beginning the snapshot"):
+            connection, server = self._open()
+            tables = [
+                (f.schema.db, f.schema.table) for f in captured_facts(connection, self._matcher)
+            ]
+            return begin_position(connection, server, tables)
+
+    def plan(
+        self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
+    ) -> Iterator[TableChunk]:
+        """Cut the captured tables into chunks, table by table.
+
+        Raises:
+            SpecError: a pattern matches no captured table, or the condition is wrong.
+        """
+        with _Doing(self, "planning the snapshot"):
+            connection, _ = self._open()
+            chosen = _chosen(captured_facts(connection, self._matcher), tables, self._matcher)
+            if where is not None:
+                _check_where(connection, chosen, where)
+        for facts in chosen:
+            chunks = plan_table(connection, facts, chunk_rows, where)
+            while True:
+                with _Doing(self, f"planning {facts.schema.full_name}"):
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                yield chunk
+
+    def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
+        """Yield a chunk's rows as op ``r`` events; every batch's ``end`` is the chunk's cut.
+
+        A table that is gone gives one empty batch and a warning. Closing the iterator early
+        closes the connection, because rows are still on their way.
+
+        Raises:
+            SchemaError: the table's key changed since the chunk was planned.
+            RetryableError: the server is away, or DDL never ceased; the chunk may be read again.
+        """
+        finished = False
+        try:
+            with _Doing(self, f"reading {chunk.db}.{chunk.table}"):
+                view, schema, parts = self._select(chunk)
+            if schema is None:
+                self._warn(f"{chunk.db}.{chunk.table} is gone; its chunk is empty")
+            ids = self._ids(chunk, run, view)
+            first = 0
+            while True:
+                with _Doing(self, f"reading {chunk.db}.{chunk.table}"):
+                    part = next(parts, None)
+                if part is None:
+                    break
+                yield snapshot_batch(part, chunk, schema, view, ids, first)
+                first += len(part.rows)
+            with _Doing(self, "closing the view"):
+                close_view(self._connection)
+            finished = True
+        finally:
+            if not finished:
+                self.close()
+
+    def guard(self, position: Position) -> None:
+        """Check that the log from ``position`` on is still there.
+
+        Raises:
+            PositionLostError: it is not; the snapshot is worthless and must be cancelled.
+        """
+        with _Doing(self, "checking the log"):
+            connection, server = self._open()
+            _check_kept(connection, server, LogPosition.from_json(position))
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice."""
+        connection, self._connection, self._server = self._connection, None, None
+        if connection is not None:
+            # A result that is still on its way must not be drained: only drop the socket.
+            connection._force_close()  # noqa: SLF001
+
+    def _open(self) -> tuple[Any, ServerInfo]:
+        if self._connection is None or self._server is None:
+            # Set at once, so that whoever sees an error below can close it.
+            self._connection = self._connect()
+            prepare_session(self._connection)
+            self._server = server_info(self._connection)
+        return self._connection, self._server
+
+    def _select(self, chunk: TableChunk) -> tuple[View, TableSchema | None, Iterator[RowPart]]:
+        """Open a view and start the SELECT; a fresh view whenever DDL came in between.
+
+        The schema is None, and the only part empty, when the table is gone.
+        """
+        import pymysql
+
+        connection, server = self._open()
+        for _ in range(VIEW_ATTEMPTS):
+            view = open_view(connection, server, (chunk.db, chunk.table))
+            try:
+                # Touching the table takes its metadata lock, so the schema cannot change until
+                # the view closes.
+                fetch(connection, f"SELECT 1 FROM {quote(chunk.db, chunk.table)} LIMIT 0")
+                schema = load_table(connection, chunk.db, chunk.table)
+                if schema is None:
+                    return view, None, iter([NO_ROWS])
+                _check_bounds(schema, chunk)
+                shape = shape_of(schema)
+                sql = select_rows(schema, chunk, shape.select)
+                parts = TextResult(connection, sql, shape).parts()
+                first = next(parts)  # Only the first row tells that the view is too old.
+                return view, schema, chain([first], parts)
+            except pymysql.err.MySQLError as error:
+                if error.args[0] in _NO_SUCH_TABLE:
+                    return view, None, iter([NO_ROWS])
+                if error.args[0] not in (TABLE_CHANGED, _UNKNOWN_COLUMN):
+                    raise
+                close_view(connection)
+        raise RetryableError(
+            f"{chunk.db}.{chunk.table} was altered {VIEW_ATTEMPTS} times while its rows were about "
+            "to be read; the chunk can be read again"
+        )
+
+    def _ids(self, chunk: TableChunk, run: str, view: View) -> Any:
+        cut = json.dumps(view.cut, sort_keys=True)
+        return id_key(self._source_id, run, cut, f"{chunk.db}.{chunk.table}")
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        _log.warning(text)
+
+
+class _Doing:
+    """Turns the driver's errors into ours, and drops the connection they came from."""
+
+    def __init__(self, snapshotter: MySqlSnapshotter, doing: str) -> None:
+        self._snapshotter = snapshotter
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        """Translate, unless the error is ours already."""
+        if error is None or isinstance(error, GeneratorExit):
+            return
+        self._snapshotter.close()
+        import pymysql
+
+        if not isinstance(error, DeltaForgeError) and isinstance(
+            error, (pymysql.err.MySQLError, OSError)
+        ):
+            raise translated(error, self._doing) from error
+
+
+def _chosen(
+    facts: Sequence[TableFacts], patterns: Sequence[str], matcher: TableMatcher
+) -> list[TableFacts]:
+    """Return the captured tables that the patterns name; all of them without patterns."""
+    if not patterns:
+        return list(facts)
+    chosen: dict[str, TableFacts] = {}
+    for pattern in patterns:
+        one = TableMatcher((pattern,), matcher.default, matcher.system)
+        found = [f for f in facts if one.matches(f.schema.db, f.schema.table)]
+        if not found:
+            raise SpecError(
+                f"tables: {pattern!r} matches none of the captured tables; check the source's "
+                "'tables' and that its user may SELECT from them"
+            )
+        chosen.update({f.schema.full_name: f for f in found})
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def _check_where(connection: Any, chosen: Sequence[TableFacts], where: str) -> None:
+    import pymysql
+
+    if len(chosen) != 1:
+        names = ", ".join(f.schema.full_name for f in chosen) or "none"
+        raise SpecError(f"where: give exactly one table with a condition, not {names}")
+    schema = chosen[0].schema
+    try:
+        fetch(connection, f"SELECT 1 FROM {quote(schema.db, schema.table)} WHERE ({where}) LIMIT 0")
+    except pymysql.err.ProgrammingError as error:
+        raise SpecError(f"where: the server refuses the condition: {error.args[-1]}") from None
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != 1054:
+            raise
+        raise SpecError(f"where: {error.args[-1]}") from None
+
+
+def _check_bounds(schema: TableSchema, chunk: TableChunk) -> None:
+    columns = tuple(chunk.bounds.get("columns", ()))
+    if columns and columns != schema.primary_key[: len(columns)]:
+        raise SchemaError(
+            f"{schema.full_name}: the primary key changed since its chunks were planned; start a "
+            "new snapshot run"
+        )
+
+
+def _check_kept(connection: Any, server: ServerInfo, position: LogPosition) -> None:
+    """Raise PositionLostError unless the server still has everything after ``position``."""
+    remedy = "start the snapshot again, and keep the log longer (binlog_expire_logs_seconds)"
+    if isinstance(position.gtids, GtidSet) and not server.mariadb:
+        purged = GtidSet.parse(fetch(connection, "SELECT @@GLOBAL.gtid_purged")[0][0])
+        if not purged <= position.gtids:
+            raise PositionLostError(
+                f"the server purged transactions {purged}, but the log is needed after "
+                f"{position.gtids}; {remedy}"
+            )
+        return
+    kept = [str(row[0]) for row in fetch(connection, "SHOW BINARY LOGS")]
+    if not kept:  # A server that is just rotating; the next check tells.
+        return
+    if isinstance(position.gtids, GtidPos) and position.server_uuid != server.uuid:
+        return  # Another server's file names mean nothing here; the stream's start will tell.
+    if position.file not in kept:
+        raise PositionLostError(
+            f"the server's log begins at {kept[0]}, but it is needed from {position.file}; {remedy}"
+        )

@@ -1,0 +1,198 @@
+"""What a document says about a MySQL or MariaDB source."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, field_validator
+
+from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
+from airflow_provider_deltaforge.sources.mysql import connection as connections
+from airflow_provider_deltaforge.sources.mysql import positions
+from airflow_provider_deltaforge.sources.mysql.catalog import SYSTEM_SCHEMAS
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.patterns import TableMatcher, check_patterns
+from airflow_provider_deltaforge.spec.settings import Settings
+
+SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
+
+
+class OutboxTables(Settings):
+    """Tables whose inserts are outbox messages."""
+
+    tables: list[str] = Field(default_factory=list)
+    """Patterns of the outbox tables."""
+
+
+class MySqlSource(Source):
+    """A MySQL or MariaDB server and the tables to capture."""
+
+    connector = "mysql"
+
+    dsn: SecretStr
+    """``mysql://user:password@host:port/database``."""
+    tables: list[str] = Field(default_factory=list)
+    """Patterns such as ``shop.orders`` or ``shop.*``; empty: every table but the system's."""
+    outbox: OutboxTables | None = None
+    """Tables whose inserts are outbox messages."""
+    on_schema_drift: Literal["adapt", "halt"] = "adapt"
+    """What to do when tables look different after a failover."""
+    server_id: int | None = Field(default=None, ge=1, le=4_294_967_295)
+    """Our id as a replica; by default drawn from the source's id."""
+    heartbeat_s: float = Field(default=15, gt=0)
+    """How often an idle server tells that it is there, in seconds."""
+    connect_timeout_s: float = Field(default=30, gt=0)
+    """How long connecting may take, in seconds."""
+    read_timeout_s: float = Field(default=90, gt=0)
+    """How long the server may be silent, in seconds."""
+    ssl_ca: str | None = None
+    """File with the CA of the server's certificate."""
+    ssl_mode: (
+        Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"] | None
+    ) = None
+    """How TLS is used, in the words of the MySQL client; offered TLS is taken if absent."""
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: list[str]) -> list[str]:
+        try:
+            check_patterns(value, "source.tables")
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+    def unbuilt(self) -> list[str]:
+        """Name what this release does not do."""
+        found = []
+        if self.outbox is not None:
+            found.append("source.outbox")
+        if self.on_schema_drift == "halt":
+            found.append("source.on_schema_drift: halt")
+        return found
+
+    @property
+    def replica_id(self) -> int:
+        """Our id as a replica of the server."""
+        return self.server_id or 1 + zlib.crc32(self.id.encode()) % 4_000_000_000
+
+    @property
+    def matcher(self) -> TableMatcher:
+        """Decides which tables are captured."""
+        return TableMatcher(tuple(self.tables), self._dsn().database, SYSTEM_SCHEMAS)
+
+    def connect(self) -> Any:
+        """Return a new connection to the server.
+
+        Raises:
+            AccessError: credentials or TLS were refused.
+            RetryableError: the server is away.
+        """
+        return connections.connect(self._dsn(), self.connect_timeout_s, self.read_timeout_s)
+
+    def open(
+        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+    ) -> LogReader:
+        """Connect and start reading after ``position``; at the head of the log when it is None."""
+        from airflow_provider_deltaforge.sources.mysql.reader import MySqlReader
+
+        start = self.head() if position is None else position
+        return MySqlReader(
+            self.id,
+            self.connect,
+            self.matcher,
+            positions.LogPosition.from_json(start),
+            self.replica_id,
+            self.heartbeat_s,
+            self.read_timeout_s,
+            stopping,
+        )
+
+    def beside(self, reader: str) -> "MySqlSource":
+        """Return this source under another server id."""
+        number = 1 + zlib.crc32(f"{self.replica_id}/{reader}".encode()) % 4_000_000_000
+        return self.model_copy(update={"server_id": number})
+
+    def open_snapshot(self) -> Snapshotter:
+        """Connect for reading tables."""
+        from airflow_provider_deltaforge.sources.mysql.snapshot import MySqlSnapshotter
+
+        return MySqlSnapshotter(self.connect, self.matcher, self.id)
+
+    def preflight(self) -> Sequence[Finding]:
+        """Check settings, permissions and retention; never raises for a finding."""
+        from airflow_provider_deltaforge.sources.mysql.preflight import preflight
+
+        return preflight(self)
+
+    def warm(self) -> None:
+        """Compile the decoders, or find them compiled."""
+        from airflow_provider_deltaforge.sources.mysql.warm import warm
+
+        warm()
+
+    def compare(self, left: Position, right: Position) -> int:
+        """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
+        return positions.compare(left, right)
+
+    def head(self) -> Position:
+        """Return the current end of the server's log.
+
+        Raises:
+            FatalError: the server writes no log.
+        """
+        connection = self.connect()
+        try:
+            return read_head(connection).as_json()
+        finally:
+            connection.close()
+
+    def _dsn(self) -> connections.Dsn:
+        return connections.parse_dsn(self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode)
+
+
+def read_head(connection: Any) -> positions.LogPosition:
+    """Return the current end of the log, as the connection's server has it.
+
+    Raises:
+        FatalError: the server writes no log.
+        AccessError: REPLICATION CLIENT is missing.
+    """
+    info = connections.server_info(connection)
+    row = _log_status(connection, mariadb=info.mariadb)
+    if row is None:
+        raise FatalError("the server writes no binary log; start it with log_bin")
+    file, pos = str(row[0]), int(row[1])
+    gtids: GtidSet | GtidPos | None = None
+    if info.mariadb:
+        gtids = GtidPos.parse(_one(connection, f"SELECT BINLOG_GTID_POS('{file}', {pos})") or "")
+    elif info.gtids:
+        # The status row's own set belongs exactly to its file and offset.
+        gtids = GtidSet.parse(str(row[4]))
+    return positions.LogPosition(file, pos, gtids, info.uuid)
+
+
+def _log_status(connection: Any, *, mariadb: bool) -> Any:
+    statements = ["SHOW MASTER STATUS"] if mariadb else []
+    statements = statements or ["SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"]
+    for statement in statements:
+        with connection.cursor() as cursor:
+            try:
+                cursor.execute(statement)
+                return cursor.fetchone()
+            except Exception as error:
+                syntax_error = 1064
+                if error.args[:1] == (syntax_error,) and statement != statements[-1]:
+                    continue
+                raise connections.translated(error, "asking for the end of the log") from error
+    return None
+
+
+def _one(connection: Any, sql: str) -> Any:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetchone()[0]
+    except Exception as error:
+        raise connections.translated(error, "asking for the end of the log") from error

@@ -1,0 +1,206 @@
+"""The rare events of the log: rotation, format, schema changes, XA, and what must not be passed."""
+
+from typing import TYPE_CHECKING, Protocol
+
+import orjson
+
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.sources.mysql import ddl
+from airflow_provider_deltaforge.sources.mysql import framing as f
+from airflow_provider_deltaforge.sources.mysql.chunk import SchemaChange
+from airflow_provider_deltaforge.sources.mysql.plans import TablePlan
+from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
+from airflow_provider_deltaforge.sources.mysql.tagged import parse_tagged_gtid
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.sources.mysql.chunker import Chunker
+
+_IGNORABLE = 0x80
+_PREPARED = 0x40
+
+
+class Catalog(Protocol):
+    """What the handlers ask about tables."""
+
+    def captures(self, db: str, table: str) -> bool:
+        """Say whether a table is captured."""
+
+    def touches(self, db: str) -> bool:
+        """Say whether any table of a database could be captured."""
+
+    def changed(self, sql: str) -> None:
+        """Take note of a schema change."""
+
+    def plan(self, table: TableMap) -> TablePlan:
+        """Return how to decode a table."""
+
+
+def handle(chunker: "Chunker", catalog: "Catalog", event: bytes, index: int) -> bool:
+    """Deal with one event; return whether the scan goes on behind it.
+
+    Raises:
+        FatalError: passing the event would lose or falsify rows.
+    """
+    kind = event[4]
+    if kind == f.ROTATE:
+        return _rotate(chunker, event)
+    if kind == f.FORMAT:
+        # The byte in front of the event's own checksum names the algorithm of those that follow.
+        chunker.checksum = 4 if event[-1] == 1 else 0
+        if chunker.state[f.IN_TX]:
+            chunker.drop_open_tx()
+            return False
+        return True
+    if kind == f.QUERY:
+        _query(chunker, catalog, event)
+    elif kind == f.GTID_TAGGED:
+        _tagged(chunker, event, index)
+    elif kind == f.MARIADB_GTID:
+        _mariadb_xa(chunker, event, index)
+    elif kind == f.XA_PREPARE:
+        _prepare(chunker, event)
+    else:
+        _refuse(chunker, event)
+    return True
+
+
+def _refuse(chunker: "Chunker", event: bytes) -> None:
+    """Raise for an event that may not be passed; do nothing for one marked ignorable."""
+    kind = event[4]
+    if kind == f.PARTIAL_UPDATE:
+        raise FatalError(
+            f"{_place(chunker)}: a JSON update was logged as a difference; set "
+            "binlog_row_value_options='' on the server and take a new snapshot"
+        )
+    if kind == f.INCIDENT:
+        raise FatalError(
+            f"{_place(chunker)}: the server reports that events are missing from its log "
+            "(incident); take a new snapshot"
+        )
+    if not int.from_bytes(event[17:19], "little") & _IGNORABLE:
+        raise FatalError(
+            f"{_place(chunker)}: event type {kind} is unknown and may not be ignored; report it, "
+            "with the server's version"
+        )
+
+
+def _place(chunker: "Chunker") -> str:
+    return f"{chunker.file}:{int(chunker.state[f.POS])}"
+
+
+def _rotate(chunker: "Chunker", event: bytes) -> bool:
+    pos = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
+    file = event[f.HEADER + 8 :].decode()
+    if file != chunker.file and chunker.state[f.TX_COUNT]:
+        before = len(chunker.ready)
+        chunker.hand_out_complete()
+        if len(chunker.ready) > before:
+            return False  # the rotation is the first event of the next chunk
+    chunker.file = file
+    chunker.state[f.POS] = pos
+    return True
+
+
+def _server(event: bytes) -> int:
+    return int.from_bytes(event[5:9], "little")
+
+
+def _begin(chunker: "Chunker", event: bytes, index: int, name: tuple[int, int, int]) -> None:
+    """Begin a transaction named (origin, number, commit time in ms)."""
+    start = int(chunker.state[f.POS]) - int.from_bytes(event[9:13], "little")
+    f.begin_tx(chunker.state, chunker.transactions, *name, _server(event), start, index)
+
+
+def _tagged(chunker: "Chunker", event: bytes, index: int) -> None:
+    gtid = parse_tagged_gtid(event)
+    # The scanner never looks for a tagged origin: its key is one that no server uses.
+    origin = chunker.origin(gtid.origin, b"\xff" * 16)
+    seconds = int.from_bytes(event[:4], "little")
+    time_ms = seconds * 1000 if gtid.time_ms is None else gtid.time_ms
+    _begin(chunker, event, index, (origin, gtid.number, time_ms))
+
+
+def _mariadb_xa(chunker: "Chunker", event: bytes, index: int) -> None:
+    body = event[f.HEADER :]
+    parts = (int.from_bytes(part, "little") for part in (body[8:12], event[5:9]))
+    origin = chunker.origin("-".join(map(str, parts)), body[8:12] + event[5:9])
+    time_ms = int.from_bytes(event[:4], "little") * 1000
+    _begin(chunker, event, index, (origin, int.from_bytes(body[:8], "little"), time_ms))
+    if not body[12] & _PREPARED:
+        chunker.state[f.STANDALONE] = 1
+
+
+def _prepare(chunker: "Chunker", event: bytes) -> None:
+    one_phase = event[f.HEADER]
+    if not one_phase and chunker.rows_of_open_tx():
+        raise FatalError(
+            f"{_place(chunker)}: an XA transaction was prepared with rows of captured tables, "
+            "which may yet be rolled back; commit it or roll it back, stop using XA on these "
+            "tables, and take a new snapshot"
+        )
+    if chunker.state[f.IN_TX]:
+        f.end_tx(chunker.state, chunker.transactions)
+
+
+def _query(chunker: "Chunker", catalog: "Catalog", event: bytes) -> None:
+    body = event[f.HEADER :]
+    names = 13 + int.from_bytes(body[11:13], "little")
+    db = body[names : names + body[8]].decode("utf-8", "replace")
+    sql = body[names + body[8] + 1 :].decode("utf-8", "replace")
+    if sql.lstrip().startswith("#"):
+        return  # MariaDB's stand-in for an event it would not send us
+    inside = bool(chunker.state[f.BEGUN]) or (
+        chunker.info.mariadb and not chunker.state[f.STANDALONE] and bool(chunker.state[f.IN_TX])
+    )
+    statement = ddl.understand(sql)
+    if statement.kind == ddl.CONTROL:
+        if _control(chunker, statement.verb, sql):
+            return
+    elif statement.kind == ddl.DML:
+        if catalog.touches(db):
+            raise FatalError(
+                f"{_place(chunker)}: {statement.verb} was logged as a statement, so its rows are "
+                "not in the log; set binlog_format=ROW and take a new snapshot"
+            )
+    elif statement.kind in (ddl.DDL, ddl.TRUNCATE):
+        if not chunker.state[f.IN_TX]:
+            seconds = int.from_bytes(event[:4], "little")
+            _begin(chunker, event, 0, (-1, 0, seconds * 1000))
+        chunker.forget_tables()
+        _change(chunker, catalog, statement, db, sql)
+    if chunker.state[f.IN_TX] and not inside:
+        f.end_tx(chunker.state, chunker.transactions)
+
+
+def _control(chunker: "Chunker", verb: str, sql: str) -> bool:
+    """Deal with a statement about transactions; return whether the open one goes on."""
+    if verb.startswith("ROLLBACK"):
+        if chunker.rows_of_open_tx():
+            raise FatalError(
+                f"{_place(chunker)}: a transaction over transactional and other tables was rolled "
+                "back in part, so the log does not say which rows stayed; use InnoDB for all "
+                "captured tables and take a new snapshot"
+            )
+        return " TO " in f" {sql.upper()} " or " TO`" in sql.upper()
+    return verb not in ("XA COMMIT", "XA ROLLBACK", "COMMIT")
+
+
+def _change(
+    chunker: "Chunker", catalog: "Catalog", statement: ddl.Statement, db: str, sql: str
+) -> None:
+    """Record a schema change if it concerns a captured table or database."""
+    tables = [(name or db, table) for name, table in statement.tables]
+    captured = [(name, table) for name, table in tables if catalog.captures(name, table)]
+    if not captured and not any(catalog.touches(name) for name in statement.databases):
+        return
+    catalog.changed(sql)
+    tx = int(chunker.state[f.TX_COUNT]) - 1
+    names = [f"{name}.{table}" for name, table in tables]
+    text = orjson.dumps({"sql": sql, "database": db, "tables": names})
+    before = chunker.rows_count
+    if statement.kind == ddl.TRUNCATE:
+        name, table = captured[0]
+        chunker.changes.append(SchemaChange(tx, before, "t", name, table, text))
+    else:
+        where = db or (captured[0][0] if captured else statement.databases[0])
+        chunker.changes.append(SchemaChange(tx, before, "ddl", where, "_ddl", text))

@@ -1,0 +1,73 @@
+"""Table patterns; they mean the same in the stream, the snapshot and the preflight.
+
+``qualifier.name``: ``*`` and ``%`` stand for any text anywhere in a component, ``_`` is itself.
+A bare name belongs to the default qualifier (the DSN's database) if there is one, else to any.
+No pattern at all means every table that is not the system's.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from airflow_provider_deltaforge.errors import SpecError
+
+
+@dataclass(frozen=True)
+class TableMatcher:
+    """Decides which tables are captured.
+
+    Attributes:
+        patterns: as written in the document.
+        default: qualifier of bare names; None lets them match in any.
+        system: qualifiers that are never captured, in lower case.
+    """
+
+    patterns: tuple[str, ...]
+    default: str | None = None
+    system: frozenset[str] = frozenset()
+
+    def matches(self, qualifier: str, name: str) -> bool:
+        """Say whether a table is captured."""
+        if qualifier.lower() in self.system:
+            return False
+        if not self.patterns:
+            return True
+        return any(q.fullmatch(qualifier) and n.fullmatch(name) for q, n in self._compiled)
+
+    def touches(self, qualifier: str) -> bool:
+        """Say whether any table of this qualifier could be captured."""
+        if qualifier.lower() in self.system:
+            return False
+        return not self.patterns or any(q.fullmatch(qualifier) for q, _ in self._compiled)
+
+    @cached_property
+    def _compiled(self) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
+        anywhere = _component(self.default) if self.default else re.compile(r".*", re.DOTALL)
+        compiled = []
+        for pattern in self.patterns:
+            qualifier, dot, name = pattern.partition(".")
+            if not dot:
+                compiled.append((anywhere, _component(pattern)))
+            else:
+                compiled.append((_component(qualifier), _component(name)))
+        return compiled
+
+
+def check_patterns(patterns: Sequence[str], key: str) -> None:
+    """Refuse patterns that could never match.
+
+    Raises:
+        SpecError: names ``key`` and the pattern.
+    """
+    for pattern in patterns:
+        if not all(pattern.split(".", 1)):
+            raise SpecError(f"{key}: {pattern!r} has an empty part; write 'db.table' or 'table'")
+
+
+def _component(text: str) -> re.Pattern[str]:
+    """Return one component as a regular expression."""
+    parts = (
+        ".*" if part in "*%" else re.escape(part) for part in re.split(r"([*%])", text) if part
+    )
+    return re.compile("".join(parts), re.DOTALL)

@@ -1,0 +1,1 @@
+"""The pipeline document: one YAML file, one pipeline."""

@@ -1,0 +1,218 @@
+"""The document: one pipeline, checked key by key.
+
+Sources, processors and sinks are looked up by their ``type`` when the document is read, so this
+module knows none of them; ``Spec.source``, ``Spec.processors`` and ``Spec.sinks`` hold the
+plug-ins' own settings, ready for ``open()``.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.plugins import PROCESSORS, SINKS, SOURCES, Room
+from airflow_provider_deltaforge.spec.choice import choose, configure, find, refusal
+from airflow_provider_deltaforge.spec.policies import (
+    Batch,
+    CommitPolicy,
+    ConnectionPolicy,
+    Delivery,
+    Journal,
+    Sharding,
+    StorageSettings,
+    Trigger,
+)
+from airflow_provider_deltaforge.spec.sensing import SchemaSensing
+from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
+from airflow_provider_deltaforge.spec.template import ROOTS, Template, without_variables
+from airflow_provider_deltaforge.spec.unbuilt import unbuilt
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+"""Legal in Kafka topics and file names, and short enough for a prefix and a suffix."""
+
+
+class Metadata(Settings):
+    """What the pipeline is called."""
+
+    name: Name
+    """Unique; names the pipeline in the state store, in events and in metrics."""
+    tenant: Name
+    """Whose data it is: ``tenant_id`` of every event, and the prefix of the schema registry."""
+    labels: Mapping[str, str] = {}
+    """Free labels, to filter lists by."""
+    annotations: Mapping[str, str] = {}
+    """Free notes; nothing reads them."""
+
+
+class _Entry(Settings):
+    """``{type: …, config: {…}}`` on its way to the plug-in's settings."""
+
+    room: ClassVar[Room]
+
+    type: Any
+    config: Any = None
+
+    @field_validator("type")
+    @classmethod
+    def _find(cls, value: Any) -> Any:
+        return find(cls.room, value)
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _configure(cls, value: Any, info: ValidationInfo) -> Any:
+        return configure(info.data["type"], value) if "type" in info.data else value
+
+
+class _SourceEntry(_Entry):
+    room = SOURCES
+
+
+class _SinkEntry(_Entry):
+    room = SINKS
+
+
+def _source(value: Any) -> Any:
+    if isinstance(value, PluginSettings):
+        return value
+    return _SourceEntry.model_validate(value).config
+
+
+def _sink(value: Any) -> Any:
+    if isinstance(value, PluginSettings):
+        return value
+    return _SinkEntry.model_validate(value).config
+
+
+def _processor(value: Any) -> Any:
+    return choose(PROCESSORS, value)
+
+
+class Spec(Settings):
+    """What the pipeline does."""
+
+    source: Annotated[Any, BeforeValidator(_source)]
+    """Where changes come from: ``{type: …, config: {…}}``."""
+    processors: tuple[Annotated[Any, BeforeValidator(_processor)], ...] = ()
+    """What happens to them, in order: ``{type: …, id: …, …}`` each."""
+    sinks: tuple[Annotated[Any, BeforeValidator(_sink)], ...] = Field(min_length=1)
+    """Where they go: ``{type: …, config: {…}}`` each."""
+    batch: Batch = Batch()
+    """When a batch is closed."""
+    commit_policy: CommitPolicy = CommitPolicy()
+    """Which sinks must hold a batch before the pipeline goes on."""
+    schema_sensing: SchemaSensing = SchemaSensing()
+    """Learning the shape of JSON columns."""
+    journal: Journal = Journal()
+    """The dead-letter queue."""
+    storage: StorageSettings | None = None
+    """The state store, if not the one the process was started with."""
+    sharding: Sharding | None = None
+    """A hint how to spread the data downstream."""
+    connection_policy: ConnectionPolicy | None = None
+    """How to connect to the source."""
+    sink_batch_deadline_secs: PositiveInt | None = None
+    """How long one sink may take for one batch, in seconds."""
+    delivery: Delivery = Delivery()
+    """How the stream is carried."""
+    trigger: Trigger = Trigger()
+    """How long Spark lets one task run."""
+
+    @model_validator(mode="after")
+    def _check_ids(self) -> "Spec":
+        for key, plugins in (("processors", self.processors), ("sinks", self.sinks)):
+            seen: set[str] = set()
+            for index, plugin in enumerate(plugins):
+                if plugin.id in seen:
+                    inside = ("config", "id") if key == "sinks" else ("id",)
+                    raise refusal(
+                        (key, index, *inside), f"another of the {key} has the id {plugin.id!r}"
+                    )
+                seen.add(plugin.id)
+        return self
+
+    @model_validator(mode="after")
+    def _check_quorum(self) -> "Spec":
+        quorum = self.commit_policy.quorum
+        if quorum is not None and quorum > len(self.sinks):
+            raise refusal(
+                ("commit_policy", "quorum"),
+                f"{quorum} sinks cannot be reached with {len(self.sinks)}",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_templates(self) -> "Spec":
+        for index, sink in enumerate(self.sinks):
+            for key in (getattr(sink, "destination_field", "key"), "key"):
+                text = getattr(sink, key, None)
+                if isinstance(text, str):
+                    _check_template(("sinks", index, "config", key), text)
+        return self
+
+
+class Pipeline(Settings):
+    """A pipeline document."""
+
+    api_version: Literal["deltaforge/v1"] = Field(default="deltaforge/v1", alias="apiVersion")
+    """Version of the document's format."""
+    kind: Literal["Pipeline"] = "Pipeline"
+    """What the document describes."""
+    metadata: Metadata
+    """What the pipeline is called."""
+    spec: Spec
+    """What the pipeline does."""
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.metadata.name
+
+    def unbuilt(self) -> list[str]:
+        """Return ``key: what`` for everything asked for that this release does not do."""
+        return unbuilt(self.spec)
+
+    def refuse_unbuilt(self) -> None:
+        """Refuse to start a pipeline that asks for what this release does not do.
+
+        Raises:
+            SpecError: it does; every key is named.
+        """
+        missing = self.unbuilt()
+        if missing:
+            lines = "\n".join(f"  {line}" for line in missing)
+            raise SpecError(
+                f"pipeline {self.name!r} asks for what this release does not do; "
+                f"take these out of the document:\n{lines}"
+            )
+
+
+def _check_template(key: tuple[str | int, ...], text: str) -> None:
+    try:
+        template = Template.parse(without_variables(text))
+    except SpecError as error:
+        raise refusal(key, str(error)) from error
+    for path in template.paths:
+        if path.segments[0] not in ROOTS:
+            known = ", ".join(sorted(ROOTS))
+            raise refusal(key, f"'${{{path}}}' names no field of an event (known: {known})")
+        if path.segments[0] == "source" and len(path.segments) > 1:
+            _check_source_field(key, path.segments[1])
+
+
+def _check_source_field(key: tuple[str | int, ...], field: str) -> None:
+    """Refuse a slip of the pen: sources may add fields, but none that looks like these."""
+    close = get_close_matches(field, ("schema", "table"), n=1, cutoff=0.75)
+    if close and close[0] != field:
+        raise refusal(key, f"'source.{field}' is no field; did you mean 'source.{close[0]}'?")

@@ -1,0 +1,203 @@
+"""From text to pipelines: YAML, then variables, then every key; all errors at once.
+
+A document is stored and sent unexpanded (``expand=False``); the process that opens the
+connections loads it again with its own environment.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.spec.explain import explain
+from airflow_provider_deltaforge.spec.identity import fill_ids
+from airflow_provider_deltaforge.spec.variables import Expansion
+from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem, parse, spell
+
+SUFFIXES = frozenset({".yaml", ".yml"})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A pipeline, and the text it was read from."""
+
+    path: Path
+    text: str
+    """As written: variables are not expanded."""
+    pipeline: Pipeline
+
+
+def load(
+    text: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    expand: bool = True,
+    origin: str = "",
+) -> Pipeline:
+    """Read one pipeline document.
+
+    Args:
+        text: YAML or JSON.
+        environment: Values of variables; the process's own environment if None.
+        expand: False leaves ``${VAR}`` as it is written, which only text settings can hold; a
+            number or choice then takes its default (``${VAR:-10}``).
+        origin: Where the text comes from, for errors.
+
+    Raises:
+        SpecError: the document is wrong; every problem is named with its key and line.
+    """
+    try:
+        pipeline, problems = _check(text, _variables(environment, expand=expand))
+    except SpecError as error:
+        raise SpecError(f"{origin}: {error}" if origin else str(error)) from error
+    if pipeline is None or problems:
+        raise SpecError(_sum_up(problems, origin))
+    return pipeline
+
+
+def check(
+    text: str, environment: Mapping[str, str] | None = None, *, expand: bool = True
+) -> list[Problem]:
+    """Return everything that is wrong with a document; nothing when it loads."""
+    try:
+        return _check(text, _variables(environment, expand=expand))[1]
+    except SpecError as error:
+        return [Problem("", None, str(error))]
+
+
+def load_file(
+    path: str | Path, environment: Mapping[str, str] | None = None, *, expand: bool = True
+) -> Document:
+    """Read the pipeline document in a file.
+
+    Raises:
+        SpecError: the file cannot be read, or the document is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise SpecError(f"{path}: cannot be read: {reason}") from error
+    return Document(path, text, load(text, environment, expand=expand, origin=str(path)))
+
+
+def load_directory(
+    path: str | Path, environment: Mapping[str, str] | None = None, *, expand: bool = True
+) -> list[Document]:
+    """Read every ``*.yaml`` and ``*.yml`` below a directory, in the order of their paths.
+
+    Raises:
+        SpecError: a document is wrong, or two have the same name; all files are named.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise SpecError(f"{root}: not a directory; give a directory, or one file")
+    documents: list[Document] = []
+    errors: list[str] = []
+    for file in sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES):
+        try:
+            documents.append(load_file(file, environment, expand=expand))
+        except SpecError as error:
+            errors.append(str(error))
+    errors += _same_names(documents)
+    if errors:
+        raise SpecError("\n".join(errors))
+    return documents
+
+
+def spec_hash(text: str) -> str:
+    """Return a SHA-256 (64 hex digits) over what a document says, unexpanded.
+
+    Comments, indentation, quoting and the order of keys do not change it.
+
+    Raises:
+        SpecError: the text is not YAML.
+    """
+    data = parse(text).data
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _variables(environment: Mapping[str, str] | None, *, expand: bool) -> Mapping[str, str] | None:
+    if not expand:
+        return None
+    return os.environ if environment is None else environment
+
+
+def _check(
+    text: str, environment: Mapping[str, str] | None
+) -> tuple[Pipeline | None, list[Problem]]:
+    parsed = parse(text)
+    expansion = Expansion(parsed, environment)
+    data = expansion.expand(parsed.data)
+    problems = [*parsed.problems, *expansion.problems]
+    if not isinstance(data, dict):
+        return None, [Problem("", 1, "the document is not a map; begin with 'metadata' and 'spec'")]
+    filled = fill_ids(data)
+    pipeline, wrong = _validate(parsed, expansion, data)
+    for key, name in filled if pipeline else ():
+        _log.warning("%s is not given, using %r", spell(key), name)
+    # A reference that could not be expanded is said once, not once more as a wrong value.
+    said = {problem.key for problem in problems}
+    problems += [problem for problem in wrong if problem.key not in said]
+    problems.sort(key=lambda problem: (problem.line or 0, problem.key))
+    return pipeline, problems
+
+
+def _validate(
+    parsed: Parsed, expansion: Expansion, data: dict[str, Any]
+) -> tuple[Pipeline | None, list[Problem]]:
+    try:
+        return Pipeline.model_validate(data), []
+    except ValidationError as error:
+        wrong = explain(error, parsed, data, expansion.used)
+    # Unexpanded, a number or a choice cannot hold a reference: its default stands in.
+    stand_in = {key: expansion.verbatim[key] for key, _ in wrong if expansion.verbatim.get(key)}
+    if stand_in:
+        for key, default in stand_in.items():
+            _put(data, key, default)
+            del expansion.verbatim[key]
+        return _validate(parsed, expansion, data)
+    return None, [_unexpanded(problem, key, expansion) for key, problem in wrong]
+
+
+def _unexpanded(problem: Problem, key: Key, expansion: Expansion) -> Problem:
+    if key not in expansion.verbatim:
+        return problem
+    message = f"{problem.message}; unexpanded, this needs a default: '${{NAME:-value}}'"
+    return Problem(problem.key, problem.line, message)
+
+
+def _put(data: Any, key: Key, value: Any) -> None:
+    for part in key[:-1]:
+        data = data[part]
+    data[key[-1]] = value
+
+
+def _sum_up(problems: list[Problem], origin: str) -> str:
+    count = f"{len(problems)} error{'s' if len(problems) > 1 else ''}"
+    head = f"{origin}: {count}" if origin else f"the pipeline document has {count}"
+    return "\n".join([f"{head}:", *(f"  {problem}" for problem in problems)])
+
+
+def _same_names(documents: Iterable[Document]) -> list[str]:
+    first: dict[str, Path] = {}
+    errors = []
+    for document in documents:
+        name = document.pipeline.name
+        if name in first:
+            errors.append(f"{document.path}: the pipeline {name!r} is already in {first[name]}")
+        else:
+            first[name] = document.path
+    return errors

@@ -1,0 +1,142 @@
+"""The blocks of the document beside source, processors and sinks: batching, commits, state."""
+
+from typing import Literal
+
+from pydantic import (
+    NonNegativeInt,
+    PositiveInt,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+from airflow_provider_deltaforge.plugins import STORES
+from airflow_provider_deltaforge.spec.choice import refusal
+from airflow_provider_deltaforge.spec.settings import Settings
+
+
+class Batch(Settings):
+    """When a batch is closed; whichever limit is reached first."""
+
+    max_events: PositiveInt = 2000
+    """Events in one batch."""
+    max_bytes: PositiveInt = 16 * 2**20
+    """Bytes in one batch."""
+    max_ms: PositiveInt = 50
+    """Age of the oldest event, in milliseconds."""
+    respect_source_tx: bool = True
+    """Keep the events of a source transaction in one batch, whatever the limits say."""
+    max_transaction_bytes: PositiveInt = 64 * 2**20
+    """A transaction larger than this many bytes is split all the same."""
+    max_inflight: PositiveInt = 1
+    """Closed batches that may wait for delivery."""
+
+
+class CommitPolicy(Settings):
+    """Which sinks must hold a batch before the pipeline goes on."""
+
+    mode: Literal["required", "all", "quorum"] = "required"
+    """``required``: every sink marked so; ``all``: every sink; ``quorum``: so many of them."""
+    quorum: PositiveInt | None = None
+    """How many sinks are enough; only with mode ``quorum``, and needed there."""
+
+    @model_validator(mode="after")
+    def _check_quorum(self) -> "CommitPolicy":
+        if self.mode == "quorum" and self.quorum is None:
+            raise refusal(("quorum",), "mode 'quorum' needs the number of sinks that are enough")
+        if self.mode != "quorum" and self.quorum is not None:
+            raise refusal(("quorum",), f"has a meaning with mode 'quorum' only, not {self.mode!r}")
+        return self
+
+
+class DeadLetters(Settings):
+    """How many events may be set aside, and for how long."""
+
+    max_entries: PositiveInt = 10_000
+    """Events kept."""
+    max_age_secs: NonNegativeInt = 604_800
+    """How long an event is kept, in seconds; 0 keeps it for good."""
+    overflow_policy: Literal["drop_oldest", "reject", "block"] = "drop_oldest"
+    """What to do with one more event when the queue is full."""
+
+
+class Journal(Settings):
+    """The dead-letter queue; without it an undeliverable event stops the pipeline."""
+
+    enabled: bool = False
+    """Set undeliverable events aside, and go on."""
+    max_event_bytes: PositiveInt = 262_144
+    """Longer events are cut to this many bytes."""
+    dlq: DeadLetters = DeadLetters()
+    """Limits of the queue."""
+
+
+class Sharding(Settings):
+    """A hint how to spread the data downstream."""
+
+    mode: str
+    """Name of the method."""
+    count: PositiveInt | None = None
+    """Number of shards."""
+    key: str | None = None
+    """What to shard by."""
+
+
+class ConnectionLimits(Settings):
+    """How many connections to the source."""
+
+    max_dedicated_per_source: PositiveInt | None = None
+    """Connections held by one source."""
+
+
+class ConnectionPolicy(Settings):
+    """How to connect to the source."""
+
+    default_mode: str | None = None
+    """Shared or dedicated connections."""
+    preferred_replica: str | None = None
+    """Where to read from."""
+    limits: ConnectionLimits = ConnectionLimits()
+    """How many connections."""
+
+
+class Delivery(Settings):
+    """How the stream is carried."""
+
+    parallelism: PositiveInt = 1
+    """Lanes; each carries the keys that fall to it, in order."""
+
+
+class Trigger(Settings):
+    """How long Spark lets one task run."""
+
+    window: PositiveInt = 600
+    """Length of a window of work, in seconds; delivery does not wait for its end."""
+
+
+class StorageSettings(Settings):
+    """Where the pipeline's state is kept."""
+
+    backend: str
+    """``sqlite``, ``postgres`` or ``memory``."""
+    path: str | None = None
+    """File of the ``sqlite`` backend."""
+    dsn: SecretStr | None = None
+    """Address of the ``postgres`` backend."""
+
+    @field_validator("backend")
+    @classmethod
+    def _check_backend(cls, value: str) -> str:
+        if value not in STORES.names():
+            raise ValueError(f"unknown backend {value!r} (known: {', '.join(STORES.names())})")
+        return value
+
+    @model_validator(mode="after")
+    def _check_place(self) -> "StorageSettings":
+        if self.backend == "postgres" and self.dsn is None:
+            raise refusal(("dsn",), "backend 'postgres' needs it")
+        if self.backend != "postgres" and self.dsn is not None:
+            raise refusal(("dsn",), f"has no meaning with backend {self.backend!r}")
+        if self.backend != "sqlite" and self.path is not None:
+            raise refusal(("path",), f"has no meaning with backend {self.backend!r}")
+        return self

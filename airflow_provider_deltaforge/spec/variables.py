@@ -1,0 +1,95 @@
+"""``${VAR}`` and ``${VAR:-default}`` in the values of a document.
+
+Values are expanded after the YAML is read, so a variable can never change the document's shape.
+``$NAME`` and ``$$`` stay as they are, and scripts (``inline``) are not touched.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_deltaforge.spec.template import REFERENCE, VARIABLE, is_event_reference
+from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem
+
+
+@dataclass
+class Expansion:
+    """Expands the values of one document, collecting what is wrong and which values it put in.
+
+    Attributes:
+        environment: The variables, or None to leave every reference as it is written.
+        used: What each variable was replaced by; never shown, needed to keep secrets out of errors.
+        verbatim: Where references were left, and the default of a value that is one reference.
+    """
+
+    parsed: Parsed
+    environment: Mapping[str, str] | None
+    problems: list[Problem] = field(default_factory=list)
+    used: dict[str, str] = field(default_factory=dict)
+    verbatim: dict[Key, str | None] = field(default_factory=dict)
+
+    def expand(self, value: Any, key: Key = ()) -> Any:
+        """Return a value with its references replaced."""
+        if isinstance(value, dict):
+            return {name: self.expand(item, (*key, name)) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.expand(item, (*key, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value or key[-1:] == ("inline",):
+            return value
+        return REFERENCE.sub(lambda match: self._replace(match, value, key), value)
+
+    def _replace(self, match: re.Match[str], value: str, key: Key) -> str:
+        reference, inside = match.group(), match.group(1)
+        if is_event_reference(inside.strip()):
+            if not _may_hold_template(key):
+                self._complain(
+                    key, f"'{reference}' is a field of an event, known in processors and sinks only"
+                )
+            return reference
+        variable = VARIABLE.fullmatch(inside)
+        if variable is None:
+            if not _may_hold_template(key):  # There, the template's own check says it better.
+                self._complain(key, f"'{reference}' is not a variable; write '${{NAME}}'")
+            return reference
+        name, default = variable.groups()
+        if _names_state(key):
+            self._complain(key, f"kept state is named by this, so '{reference}' cannot stand here")
+            return reference
+        if self.environment is None:
+            self.verbatim[key] = default if reference == value else None
+            return reference
+        return self._look_up(reference, name, default, key)
+
+    def _look_up(self, reference: str, name: str, default: str | None, key: Key) -> str:
+        found = (self.environment or {}).get(name)
+        if not found and default is not None:
+            found = default  # As in a shell, it also stands in for an empty variable.
+        if found is not None:
+            self.used[reference] = found
+            return found
+        if not _is_processor_template(key):
+            self._complain(
+                key, f"the variable {name!r} is not set; set it, or write '${{{name}:-default}}'"
+            )
+        return reference
+
+    def _complain(self, key: Key, message: str) -> None:
+        self.problems.append(self.parsed.problem(key, message))
+
+
+def _may_hold_template(key: Key) -> bool:
+    return key[:2] in {("spec", "sinks"), ("spec", "processors")}
+
+
+def _is_processor_template(key: Key) -> bool:
+    """A processor's own templates name columns of the row: ``${aggregate_type}``."""
+    return key[:2] == ("spec", "processors") and key[-1] in {"topic", "key"}
+
+
+def _names_state(key: Key) -> bool:
+    """Checkpoints, claims and dead letters are filed under these names."""
+    if key in {("metadata", "name"), ("metadata", "tenant"), ("spec", "source", "config", "id")}:
+        return True
+    in_list = (*key[:2], *key[3:])  # Without the index.
+    return in_list in {("spec", "sinks", "config", "id"), ("spec", "processors", "id")}

@@ -1,0 +1,161 @@
+"""YAML to plain data, keeping the line of every key.
+
+Stricter than YAML: a key may not come twice, keys are text, dates stay text, and one text holds
+one document of bounded size.
+"""
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from airflow_provider_deltaforge.errors import SpecError
+
+Key = tuple[str | int, ...]
+"""Where a value is: keys of maps and indexes of lists, from the top."""
+
+NODES_MAX = 50_000
+"""Aliases are counted each time they are used, so that a small text cannot become a huge tree."""
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a document. Holds no value of the document."""
+
+    key: str
+    """For example ``spec.sinks[0].config.topic``; empty for the whole document."""
+    line: int | None
+    """Counted from 1."""
+    message: str
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line else ""
+        return f"{place}{self.key}: {self.message}" if self.key else f"{place}{self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A document as plain data."""
+
+    data: Any
+    lines: Mapping[Key, int]
+    problems: tuple[Problem, ...] = ()
+
+    def line(self, key: Key) -> int | None:
+        """Return the line of a key, or of the nearest one around it."""
+        for length in range(len(key), -1, -1):
+            if key[:length] in self.lines:
+                return self.lines[key[:length]]
+        return None
+
+    def problem(self, key: Key, message: str) -> Problem:
+        """Return a problem at a key."""
+        return Problem(spell(key), self.line(key), message)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader, except that dates stay text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def spell(key: Key) -> str:
+    """Write a key as people read it: ``spec.sinks[0].config["linger.ms"]``."""
+    text = ""
+    for part in key:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN_KEY.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f'["{part}"]'
+    return text
+
+
+def parse(text: str) -> Parsed:
+    """Read one YAML document (or JSON, which is YAML).
+
+    Raises:
+        SpecError: the text is not YAML, holds no or several documents, or is too large.
+    """
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise SpecError("the document is empty; begin with 'metadata' and 'spec'")
+        builder = _Builder(loader)
+        data = builder.build(node, ())
+    except yaml.MarkedYAMLError as error:
+        raise SpecError(_not_yaml(error)) from error
+    except yaml.YAMLError as error:
+        raise SpecError("not YAML: the text holds characters that YAML does not allow") from error
+    except RecursionError as error:
+        raise SpecError("the document is nested too deeply, or an alias holds itself") from error
+    except ValueError as error:
+        raise SpecError("the document holds a number that is too long, or not one") from error
+    return Parsed(data, builder.lines, tuple(builder.problems))
+
+
+def _not_yaml(error: yaml.MarkedYAMLError) -> str:
+    # The error's own text quotes the document, where a secret may stand.
+    mark = error.problem_mark or error.context_mark
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return f"{place}not YAML: {error.problem or error.context}"
+
+
+class _Builder:
+    """Turns nodes into data, collecting lines and problems on the way."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self.lines: dict[Key, int] = {}
+        self.problems: list[Problem] = []
+        self._loader = loader
+        self._nodes = 0
+
+    def build(self, node: yaml.Node, key: Key) -> Any:
+        self._nodes += 1
+        if self._nodes > NODES_MAX:
+            raise SpecError(f"the document holds more than {NODES_MAX} values; split it")
+        self.lines.setdefault(key, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._map(node, key)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*key, index)) for index, item in enumerate(node.value)]
+        value = self._loader.construct_object(node)
+        if value is None or isinstance(value, str | int | float):
+            return value
+        message = "write this as text, a number, true or false; other tags are not read"
+        self.problems.append(Problem(spell(key), node.start_mark.line + 1, message))
+        return None
+
+    def _map(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
+        own = {id(name) for name, _ in node.value}
+        self._loader.flatten_mapping(node)  # `<<` puts the merged keys before the node's own.
+        data: dict[str, Any] = {}
+        seen: dict[Hashable, int] = {}
+        for name_node, value_node in node.value:
+            name = self._loader.construct_object(name_node)
+            line = name_node.start_mark.line + 1
+            if not isinstance(name, str):
+                written = getattr(name_node, "value", "")
+                message = f"keys are text; put the key {written!r} in quotes"
+                self.problems.append(Problem(spell(key), line, message))
+                continue
+            here = (*key, name)
+            if name in seen and id(name_node) in own:
+                message = f"the key is there twice, first on line {seen[name]}"
+                self.problems.append(Problem(spell(here), line, message))
+                continue
+            if id(name_node) in own:
+                seen[name] = line
+            self.lines[here] = line
+            data[name] = self.build(value_node, here)
+        return data

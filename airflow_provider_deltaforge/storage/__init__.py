@@ -1,0 +1,1 @@
+"""Durable state: four primitives and one transaction that a fenced writer cannot make."""

@@ -1,0 +1,122 @@
+"""Checkpoints: per sink, the position up to which everything is durable there.
+
+A checkpoint never moves backward unless a person resets it.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Put, Store
+from airflow_provider_deltaforge.storage.records import Record
+
+Position = Mapping[str, Any]
+
+
+class Checkpoint(Record):
+    """One sink's position."""
+
+    v: Literal[1] = 1
+    position: dict[str, Any]
+    updated_at_ms: int
+
+
+class Checkpoints:
+    """The checkpoints of one pipeline and source.
+
+    Args:
+        store: the state store.
+        pipeline: the pipeline's name.
+        source_id: the source's id: a checkpoint belongs to one source's history.
+        compare: orders two positions; None where positions are only read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        source_id: str,
+        compare: Callable[[Position, Position], int] | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = f"{pipeline}/{source_id}::sink::"
+        self._compare = compare
+        self._known: dict[str, Position] | None = None
+
+    def load(self) -> dict[str, Position]:
+        """Return the position of every sink that has one."""
+        stored = self._store.items(names.CHECKPOINTS, self._prefix)
+        self._known = {
+            key.removeprefix(self._prefix): Checkpoint.from_stored(
+                text, f"checkpoint {key}"
+            ).position
+            for key, text in stored
+        }
+        return dict(self._known)
+
+    def put(self, sink_id: str, position: Position) -> Put:
+        """Return the write that moves a sink's checkpoint, for a fenced transaction.
+
+        Raises:
+            FatalError: the position lies before the one that is stored.
+        """
+        known = self._known if self._known is not None else self.load()
+        former = known.get(sink_id)
+        ordered = former is not None and self._compare is not None
+        if ordered and self._compare(position, former) < 0:  # type: ignore[misc,arg-type]
+            raise FatalError(
+                f"sink {sink_id}: the checkpoint {former} would move back to {dict(position)}; "
+                "nothing was written. Reset it if that is meant"
+            )
+        known = {**known, sink_id: position}
+        self._known = known
+        record = Checkpoint(position=dict(position), updated_at_ms=int(time.time() * 1000))
+        text = record.model_dump_json().encode()
+        return Put(names.CHECKPOINTS, f"{self._prefix}{sink_id}", text)
+
+    def reset(self, confirm: str) -> None:
+        """Forget every position.
+
+        Args:
+            confirm: the pipeline's name, so that nobody resets by accident.
+
+        Raises:
+            SpecError: the confirmation differs.
+        """
+        pipeline = self._prefix.split("/", 1)[0]
+        if confirm != pipeline:
+            raise SpecError(f"to reset the checkpoints of {pipeline!r}, confirm with its name")
+        keys = [key for key, _ in self._store.items(names.CHECKPOINTS, self._prefix)]
+        self._store.transact([Delete(names.CHECKPOINTS, key) for key in keys])
+        self._known = None
+
+
+def export_checkpoints(store: Store, pipeline: str) -> Iterator[str]:
+    """Yield one JSON line per checkpoint of a pipeline, for another store."""
+    for key, text in store.items(names.CHECKPOINTS, f"{pipeline}/"):
+        checkpoint = Checkpoint.from_stored(text, f"checkpoint {key}")
+        yield json.dumps({"key": key, **checkpoint.model_dump()}, separators=(",", ":"))
+
+
+def import_checkpoints(store: Store, lines: Iterable[str]) -> int:
+    """Write exported checkpoints, all or none; return how many.
+
+    Raises:
+        SpecError: a line is not an exported checkpoint, or its key exists here already.
+    """
+    writes = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            key = str(record.pop("key"))
+            checkpoint = Checkpoint.model_validate(record)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise SpecError(f"line {number} is not an exported checkpoint") from error
+        if store.get(names.CHECKPOINTS, key) is not None:
+            raise SpecError(f"line {number}: {key} exists here; reset it first")
+        writes.append(Put(names.CHECKPOINTS, key, checkpoint.model_dump_json().encode()))
+    store.transact(writes)
+    return len(writes)

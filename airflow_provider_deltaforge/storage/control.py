@@ -1,0 +1,288 @@
+"""The control record of a pipeline: what is wanted, who drives it, and what the driver says.
+
+Three records, because they have different writers. The *control record* (a slot) is what people
+and schedulers want; every change is a compare-and-swap. The *epoch* (a slot whose version is the
+epoch) fences drivers: each lane raises it, and every write of a lane holds only while it is
+current. The *progress* is what the lane of the current epoch says of itself.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import Field
+
+from airflow_provider_deltaforge.errors import FencedError, SpecError
+from airflow_provider_deltaforge.spec.settings import Settings
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
+from airflow_provider_deltaforge.storage.records import Record
+
+ALIVE_S = 15.0
+"""A driver whose heartbeat is older than this is not counted as alive."""
+
+Desired = Literal["running", "paused", "stopped"]
+Status = Literal["starting", "snapshotting", "running", "blocked", "paused", "stopped", "failed"]
+
+
+class ControlRecord(Record):
+    """What is wanted of a pipeline, and by whom."""
+
+    v: Literal[1] = 1
+    desired: Desired = "stopped"
+    generation: int = 0
+    spec_hash: str = ""
+    source_id: str = ""
+    owner: str | None = None
+    handle: dict[str, Any] | None = None
+    snapshot_request: dict[str, Any] | None = None
+    restarts: list[int] = Field(default_factory=list)
+    updated_at_ms: int = 0
+
+
+class SinkProgress(Settings):
+    """How one sink is doing."""
+
+    status: Literal["running", "blocked", "failed"] = "running"
+    since_ms: int | None = None
+    reason: str | None = None
+    error_class: str | None = None
+    position: dict[str, Any] | None = None
+    checkpoint_ms: int | None = None
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    retries: int = 0
+
+
+class Progress(Record):
+    """What the lane that holds the epoch says of itself; renewed with every heartbeat."""
+
+    v: Literal[1] = 1
+    status: Status
+    since_ms: int
+    epoch: int
+    generation: int
+    heartbeat_at_ms: int
+    reason: str | None = None
+    error_class: str | None = None
+    batch_id: int = 0
+    position: dict[str, Any] | None = None
+    head_position: dict[str, Any] | None = None
+    lag_ms: int | None = None
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    sinks: dict[str, SinkProgress] = Field(default_factory=dict)
+    tables: dict[str, Any] = Field(default_factory=dict)
+    """By full table name: ``{"events": {op: count}}``."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Counters and the latency histogram, for metrics."""
+    host: str = ""
+    pid: int = 0
+    application_id: str | None = None
+
+
+class Control:
+    """One pipeline's records in a store."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self.store = store
+        self.pipeline = pipeline
+
+    @staticmethod
+    def list_pipelines(store: Store) -> list[str]:
+        """Return the names of all pipelines that were applied, sorted."""
+        return [name for name, _ in store.items(names.DOCUMENTS)]
+
+    def read(self) -> ControlRecord | None:
+        """Return the record, or None before the pipeline was applied."""
+        slot = self.store.slot(names.CONTROL, self.pipeline)
+        if slot is None or slot.state == b"":
+            return None
+        return self._record(slot.state)
+
+    def document(self) -> str | None:
+        """Return the unexpanded document."""
+        text = self.store.get(names.DOCUMENTS, self.pipeline)
+        return text.decode() if text is not None else None
+
+    def apply(self, document: str, spec_hash: str, source_id: str) -> ControlRecord:
+        """Keep a document, unexpanded, and claim its source id.
+
+        Raises:
+            SpecError: another pipeline holds the source id; the two would share server ids and
+                event ids.
+        """
+        self._claim(source_id)
+        former, text = self.read(), self.document()
+        try:
+            record = self._keep(document, spec_hash, source_id)
+            # While this was half done the claim looked forgotten; see ``_claim``.
+            self._claim(source_id)
+        except SpecError:
+            if former is not None and text is not None:
+                self._keep(text, former.spec_hash, former.source_id)
+            else:
+                self._keep("", "", "")
+                self.delete()
+            raise
+        if former is not None and former.source_id not in ("", source_id):
+            self._release(former.source_id)
+        return record
+
+    def _keep(self, document: str, spec_hash: str, source_id: str) -> ControlRecord:
+        self.store.put(names.DOCUMENTS, self.pipeline, document.encode())
+        return self.update(
+            lambda old: old.model_copy(update={"spec_hash": spec_hash, "source_id": source_id})
+        )
+
+    def update(self, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:
+        """Change the record by compare-and-swap; ``change`` may be called several times."""
+        while True:
+            slot = self.store.slot(names.CONTROL, self.pipeline)
+            known = slot is not None and slot.state != b""
+            old = self._record(slot.state) if slot and known else ControlRecord()
+            new = change(old).model_copy(update={"updated_at_ms": _now_ms()})
+            version = slot.version if slot is not None else 0
+            state = new.model_dump_json().encode()
+            if self.store.swap(names.CONTROL, self.pipeline, version, state) is not None:
+                return new
+
+    def take_epoch(self, driver: str, generation: int | None = None) -> Fence:
+        """Become the driver: every earlier lane's writes stop counting now.
+
+        Args:
+            driver: a token that no other driver start uses.
+            generation: take it only while the record has this generation.
+
+        Raises:
+            FencedError: the record has another generation.
+        """
+        while True:
+            slot = self.store.slot(names.EPOCHS, self.pipeline)
+            # Asked after the slot was read: if a driver of a newer generation takes the epoch
+            # from here on, the swap below fails.
+            if generation is not None:
+                record = self.read()
+                if record is None or record.generation != generation:
+                    raise self._fenced()
+            version = slot.version if slot is not None else 0
+            taken = self.store.swap(names.EPOCHS, self.pipeline, version, driver.encode())
+            if taken is not None:
+                return Fence(names.EPOCHS, self.pipeline, taken)
+
+    def renew_epoch(self, driver: str) -> Fence:
+        """Raise the epoch for another lane of the same driver.
+
+        Spark may run a lane's task again while the first attempt still lives on a lost executor;
+        the second attempt fences the first, but never a newer driver.
+
+        Raises:
+            FencedError: ``driver`` is not the driver any more.
+        """
+        slot = self.store.slot(names.EPOCHS, self.pipeline)
+        if slot is not None and slot.state == driver.encode():
+            taken = self.store.swap(names.EPOCHS, self.pipeline, slot.version, driver.encode())
+            if taken is not None:
+                return Fence(names.EPOCHS, self.pipeline, taken)
+        raise self._fenced()
+
+    def held_epoch(self, driver: str) -> Fence:
+        """Return the fence of a driver's present epoch, for tasks that work side by side.
+
+        Raises:
+            FencedError: ``driver`` is not the driver any more.
+        """
+        slot = self.store.slot(names.EPOCHS, self.pipeline)
+        if slot is None or slot.state != driver.encode():
+            raise self._fenced()
+        return Fence(names.EPOCHS, self.pipeline, slot.version)
+
+    def epoch(self) -> int:
+        """Return the current epoch; 0 before the first driver."""
+        slot = self.store.slot(names.EPOCHS, self.pipeline)
+        return slot.version if slot is not None else 0
+
+    def progress(self) -> Progress | None:
+        """Return what the last lane said of itself."""
+        text = self.store.get(names.PROGRESS, self.pipeline)
+        if text is None:
+            return None
+        return Progress.from_stored(text, f"the progress of pipeline {self.pipeline!r}")
+
+    def put_progress(self, progress: Progress) -> Put:
+        """Return the write that renews the progress, for a fenced transaction."""
+        return Put(names.PROGRESS, self.pipeline, progress.model_dump_json().encode())
+
+    def alive(self, now_ms: int) -> bool:
+        """Say whether a driver spoke recently and did not say that it ended."""
+        progress = self.progress()
+        if progress is None or progress.status in ("stopped", "failed"):
+            return False
+        return now_ms - progress.heartbeat_at_ms < ALIVE_S * 1000
+
+    def delete(self) -> None:
+        """Forget the pipeline: record, document, positions, snapshot, claim.
+
+        The epoch stays, so that a driver that is still alive somewhere remains fenced. Positions,
+        snapshot and document go together: a pipeline never keeps one without the others. Killed
+        after that, a second call forgets the rest.
+
+        Raises:
+            FencedError: a driver started meanwhile; stop it, and delete again.
+        """
+        record = self.read()
+        fence = self.take_epoch("deleted")
+        owned = [
+            Delete(namespace, key)
+            for namespace in (names.CHECKPOINTS, names.SNAPSHOTS)
+            for key, _ in self.store.items(namespace, f"{self.pipeline}/")
+        ]
+        single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]
+        self.store.transact([*owned, *single], fence)
+        if record is not None:
+            self._release(record.source_id)
+        slot = self.store.slot(names.CONTROL, self.pipeline)
+        if slot is not None:
+            self.store.swap(names.CONTROL, self.pipeline, slot.version, b"")
+
+    def _record(self, text: bytes) -> ControlRecord:
+        return ControlRecord.from_stored(text, f"the control record of {self.pipeline!r}")
+
+    def _fenced(self) -> FencedError:
+        return FencedError(
+            f"pipeline {self.pipeline}: a newer driver has started; this one ends without writing"
+        )
+
+    def _claim(self, source_id: str) -> None:
+        """Become the holder of a source id.
+
+        A holder that was killed between claiming and keeping its document, or before it let go of
+        a former id, has a record without this id: its claim is forgotten, and taken over.
+        """
+        while True:
+            slot = self.store.slot(names.CLAIMS, source_id)
+            holder = slot.state.decode() if slot is not None else ""
+            if holder == self.pipeline:
+                return
+            owner = Control(self.store, holder).read() if holder else None
+            if owner is not None and owner.source_id == source_id:
+                raise SpecError(
+                    f"spec.source.config.id: {source_id!r} belongs to pipeline {holder!r}; two "
+                    "pipelines with one source id would share its server id and event ids: "
+                    "choose another id, or delete that pipeline"
+                )
+            version = slot.version if slot is not None else 0
+            name = self.pipeline.encode()
+            if self.store.swap(names.CLAIMS, source_id, version, name) is not None:
+                return
+
+    def _release(self, source_id: str) -> None:
+        slot = self.store.slot(names.CLAIMS, source_id)
+        if slot is not None and slot.state.decode() == self.pipeline:
+            self.store.swap(names.CLAIMS, source_id, slot.version, b"")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,60 @@
+"""The namespaces of the state store, and what a key may be made of."""
+
+CHECKPOINTS = "checkpoints"
+"""Key-value map: positions of a pipeline's sinks."""
+
+CLAIMS = "claims"
+"""Slots: which pipeline owns a source id."""
+
+CONTROL = "control"
+"""Slots: one control record per pipeline."""
+
+DOCUMENTS = "documents"
+"""Key-value map: pipeline documents, unexpanded."""
+
+EPOCHS = "epochs"
+"""Slots: a slot's version is the pipeline's epoch, which fences every write of a driver."""
+
+FAILOVER = "failover"
+"""Key-value map and log: server identities and what a failover was reconciled to."""
+
+JOURNAL = "journal"
+"""Queues: dead letters, under ``PIPELINE:dlq``."""
+
+PROGRESS = "progress"
+"""Key-value map: what a driver says about itself."""
+
+SCHEMAS = "schemas"
+"""Log: table schemas, under ``SOURCEID/DB/TABLE``."""
+
+SNAPSHOTS = "snapshots"
+"""Key-value map: runs, plans and finished chunks."""
+
+
+def check(namespace: str, key: str) -> None:
+    """Refuse names that one of the backends could not keep.
+
+    Raises:
+        ValueError: ``namespace`` or ``key`` holds a NUL or half of a surrogate pair.
+    """
+    for name in (namespace, key):
+        if "\0" in name:
+            raise ValueError("a namespace or key of the state store cannot hold a NUL character")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError("a namespace or key of the state store must be valid text") from None
+
+
+def after(prefix: str) -> str | None:
+    """Return the lowest text above everything that starts with ``prefix``; None: there is none.
+
+    Texts are compared by code point, which is also the order of their UTF-8 bytes.
+    """
+    for end in range(len(prefix), 0, -1):
+        code = ord(prefix[end - 1])
+        if code == 0x10FFFF:
+            continue
+        following = 0xE000 if code == 0xD7FF else code + 1
+        return prefix[: end - 1] + chr(following)
+    return None

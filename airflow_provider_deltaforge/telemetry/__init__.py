@@ -1,0 +1,1 @@
+"""Telemetry: metric names and log fields."""

@@ -1,0 +1,1 @@
+"""Airflow triggers: they poll the control record."""

@@ -1,0 +1,151 @@
+"""Watch a running stream from the triggerer, without holding a worker slot."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_deltaforge.control.launch import JobState
+from airflow_provider_deltaforge.control.pipelines import existing, now_ms, stop_if_owner
+from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
+from airflow_provider_deltaforge.control.supervise import Silence
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.hooks.jobs import Watch
+from airflow_provider_deltaforge.storage.contract import Store
+
+_KILL_GRACE_S = 3.0
+"""Long enough for an attempt that was cleared and re-run to write its own token."""
+
+_SAY_EVERY_S = 300.0
+
+
+class StreamTrigger(BaseTrigger):
+    """Fires when the stream ended, was stopped or taken over, or when the window is over.
+
+    A state store that is away fires nothing: not knowing is not an event.
+
+    Args:
+        deltaforge_conn_id: connection of the state store.
+        watch: what is watched, as ``Watch.as_dict()``; returned with every event.
+        resubmit_at_ms: fire ``resubmit`` then, instead of watching.
+        kill_policy: ``stop`` or ``leave`` the stream when a user kills the task.
+        poll_s: seconds between two looks at the store.
+    """
+
+    def __init__(
+        self,
+        deltaforge_conn_id: str,
+        watch: Mapping[str, Any],
+        resubmit_at_ms: int | None = None,
+        kill_policy: str = "stop",
+        poll_s: float = 5.0,
+    ) -> None:
+        super().__init__()
+        self.deltaforge_conn_id = deltaforge_conn_id
+        self.watch = dict(watch)
+        self.resubmit_at_ms = resubmit_at_ms
+        self.kill_policy = kill_policy
+        self.poll_s = poll_s
+        self._silence = Silence()
+
+    @property
+    def watched(self) -> Watch:
+        """Return what is watched."""
+        return Watch(**self.watch)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments: names and ids only."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "deltaforge_conn_id": self.deltaforge_conn_id,
+                "watch": self.watch,
+                "resubmit_at_ms": self.resubmit_at_ms,
+                "kill_policy": self.kill_policy,
+                "poll_s": self.poll_s,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event."""
+        if self.resubmit_at_ms is not None:
+            await asyncio.sleep(max(0.0, (self.resubmit_at_ms - now_ms()) / 1000))
+            yield self._event("resubmit")
+            return
+        said: tuple[str, float] = ("", 0.0)
+        while True:
+            event, words = await asyncio.to_thread(self.look)
+            if event is not None:
+                yield event
+                return
+            if words != said[0] or time.monotonic() - said[1] > _SAY_EVERY_S:
+                self.log.info("%s: %s", self.watched.pipeline, words)
+                said = (words, time.monotonic())
+            await asyncio.sleep(self.poll_s)
+
+    async def on_kill(self) -> None:
+        """Stop the stream if this attempt still owns it; runs when a user acts on the task.
+
+        In a thread, because the triggerer cancels a coroutine that awaits after about a second.
+        """
+        if self.kill_policy == "stop":
+            await asyncio.to_thread(self.stop_if_still_owner)
+
+    def stop_if_still_owner(self) -> None:
+        """Stop the stream unless another attempt has adopted it by the end of the grace."""
+        time.sleep(_KILL_GRACE_S)
+        hook = DeltaForgeHook(self.deltaforge_conn_id)
+        try:
+            with hook.store() as store:
+                stop_if_owner(store, self.watched.pipeline, hook.backend(), self.watched.owner)
+        except DeltaForgeError:
+            self.log.exception(
+                "could not stop %s; stop it with `deltaforge stop`", self.watched.pipeline
+            )
+
+    def look(self) -> tuple[TriggerEvent | None, str]:
+        """Return an event if there is one, and the present state in words. Blocking."""
+        hook = DeltaForgeHook(self.deltaforge_conn_id)
+        try:
+            with hook.store() as store:
+                return self._judge(store, hook)
+        except SpecError as error:
+            return self._event("deleted", reason=str(error)), "deleted"
+        except RetryableError as error:
+            return None, f"unknown, the state store is away: {error}"
+
+    def _judge(self, store: Store, hook: DeltaForgeHook) -> tuple[TriggerEvent | None, str]:
+        record = existing(store, self.watched.pipeline).read()
+        if record is None:
+            return self._event("deleted", reason="the pipeline was deleted"), "deleted"
+        if record.owner != self.watched.owner or record.generation != self.watched.generation:
+            return self._event("taken_over", reason=f"taken over by {record.owner}"), "taken over"
+        backend = hook.backend()
+        job = backend.status(record.handle) if record.handle else None
+        present = status(store, self.watched.pipeline, backend)
+        # A driver that said its last word still has to leave, and its exit code is worth a wait.
+        ended = present.status in ENDED
+        hung = self._silence.too_long(lost=ended)
+        elsewhere = job is None or job.state is JobState.UNKNOWN
+        over = hung or (elsewhere and present.status in {"stopped", "failed"})
+        if over or (job is not None and job.state is JobState.ENDED):
+            code = job.exit_code if job is not None else None
+            return self._event("ended", exit_code=code, reason=present.reason), present.status
+        return self._window_over(present), _words(present)
+
+    def _window_over(self, present: PipelineStatus) -> TriggerEvent | None:
+        end_ms = self.watched.window_end_ms
+        over = end_ms is not None and now_ms() >= end_ms
+        # A driver that does not speak may be dead already: no success over it.
+        speaks = present.alive and present.status != "starting"
+        return self._event("window_over") if over and speaks else None
+
+    def _event(self, event: str, **details: Any) -> TriggerEvent:
+        return TriggerEvent({"event": event, **self.watch, **details})
+
+
+def _words(present: PipelineStatus) -> str:
+    return f"{present.status}, {present.reason}" if present.reason else present.status

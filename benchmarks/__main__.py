@@ -1,0 +1,105 @@
+"""``./dev.sh bench [drain|latency|render]``: figures as JSON, and a table of them.
+
+Starts a MySQL and a Kafka of its own. ``drain`` delivers a backlog and measures every stage alone
+in the same run; ``latency`` keeps up with a steady writer under default settings.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import stages, whole, workload
+from tests.servers import kafka, mariadb, mysql
+from tests.servers.process import Server
+
+RESULTS = Path(__file__).parent / "results"
+_out = Console()
+
+
+def main() -> None:
+    """Measure what was asked for and write it down."""
+    parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
+    parser.add_argument("what", choices=["drain", "latency", "render"], nargs="?", default="drain")
+    parser.add_argument("--events", type=int, default=1_000_000, help="backlog of drain")
+    parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
+    parser.add_argument("--source", choices=["mysql", "mariadb"], default="mysql")
+    parser.add_argument("--rate", type=int, default=20_000, help="events/s of latency")
+    parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
+    parser.add_argument("--local", action="store_true", help="without Spark")
+    asked = parser.parse_args()
+    if asked.what == "render":
+        sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
+    result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
+    result |= {"machine": whole.machine(), "engine": "process" if asked.local else "spark local[2]"}
+    with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
+        result |= _measured(asked, Path(place))
+    RESULTS.mkdir(exist_ok=True)
+    name = f"{asked.what}-{asked.source}-{asked.kind}{'-local' if asked.local else ''}.json"
+    (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
+    _show(result)
+    _out.print(f"written to benchmarks/results/{name}")
+
+
+def _measured(asked: argparse.Namespace, place: Path) -> dict[str, Any]:
+    start = {"mysql": mysql.start, "mariadb": mariadb.start}[asked.source]
+    source: Server = start(place / asked.source)
+    broker = kafka.start(place / "kafka", heap_mib=512)
+    try:
+        _out.print(f"{asked.source} and Kafka are up")
+        workload.prepare(source)
+        servers = {asked.source: source.pid, "kafka": broker.pid}
+        brokers = f"{broker.host}:{broker.port}"
+        batch = whole.TUNED if asked.what == "drain" else {}
+        pipeline = whole.Pipeline("bench", place, source, brokers, batch)
+        master = None if asked.local else "local[2]"
+        if asked.what == "latency":
+            told = whole.latency(pipeline, source, asked.rate, asked.seconds, master, servers)
+            return {"settings": "defaults", "whole": told}
+        if asked.kind == "mixed":
+            workload.load(source, asked.events // 4, "inserts")
+        begin = pipeline.source.head()
+        _out.print(f"writing {asked.events:,} events")
+        written = workload.load(source, asked.events, asked.kind)
+        pipeline.begin_at(begin)
+        _out.print("draining through the pipeline")
+        told = whole.drain(pipeline, written.events, written.log_bytes, master, servers)
+        _out.print("draining through each stage alone")
+        alone = stages.measure(pipeline.source, begin, brokers)
+        return {"settings": batch, "whole": told, "stages": alone}
+    finally:
+        source.stop()
+        broker.stop()
+
+
+def _show(result: dict[str, Any]) -> None:
+    told = result["whole"]
+    table = Table(title=f"{result['what']}, {result['engine']}")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for key, value in told.items():
+        if key != "processes":
+            table.add_row(key, f"{value:,}")
+    for name, process in told["processes"].items():
+        words = ", ".join(f"{key} {value:,}" for key, value in process.items())
+        table.add_row(name, words)
+    for name, stage in result.get("stages", {}).items():
+        table.add_row(f"{name} alone", f"{stage['rows_per_s']:,} rows/s")
+    _out.print(table)
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""CPU and memory by process, sampled while a pipeline runs."""
+
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+
+import psutil
+
+MIB = 1024 * 1024
+
+
+class Sampler:
+    """Watches the process trees of some roots.
+
+    Args:
+        roots: name to process id; the children of a driver are named by what they are.
+    """
+
+    def __init__(self, roots: dict[str, int]) -> None:
+        self._roots = roots
+        self._over = threading.Event()
+        self._cpu: dict[tuple[str, int], float] = {}
+        self._began: dict[tuple[str, int], float] = {}
+        self._peak: dict[str, float] = defaultdict(float)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._sample()
+        self._thread.start()
+
+    def reset(self) -> None:
+        """Count CPU from now on."""
+        self._sample()
+        self._began = dict(self._cpu)
+
+    def stop(self) -> dict[str, dict[str, float]]:
+        """Return CPU seconds and peak resident MiB by name."""
+        self._sample()
+        self._over.set()
+        self._thread.join()
+        cpu: dict[str, float] = defaultdict(float)
+        for key, spent in self._cpu.items():
+            cpu[key[0]] += spent - self._began.get(key, 0.0)
+        return {
+            name: {"cpu_s": round(cpu[name], 2), "rss_mib_peak": round(self._peak[name], 1)}
+            for name in sorted(cpu)
+        }
+
+    def _run(self) -> None:
+        while not self._over.wait(0.25):
+            self._sample()
+
+    def _sample(self) -> None:
+        resident: dict[str, float] = defaultdict(float)
+        for root, pid in self._roots.items():
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                for one in (process, *process.children(recursive=True)):
+                    with suppress(psutil.Error):
+                        name = _named(root, one)
+                        times = one.cpu_times()
+                        self._cpu[name, one.pid] = times.user + times.system
+                        resident[name] += one.memory_info().rss / MIB
+        for name, mib in resident.items():
+            self._peak[name] = max(self._peak[name], mib)
+
+
+def _named(root: str, process: psutil.Process) -> str:
+    if root != "driver":
+        return root
+    command = " ".join(process.cmdline())
+    if "java" in process.name():
+        return "driver: JVM"
+    if "pyspark.daemon" in command or "pyspark/daemon" in command or "pyspark.worker" in command:
+        return "driver: Python workers"
+    return "driver: application"
+
+
+def wait_until(ready: object, patience_s: float = 600) -> None:
+    """Poll until ``ready()``."""
+    deadline = time.monotonic() + patience_s
+    while not ready():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.05)

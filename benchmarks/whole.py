@@ -1,0 +1,186 @@
+"""A whole pipeline in its own processes: drain a backlog, or keep up with a steady writer."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.spark_submit import command, environment
+from airflow_provider_deltaforge.spec.load import load as load_document
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from benchmarks import workload
+from benchmarks.processes import Sampler, wait_until
+from tests.servers.process import Server
+from tests.sinks.kafka_reader import read_timestamps
+
+TUNED = {"max_events": 16000, "max_ms": 100, "max_inflight": 4}
+_LOCAL = (
+    "import sys; from airflow_provider_deltaforge.engine.local import run_local; "
+    "from airflow_provider_deltaforge.storage.location import StoreLocation; "
+    "sys.exit(run_local(sys.argv[1], StoreLocation.from_environment(), 1))"
+)
+
+
+class Pipeline:
+    """One pipeline from the benchmark's table to a topic of its own."""
+
+    def __init__(
+        self, name: str, directory: Path, server: Server, brokers: str, batch: dict[str, int]
+    ) -> None:
+        self.name = name
+        self.brokers = brokers
+        document = {
+            "metadata": {"name": name, "tenant": "bench"},
+            "spec": {
+                "source": {"type": "mysql", "config": workload.source_settings(server, name)},
+                "batch": batch,
+                "sinks": [
+                    {
+                        "type": "kafka",
+                        "config": {"id": "kafka", "brokers": brokers, "topic": name},
+                    }
+                ],
+            },
+        }
+        topic = NewTopic(name, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
+        admin = AdminClient({"bootstrap.servers": brokers})
+        for created in admin.create_topics([topic]).values():
+            created.result()
+        self.dsn = f"sqlite:///{directory}/{name}.db"
+        self.store = StoreLocation.from_dsn(self.dsn).open()
+        text = json.dumps(document)
+        pipelines.apply(self.store, text)
+        self.control = Control(self.store, name)
+        self.control.update(
+            lambda old: old.model_copy(update={"desired": "running", "generation": 1})
+        )
+        self.source = load_document(text).spec.source
+        self.log = directory / f"{name}.log"
+
+    def begin_at(self, position: Any) -> None:
+        """Let the stream begin at a position."""
+        checkpoints = Checkpoints(self.store, self.name, self.source.id)
+        self.store.transact([checkpoints.put("kafka", position)])
+
+    @contextmanager
+    def running(self, master: str | None) -> Iterator[int]:
+        """Run the driver; yields its process id."""
+        job = Job(self.name, 1, "stream_job.py", self.dsn, master or "")
+        line = command(job) if master else [sys.executable, "-c", _LOCAL, self.name]
+        with self.log.open("wb") as log:
+            driver = subprocess.Popen(
+                line, env=environment(job), stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            yield driver.pid
+        finally:
+            pipelines.ask_to_stop(self.store, self.name)
+            driver.wait(60)
+
+    def events(self) -> int:
+        """Return how many events were delivered."""
+        progress = self.control.progress()
+        return progress.events if progress is not None else 0
+
+
+def drain(
+    pipeline: Pipeline, events: int, log_bytes: int, master: str | None, servers: dict[str, int]
+) -> dict[str, Any]:
+    """Deliver a backlog; the clock runs from the first delivered batch to the last."""
+    with pipeline.running(master) as driver:
+        sampler = Sampler({"driver": driver, **servers})
+        wait_until(lambda: pipeline.events() > 0)
+        sampler.reset()
+        first, begun = pipeline.events(), time.perf_counter()
+        wait_until(lambda: pipeline.events() >= events)
+        seconds = time.perf_counter() - begun
+        processes = sampler.stop()
+    moved = events - first
+    for told in processes.values():
+        told["cpu_s_per_million"] = round(told["cpu_s"] / moved * 1e6, 3)
+    total = sum(told["cpu_s"] for told in processes.values())
+    return {
+        "events": events,
+        "rows_per_s": round(moved / seconds),
+        "log_mb_per_s": round(log_bytes * moved / events / seconds / 1e6, 1),
+        "cpu_s_per_million": round(total / moved * 1e6, 3),
+        "processes": processes,
+    }
+
+
+def latency(
+    pipeline: Pipeline,
+    server: Server,
+    rate: int,
+    seconds: int,
+    master: str | None,
+    servers: dict[str, int],
+) -> dict[str, Any]:
+    """Write steadily; latency is the broker's append time less the source's commit time."""
+    over = threading.Event()
+    pipeline.begin_at(pipeline.source.head())
+    with pipeline.running(master) as driver:
+        wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
+        writer = threading.Thread(target=_write_steadily, args=(server, rate, over), daemon=True)
+        writer.start()
+        wait_until(lambda: pipeline.events() > rate)
+        time.sleep(2)
+        sampler = Sampler({"driver": driver, **servers})
+        sampler.reset()
+        from_ms = time.time() * 1000
+        time.sleep(seconds)
+        until_ms = time.time() * 1000
+        processes = sampler.stop()
+        over.set()
+        writer.join()
+        time.sleep(1)
+    waits = [
+        appended - json.loads(value)["ts_ms"]
+        for appended, value in read_timestamps(pipeline.brokers, pipeline.name)
+        if from_ms <= appended < until_ms
+    ]
+    cuts = statistics.quantiles(waits, n=1000)
+    return {
+        "events_per_s": round(len(waits) / seconds),
+        "p50_ms": cuts[499],
+        "p99_ms": cuts[989],
+        "p999_ms": cuts[998],
+        "max_ms": max(waits),
+        "processes": processes,
+    }
+
+
+def _write_steadily(server: Server, rate: int, over: threading.Event) -> None:
+    """Commit transactions of 20 rows at ``rate`` rows per second."""
+    rows = 20
+    with workload.connect(server, workload.DATABASE) as connection, connection.cursor() as cursor:
+        began, sent = time.perf_counter(), 0
+        while not over.is_set():
+            cursor.execute(
+                f"INSERT INTO {workload.TABLE} (customer, sku, amount, note, created, quantity)"
+                " SELECT customer, sku, amount, note, NOW(3), quantity FROM seed"
+                f" LIMIT {rows}"
+            )
+            connection.commit()
+            sent += rows
+            ahead = sent / rate - (time.perf_counter() - began)
+            if ahead > 0:
+                time.sleep(ahead)
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    return {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": sys.version[:6]}

@@ -1,0 +1,40 @@
+"""Capture the ``shop`` database: check the source, copy it once, then stream its changes.
+
+``@continuous`` with one active run is *rolling supervision*: a run ends with success after its
+window while the stream goes on, and the next run adopts it.
+
+Connections: ``deltaforge_default`` (the state store). The document's variables come from the
+environment of the workers, which start the drivers. ``DELTAFORGE_ORDERS_DOCUMENT`` names another
+document, ``DELTAFORGE_ORDERS_WINDOW_S`` another window, ``DELTAFORGE_ORDERS_MASTER`` another Spark.
+"""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
+from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
+from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+
+DOCUMENT = os.environ.get(
+    "DELTAFORGE_ORDERS_DOCUMENT", str(Path(__file__).parent / "pipelines" / "orders.yaml")
+)
+WINDOW = timedelta(seconds=int(os.environ.get("DELTAFORGE_ORDERS_WINDOW_S", "21600")))
+MASTER = os.environ.get("DELTAFORGE_ORDERS_MASTER", "local[*]")
+
+with DAG(
+    dag_id="orders_pipeline",
+    schedule="@continuous",
+    max_active_runs=1,
+    catchup=False,
+    doc_md=__doc__,
+    tags=["deltaforge", "cdc"],
+) as dag:
+    preflight = DeltaForgePreflightOperator(task_id="preflight", document=DOCUMENT)
+    snapshot = DeltaForgeSnapshotOperator(task_id="snapshot", document=DOCUMENT, master=MASTER)
+    stream = DeltaForgeStreamOperator(
+        task_id="stream", document=DOCUMENT, master=MASTER, window=WINDOW
+    )
+    preflight >> snapshot >> stream

@@ -1,0 +1,288 @@
+#!/usr/bin/env bash
+# Everything a developer does, from a fresh clone: ./dev.sh help
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+VENV=.venv
+PY=$VENV/bin/python
+SETUP_LOG=.deltaforge/setup.log
+POLICY=/usr/sbin/policy-rc.d
+
+help() {
+    cat <<'TEXT'
+usage: ./dev.sh VERB [arguments]
+
+Try it
+  demo                         MySQL to Kafka through Airflow and Spark, on this machine
+  run DOCUMENT.yaml            run one pipeline without Airflow (deltaforge run)
+
+Check it
+  test [pytest arguments]      check, then all tests: what CI runs
+  check                        lint, formatting, types, import rules
+  lint                         ruff check and format check only
+  fmt                          format the code and sort imports
+  cov [pytest arguments]       the tests with a coverage report
+  prove [area] [--seeds n]     the long proofs: kill matrices, seams, soak
+  bench [name]                 the measurements behind the figures in the docs
+
+Servers (native, loopback only; state below .deltaforge/servers)
+  up [names]                   start mysql postgres kafka, or of: mysql mariadb postgres kafka redis nats
+  down [names]                 stop them; their data stays
+  ps                           which ones run, and their addresses
+  k-create TOPIC [PARTITIONS]  create a Kafka topic
+  k-list                       list the topics
+  k-consume TOPIC [--from-beginning]
+                               print a topic's messages
+  k-produce TOPIC              send lines from standard input
+  k-inspect TOPIC [COUNT]      offsets, keys, headers and first messages
+  mysql-sh [arguments]         mysql shell
+  pg-sh [arguments]            psql
+  redis-cli [arguments]        redis-cli
+  redis-read STREAM [COUNT]    print a Redis stream's entries
+  nats-stream-add NAME SUBJECT create a JetStream stream
+  nats-sub SUBJECT             print a subject's messages
+
+Build it
+  setup                        only install what the other verbs need
+  build                        wheel and source distribution into dist/
+  docs [PORT]                  serve docs/ on http://127.0.0.1:8400
+
+The environment lives in .venv and is renewed when pyproject.toml changes.
+DELTAFORGE_PYTHON names another Python (3.10 or later), DELTAFORGE_CACHE another download cache.
+TEXT
+}
+
+say() { printf '── %s\n' "$*" >&2; }
+
+die() {
+    printf 'dev.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+# quietly WHAT COMMAND...: run with one line of progress; show the log's end only on failure.
+quietly() {
+    local what=$1 began=$SECONDS status=0
+    shift
+    mkdir -p "$(dirname "$SETUP_LOG")"
+    printf '\n── %s: %s\n' "$what" "$*" >>"$SETUP_LOG"
+    if [ ! -t 2 ]; then say "$what"; fi
+    "$@" >>"$SETUP_LOG" 2>&1 &
+    local child=$!
+    trap 'kill "$child" 2>/dev/null; exit 130' INT TERM
+    while [ -t 2 ] && kill -0 "$child" 2>/dev/null; do
+        printf '\r── %s … %s s ' "$what" $((SECONDS - began)) >&2
+        sleep 0.5
+    done
+    wait "$child" || status=$?
+    trap - INT TERM
+    if [ -t 2 ]; then printf '\r── %s: %s s   \n' "$what" $((SECONDS - began)) >&2; fi
+    if [ "$status" -ne 0 ]; then tail -n 30 "$SETUP_LOG" >&2; fi
+    return "$status"
+}
+
+# ---- packages of the machine
+
+# apt_install REASON PACKAGE...: install, or say exactly what to install.
+apt_install() {
+    local reason=$1
+    shift
+    if ! command -v apt-get >/dev/null; then
+        die "$reason. Install what corresponds to Debian's packages: $*"
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        die "$reason. Run: sudo apt-get install --no-install-recommends $*"
+    fi
+    local status=0
+    forbid_starts
+    quietly "$reason; installing $*" apt_get "$@" || status=$?
+    allow_starts
+    [ "$status" -eq 0 ] || die "apt-get could not install $*; the whole log is $SETUP_LOG"
+}
+
+apt_get() {
+    apt-get -q update &&
+        DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "$@"
+}
+
+# Debian starts a server when it is installed; exit code 101 of this file forbids that. A file of
+# somebody else stays; ours goes again, also after an interrupted or killed installation.
+forbid_starts() {
+    [ ! -e "$POLICY" ] || return 0
+    trap allow_starts EXIT
+    printf '#!/bin/sh\n# made by DeltaForge dev.sh while it installs packages\nexit 101\n' >"$POLICY"
+    chmod 755 "$POLICY"
+}
+
+allow_starts() {
+    trap - EXIT
+    if grep -q 'made by DeltaForge dev.sh' "$POLICY" 2>/dev/null; then rm -f "$POLICY"; fi
+}
+
+java_is_there() {
+    local version
+    version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || return 1
+    [ "${version:-0}" -ge 17 ]
+}
+
+need_java() {
+    java_is_there || apt_install "Java 17 or later is missing" default-jre-headless
+    java_is_there || die "java is older than 17; set PATH or JAVA_HOME to Java 17 or later"
+}
+
+has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
+
+need_server() {
+    case $1 in
+    mysql) : ;; # fetched by tests/servers/mysql.py
+    mariadb) has mariadbd || apt_install "MariaDB is missing" mariadb-server ;;
+    postgres) has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
+        apt_install "PostgreSQL is missing" postgresql ;;
+    kafka)
+        need_java
+        has mvn || apt_install "Maven is missing (it fetches Kafka)" maven
+        ;;
+    redis) has redis-server || apt_install "Redis is missing" redis-server ;;
+    nats) has nats-server || apt_install "NATS is missing" nats-server ;;
+    *) die "unknown server '$1' (known: mysql mariadb postgres kafka redis nats)" ;;
+    esac
+}
+
+need_test_servers() {
+    local name
+    for name in mysql mariadb postgres kafka; do need_server "$name"; done
+    need_java
+}
+
+# ---- the environment
+
+find_python() {
+    local candidate
+    for candidate in ${DELTAFORGE_PYTHON:-python3.12 python3.11 python3.13 python3.10 python3}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+make_venv() {
+    local python
+    if ! python=$(find_python); then
+        apt_install "Python 3.10 or later is missing" python3 python3-venv
+        python=$(find_python) || die "this Debian has no Python 3.10; name one in DELTAFORGE_PYTHON"
+    fi
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        apt_install "$python has no venv module" python3-venv
+    fi
+    say "creating $VENV with $("$python" --version)"
+    rm -rf "$VENV"
+    "$python" -m venv "$VENV"
+}
+
+install_package() {
+    if quietly "fetching the installer uv" "$PY" -m pip install uv &&
+        quietly "installing the package and its tools" \
+            "$PY" -m uv pip install --python "$PY" -e '.[dev]'; then
+        return
+    fi
+    quietly "uv could not install; trying pip" "$PY" -m pip install -e '.[dev]' ||
+        die "the installation failed; the whole log is $SETUP_LOG"
+}
+
+setup() {
+    local want
+    want=$(sha256sum pyproject.toml airflow_provider_deltaforge/__init__.py | sha256sum | cut -c1-16)
+    if [ -x "$PY" ] && [ "$(cat "$VENV/.installed" 2>/dev/null)" = "$want" ]; then
+        return
+    fi
+    # A moved or half-made environment cannot run its own pip: make it anew.
+    "$PY" -m pip --version >/dev/null 2>&1 || make_venv
+    say "setting up $VENV: about 1.5 GB, a few minutes the first time; log in $SETUP_LOG"
+    rm -f "$VENV/.installed"
+    install_package
+    quietly "compiling the decoders" "$PY" -m airflow_provider_deltaforge.sources.mysql.warm ||
+        die "the decoders could not be compiled; the whole log is $SETUP_LOG"
+    printf '%s' "$want" >"$VENV/.installed"
+}
+
+# ---- verbs
+
+lint() {
+    "$PY" -m ruff check .
+    "$PY" -m ruff format --check .
+}
+
+check() {
+    say "ruff"
+    lint
+    say "mypy"
+    "$PY" -m mypy
+    say "import rules"
+    "$VENV/bin/lint-imports"
+}
+
+up() {
+    local names=("$@") name
+    [ $# -gt 0 ] || names=(mysql postgres kafka)
+    for name in "${names[@]}"; do need_server "$name"; done
+    "$PY" -m tests.servers up "${names[@]}"
+}
+
+main() {
+    local verb=${1:-help}
+    shift || true
+    case $verb in
+    help | -h | --help)
+        help
+        return
+        ;;
+    setup | demo | run | test | check | lint | fmt | cov | prove | bench | build | docs) setup ;;
+    up | down | ps | k-create | k-list | k-consume | k-produce | k-inspect) setup ;;
+    mysql-sh | pg-sh | redis-cli | redis-read | nats-stream-add | nats-sub) setup ;;
+    *) die "unknown verb '$verb'; ./dev.sh help lists them" ;;
+    esac
+    case $verb in
+    setup) say "ready" ;;
+    demo)
+        need_test_servers
+        exec "$PY" -m tests.demo "$@"
+        ;;
+    run) exec "$VENV/bin/deltaforge" run "$@" ;;
+    test)
+        check
+        need_test_servers
+        say "pytest"
+        # Most tests wait for servers: three at a time keep two cores busy. Each worker has its
+        # own servers, and a file's tests stay together.
+        [ $# -gt 0 ] || set -- -n 3 --dist loadfile
+        exec "$PY" -m pytest "$@"
+        ;;
+    check) check ;;
+    lint) lint ;;
+    fmt)
+        "$PY" -m ruff check --select I --fix .
+        "$PY" -m ruff format .
+        ;;
+    cov)
+        need_test_servers
+        exec "$PY" -m pytest --cov=airflow_provider_deltaforge --cov-report=term-missing "$@"
+        ;;
+    prove)
+        need_test_servers
+        exec "$PY" -m tests.prove "$@"
+        ;;
+    bench)
+        need_test_servers
+        exec "$PY" -m benchmarks "$@"
+        ;;
+    up) up "$@" ;;
+    down | ps) exec "$PY" -m tests.servers "$verb" "$@" ;;
+    build) exec "$PY" -m build "$@" ;;
+    docs) exec "$PY" -m http.server --bind 127.0.0.1 --directory docs "${1:-8400}" ;;
+    *) exec "$PY" -m tests.servers.shell "$verb" "$@" ;;
+    esac
+}
+
+# Sourced by its tests, which call the functions one by one.
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then main "$@"; fi

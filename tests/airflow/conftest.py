@@ -1,0 +1,14 @@
+"""Airflow configuration for a test process: its own home, decided before Airflow is imported."""
+
+import atexit
+import os
+import shutil
+import tempfile
+
+_HOME = tempfile.mkdtemp(prefix="deltaforge-airflow-")
+os.environ["AIRFLOW_HOME"] = _HOME
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+
+from tests.control.conftest import backend, dsn, store  # noqa: E402, F401 - fixtures

@@ -1,0 +1,377 @@
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.hooks import deltaforge
+from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
+from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
+from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.triggers import stream as stream_trigger
+from tests.control.bench import DOCUMENT, fake_driver, wait_until
+
+
+@pytest.fixture(autouse=True)
+def connection(monkeypatch, tmp_path, dsn):
+    extra = {"path": str(tmp_path / "state.db")}
+    value = json.dumps({"conn_type": "deltaforge", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    monkeypatch.setattr(
+        deltaforge.DeltaForgeHook,
+        "backend",
+        lambda _: LocalBackend(tmp_path / "jobs", compose=fake_driver),
+    )
+    monkeypatch.setattr(stream_trigger, "_KILL_GRACE_S", 0.2)
+
+
+@pytest.fixture
+def document(tmp_path):
+    file = tmp_path / "orders.yaml"
+    file.write_text(DOCUMENT)
+    return str(file)
+
+
+def context(try_number=1):
+    pushed = {}
+    instance = SimpleNamespace(
+        dag_id="d",
+        task_id="t",
+        run_id="r",
+        map_index=-1,
+        try_number=try_number,
+        xcom_push=lambda key, value: pushed.update({key: value}),
+    )
+    return {"ti": instance, "pushed": pushed}
+
+
+def stream(document, **more):
+    return DeltaForgeStreamOperator(task_id="stream", document=document, **more)
+
+
+def deferred(call):
+    with pytest.raises(TaskDeferred) as caught:
+        call()
+    return caught.value.trigger
+
+
+def fired(trigger, seconds=20):
+    async def first():
+        return (await anext(trigger.run())).payload
+
+    return asyncio.run(asyncio.wait_for(first(), seconds))
+
+
+def travelled(trigger):
+    """The trigger as the triggerer makes it: from what was serialised."""
+    from airflow.sdk.serde import deserialize, serialize
+
+    path, arguments = trigger.serialize()
+    assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
+    return type(trigger)(**deserialize(serialize(arguments)))
+
+
+def test_the_stream_starts_once_and_the_next_run_adopts_it(document, store, backend):
+    first = context()
+    deferred(lambda: stream(document).execute(first))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    second = context()
+    trigger = deferred(lambda: stream(document).execute(second))
+
+    assert first["pushed"]["driver"]["pid"] == second["pushed"]["driver"]["pid"]
+    assert trigger.watched.generation == 1
+
+
+def test_a_window_ends_with_success_and_without_stopping_the_stream(
+    document,
+    store,
+    backend,
+):
+    from datetime import timedelta
+
+    operator = stream(document, window=timedelta(seconds=1), poll_interval=timedelta(seconds=0.1))
+    trigger = deferred(lambda: operator.execute(context()))
+    event = fired(travelled(trigger))
+    summary = stream(document).execute_complete({}, event)
+
+    assert event["event"] == "window_over"
+    assert summary["status"] == "running"
+    assert status(store, "orders", backend).status == "running"
+
+
+def test_no_success_over_a_stream_that_died_after_the_event(document, store, backend):
+    trigger = deferred(lambda: stream(document).execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    event = {**trigger.watch, "event": "window_over"}
+    os.killpg(Control(store, "orders").read().handle["pid"], signal.SIGKILL)
+    wait_until(lambda: status(store, "orders", backend).status == "lost")
+
+    with pytest.raises(Exception, match="is lost"):
+        stream(document).execute_complete({}, event)
+
+
+def test_a_killed_driver_is_restarted_without_an_airflow_retry(document, store, backend):
+    trigger = deferred(lambda: stream(document).execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    former = Control(store, "orders").read().handle["pid"]
+    os.killpg(former, signal.SIGKILL)
+    event = fired(travelled(trigger))
+    assert event["event"] == "ended"
+    waiting = deferred(lambda: stream(document).execute_complete({}, event))
+    event = fired(travelled(waiting))
+    assert event["event"] == "resubmit"
+    deferred(lambda: stream(document).execute_complete({}, event))
+
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    record = Control(store, "orders").read()
+    assert record.handle["pid"] != former
+    assert (record.generation, len(record.restarts)) == (1, 1)
+
+
+def test_a_fatal_error_fails_at_once_with_the_reason(document, monkeypatch):
+    monkeypatch.setenv("FAKE_DRIVER", "fail:position_lost")
+    trigger = deferred(lambda: stream(document).execute(context()))
+    event = fired(travelled(trigger))
+
+    with pytest.raises(AirflowFailException, match=r"position_lost.*binlog\.000002 is gone"):
+        stream(document).execute_complete({}, event)
+
+
+def test_a_stream_stopped_by_a_person_is_skipped_not_green(document, store, backend):
+    trigger = deferred(lambda: stream(document).execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    pipelines.stop(store, "orders", backend)
+    event = fired(travelled(trigger))
+
+    with pytest.raises(AirflowSkipException, match="stopped by request"):
+        stream(document).execute_complete({}, event)
+
+
+def test_a_user_who_kills_the_task_stops_the_stream(document, store, backend):
+    trigger = deferred(lambda: stream(document).execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    asyncio.run(travelled(trigger).on_kill())
+
+    assert status(store, "orders", backend).status == "stopped"
+
+
+def test_on_kill_survives_the_cancellation_of_its_coroutine(document, store, backend):
+    trigger = travelled(deferred(lambda: stream(document).execute(context())))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+
+    async def cut_off():
+        task = asyncio.create_task(trigger.on_kill())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0)
+
+    asyncio.run(cut_off())
+    wait_until(lambda: status(store, "orders", backend).status == "stopped")
+
+
+def test_clearing_the_task_leaves_the_adopted_stream_alone(document, store, backend):
+    cleared = deferred(lambda: stream(document).execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    deferred(lambda: stream(document).execute(context(try_number=2)))
+    asyncio.run(travelled(cleared).on_kill())
+
+    assert status(store, "orders", backend).status == "running"
+
+
+def test_on_kill_leave_leaves(document, store, backend):
+    trigger = deferred(lambda: stream(document, on_kill="leave").execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    asyncio.run(travelled(trigger).on_kill())
+
+    assert status(store, "orders", backend).status == "running"
+
+
+def test_an_unknown_kill_policy_is_refused_when_the_dag_is_parsed(document):
+    with pytest.raises(ValueError, match="'stop' or 'leave'"):
+        stream(document, on_kill="maybe")
+
+
+def test_a_store_that_is_away_fires_nothing(document, monkeypatch):
+    trigger = travelled(deferred(lambda: stream(document).execute(context())))
+
+    def away(_):
+        from airflow_provider_deltaforge.errors import RetryableError
+
+        raise RetryableError("connection refused")
+
+    monkeypatch.setattr(deltaforge.DeltaForgeHook, "store", away)
+    event, words = trigger.look()
+
+    assert event is None
+    assert "away" in words
+
+
+def test_a_snapshot_driver_that_ends_without_finishing_fails_the_task(document, monkeypatch):
+    monkeypatch.setenv("FAKE_DRIVER", "fail:position_lost")
+    operator = DeltaForgeSnapshotOperator(task_id="snapshot", document=document)
+    trigger = deferred(lambda: operator.execute(context()))
+    event = fired(travelled(trigger))
+
+    with pytest.raises(AirflowFailException, match="snapshot not finished"):
+        operator.execute_complete({}, event)
+
+
+@pytest.mark.parametrize("tables", [(), ("script.rows",)])
+def test_a_snapshot_that_exits_with_0_but_is_not_finished_is_not_green(
+    document, monkeypatch, tables
+):
+    monkeypatch.setenv("FAKE_DRIVER", "exit:0")
+    operator = DeltaForgeSnapshotOperator(task_id="snapshot", document=document, tables=tables)
+    trigger = deferred(lambda: operator.execute(context()))
+    event = fired(travelled(trigger))
+
+    with pytest.raises(AirflowFailException, match="snapshot not finished"):
+        operator.execute_complete({}, event)
+
+
+def test_a_finished_snapshot_is_not_repeated(document, store, monkeypatch):
+    from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
+
+    published = {}
+    monkeypatch.setattr(
+        "airflow_provider_deltaforge.operators.snapshot.publish", published.__setitem__
+    )
+    pipelines.apply(store, DOCUMENT)
+    snapshots = Snapshots(store, "orders")
+    run = Run(
+        id="r1", generation=1, started_at_ms=1, start_position={"pos": 4}, chunk_count=0, tables={}
+    )
+    store.transact([*snapshots.begin(run, []), *snapshots.finish(run)])
+    operator = DeltaForgeSnapshotOperator(task_id="snapshot", document=document)
+
+    assert operator.execute(context())["finished"] is True
+    assert published["orders"]["finished"] is True
+
+
+def preflight(document, **more):
+    return DeltaForgePreflightOperator(task_id="preflight", document=document, **more)
+
+
+@pytest.fixture
+def verdict(monkeypatch):
+    from airflow_provider_deltaforge.sources.contract import Finding
+    from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+
+    def say(word):
+        findings = [Finding("retention", word, "the log is kept for 1 h", {"hours": 1})]
+        monkeypatch.setattr(ScriptedSource, "preflight", lambda _: findings)
+
+    return say
+
+
+def test_preflight_returns_its_findings(document, verdict):
+    verdict("high_risk")
+
+    assert preflight(document).execute(context()) == [
+        {
+            "check": "retention",
+            "verdict": "high_risk",
+            "message": "the log is kept for 1 h",
+            "data": {"hours": 1},
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "fail_on"), [("fail", "fail"), ("fail", "warn"), ("high_risk", "high_risk")]
+)
+def test_preflight_fails_from_its_threshold_on(document, verdict, word, fail_on):
+    verdict(word)
+
+    with pytest.raises(AirflowFailException, match="retention: the log is kept"):
+        preflight(document, fail_on=fail_on).execute(context())
+
+
+def test_preflight_refuses_a_wrong_document_without_a_retry(document, tmp_path):
+    (tmp_path / "orders.yaml").write_text(DOCUMENT.replace("rows:", "rwos:"))
+
+    with pytest.raises(AirflowFailException, match=r"spec\.source\.config\.rwos"):
+        preflight(document).execute(context())
+
+
+def test_a_connection_reaches_the_driver_by_environment_only(document, monkeypatch):
+    monkeypatch.delenv("OUTPUT")
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", "file:///secret-place")
+    operator = stream(document, connections={"OUTPUT": "place"})
+    job = operator.pipeline_task().job("orders", 1, "stream_job.py")
+
+    assert "secret-place" in job.environment["OUTPUT"]
+    assert "secret-place" not in repr(job)
+    assert "secret-place" not in " ".join(fake_driver(job))
+    trigger = deferred(lambda: operator.execute(context()))
+    assert "secret-place" not in json.dumps(trigger.serialize()[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"extra": {"path": "/a/state.db"}}, "sqlite:////a/state.db", id="file"),
+        pytest.param(
+            {"host": "db", "port": 5433, "login": "df", "password": "p@s/s", "schema": "cdc"},
+            "postgresql://df:p%40s%2Fs@db:5433/cdc",
+            id="postgres",
+        ),
+        pytest.param(
+            {"host": "db", "extra": {"sslmode": "require"}},
+            "postgresql://db/deltaforge?sslmode=require",
+            id="defaults",
+        ),
+    ],
+)
+def test_a_connection_names_the_store(fields, expected):
+    assert deltaforge.dsn_of(connection_of(fields)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        pytest.param({}, "names no state store", id="empty"),
+        pytest.param({"extra": {"path": "state.db"}}, "absolute", id="relative"),
+        pytest.param({"host": "db", "extra": {"path": "/a"}}, "keep one", id="both"),
+    ],
+)
+def test_an_unclear_connection_is_refused(fields, match):
+    with pytest.raises(SpecError, match=match):
+        deltaforge.dsn_of(connection_of(fields))
+
+
+def connection_of(fields):
+    from airflow.sdk import Connection
+
+    extra = json.dumps(fields.get("extra", {}))
+    return Connection(conn_id="c", conn_type="deltaforge", **{**fields, "extra": extra})
+
+
+def test_the_hook_reads_what_operators_wrote(document, store, backend):
+    deferred(lambda: stream(document).execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    hook = deltaforge.DeltaForgeHook()
+
+    assert hook.get_pipelines() == ["orders"]
+    assert hook.get_control("orders").generation == 1
+    assert hook.get_status("orders").status == "running"
+    assert hook.get_checkpoints("orders") == {}
+    assert hook.get_snapshot_progress("orders") is None
+    assert hook.test_connection() == (True, "state store opened; 1 pipelines")
+
+
+def test_a_document_that_names_another_store_than_the_connection_is_refused(document):
+    path = Path(document)
+    path.write_text(path.read_text() + "  storage: {backend: sqlite, path: /data/other.db}\n")
+    with pytest.raises(AirflowFailException, match=r"spec\.storage.*other\.db"):
+        stream(document).execute(context())

@@ -1,0 +1,63 @@
+import importlib
+import json
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_deltaforge.provider_info import get_provider_info
+
+INFO = get_provider_info()
+PACKAGE = Path(importlib.import_module("airflow_provider_deltaforge").__file__).parent
+
+
+def test_the_entry_point_leads_to_the_info():
+    points = entry_points(group="apache_airflow_provider")
+    ours = [point for point in points if point.value.startswith("airflow_provider_deltaforge")]
+
+    assert len(ours) == 1
+    assert ours[0].load()() == INFO
+
+
+def test_the_info_obeys_airflows_schema():
+    import jsonschema
+
+    schema = json.loads((files("airflow") / "provider_info.schema.json").read_text())
+    jsonschema.validate(INFO, schema)
+
+
+@pytest.mark.parametrize("room", ["hooks", "operators", "triggers"])
+def test_every_public_module_of_a_room_is_named_and_imports(room):
+    named = {name for entry in INFO[room] for name in entry["python-modules"]}
+    shared = {"hooks.jobs", "operators.pipeline"}
+    present = {
+        f"airflow_provider_deltaforge.{room}.{path.stem}"
+        for path in (PACKAGE / room).glob("*.py")
+        if path.stem != "__init__" and f"{room}.{path.stem}" not in shared
+    }
+
+    assert named == present
+    for name in named:
+        importlib.import_module(name)
+
+
+def test_the_hook_is_the_one_its_connection_type_names():
+    entry = INFO["connection-types"][0]
+    module, _, name = entry["hook-class-name"].rpartition(".")
+    hook = getattr(importlib.import_module(module), name)
+
+    assert hook.conn_type == entry["connection-type"]
+    assert hook.hook_name == entry["hook-name"]
+    assert hook.conn_name_attr
+    assert hook.default_conn_name
+
+
+def test_airflow_loads_the_connection_form():
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    hook = manager.hooks["deltaforge"]
+
+    assert hook is not None
+    assert hook.hook_name == "DeltaForge state store"

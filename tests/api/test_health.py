@@ -1,0 +1,98 @@
+from dataclasses import replace
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from airflow_provider_deltaforge.api.health import serving
+from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+
+RUNNING = PipelineStatus(
+    "orders",
+    "running",
+    "running",
+    3,
+    heartbeat_age_s=0.5,
+    lag_ms=40,
+    events=7,
+    bytes=700,
+    restarts=2,
+    sinks={"kafka": {"events": 7, "bytes": 650, "retries": 1, "error_class": None}},
+    tables={"shop.orders": {"events": {"c": 5, "u": 2}}},
+)
+
+
+@pytest.fixture
+def pipelines():
+    return [RUNNING]
+
+
+@pytest.fixture
+def url(pipelines):
+    with serving(lambda: pipelines, "127.0.0.1:0") as url:
+        yield url
+
+
+def test_a_running_pipeline_is_healthy(url):
+    assert httpx.get(f"{url}/healthz").text == "ok"
+    assert httpx.get(f"{url}/health").json() == {"status": "healthy", "pipelines": 1}
+
+
+@pytest.mark.parametrize("word", ["failed", "lost"])
+def test_a_dead_pipeline_is_unhealthy(url, pipelines, word):
+    pipelines[:] = [replace(RUNNING, status=word)]
+
+    answer = httpx.get(f"{url}/healthz")
+    assert (answer.status_code, answer.text) == (503, "orders")
+    answer = httpx.get(f"{url}/health")
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "unhealthy", "failed_pipelines": ["orders"]}
+
+
+@pytest.mark.parametrize("path", ["ready", "readyz"])
+def test_ready_gives_the_details(url, path):
+    answer = httpx.get(f"{url}/{path}")
+
+    assert answer.status_code == 200
+    assert answer.json()["pipelines"][0]["sinks"]["kafka"]["retries"] == 1
+
+
+def test_metrics_are_what_the_driver_reported(url):
+    text = httpx.get(f"{url}/metrics").text
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+    assert samples["deltaforge_pipeline_status", "orders"] == 1
+    assert samples["deltaforge_source_lag_seconds", "orders"] == 0.04
+    assert samples["deltaforge_bytes_total", "orders"] == 700
+    assert samples["deltaforge_sink_events_total", "kafka", "orders"] == 7
+    assert samples["deltaforge_source_events_total", "orders", "shop.orders", "u"] == 2
+    assert samples["deltaforge_pipeline_restarts", "orders"] == 2
+
+
+def test_a_store_that_is_away_is_not_healthy():
+    def look():
+        raise RetryableError("connection refused")
+
+    with serving(look, "127.0.0.1:0") as url:
+        assert httpx.get(f"{url}/healthz").status_code == 503
+        assert httpx.get(f"{url}/readyz").json()["status"] == "unknown"
+
+
+def test_a_taken_port_is_refused_with_what_to_do(url):
+    port = url.rpartition(":")[2]
+
+    with (
+        pytest.raises(SpecError, match="another --api-addr"),
+        serving(list, f"127.0.0.1:{port}"),
+    ):
+        pass
+
+
+def test_a_malformed_address_is_refused():
+    with pytest.raises(SpecError, match="host:port"), serving(list, "8080"):
+        pass

@@ -1,0 +1,57 @@
+import pytest
+from rich.console import Console
+
+from airflow_provider_deltaforge.cli.views import pipeline_details, pipelines_table
+from airflow_provider_deltaforge.control.status import PipelineStatus
+
+ORDERS = PipelineStatus(
+    "orders-of-the-whole-shop",
+    "snapshotting",
+    "running",
+    12,
+    reason="sink shop-kafka: Connect to 127.0.0.1:9092 failed: Connection refused " * 2,
+    heartbeat_age_s=0.312,
+    lag_ms=12345,
+    events=123456789,
+    position={"file": "binlog.000012", "pos": 4},
+    sinks={"shop-kafka": {"status": "blocked", "events": 7, "bytes": 12345678901, "retries": 3}},
+    tables={"shop.customers": {"events": {"c": 12345, "r": 100}}},
+    handle={"name": "df-orders-g12", "directory": "/var/lib/deltaforge/jobs/df-orders-g12"},
+)
+
+
+def lines(view):
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get().splitlines()
+
+
+def test_a_pipeline_is_one_line_of_80_columns_and_its_reason_below():
+    shown = lines(pipelines_table([ORDERS]))
+
+    assert max(map(len, shown)) <= 80
+    assert shown[0].split() == ["pipeline", "status", "wanted", "gen", "events", "lag", "heartbeat"]
+    assert shown[1].split()[1:] == [
+        "snapshotting",
+        "running",
+        "12",
+        "123,456,789",
+        "12.3",
+        "s",
+        "312",
+        "ms",
+        "ago",
+    ]
+    assert "Connection refused" in " ".join(shown)
+    assert not any("…" in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    "words", ["shop-kafka", "12.3 GB", "shop.customers", "c 12,345", "df-orders-g12/driver.log"]
+)
+def test_the_details_show_everything_without_cutting(words):
+    shown = lines(pipeline_details(ORDERS))
+
+    assert any(words in line for line in shown), "\n".join(shown)
+    assert not any("…" in line for line in shown)

@@ -1,0 +1,67 @@
+"""One of each server for a whole test session, started when the first test asks for it."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import kafka, mariadb, mysql, postgres
+from tests.servers.process import Server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a reviewed change rewrite the files that hold wire shapes."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, bytes], None]:
+    """Compare bytes with a file; with --update-golden, write them there."""
+
+    def check(path: Path, found: bytes) -> None:
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(found)
+        assert path.read_bytes() == found
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """MySQL 9 with GTIDs and full row metadata."""
+    server = mysql.start(tmp_path_factory.mktemp("mysql"))
+    yield server
+    _end(server)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """MariaDB with a row-format log and full row metadata."""
+    server = mariadb.start(tmp_path_factory.mktemp("mariadb"))
+    yield server
+    _end(server)
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One Kafka broker; topics are created when first named."""
+    server = kafka.start(tmp_path_factory.mktemp("kafka"))
+    yield server
+    _end(server)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """PostgreSQL with logical WAL."""
+    server = postgres.start(tmp_path_factory.mktemp("postgres"))
+    yield server
+    _end(server)
+
+
+def _end(server: Server) -> None:
+    """Stop a server and give its disk space back, keeping only its own log."""
+    server.stop()
+    for home in {str(server.directory), server.attributes.get("home", str(server.directory))}:
+        shutil.rmtree(Path(home) / "data", ignore_errors=True)

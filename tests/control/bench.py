@@ -1,0 +1,42 @@
+"""What the tests of control, faces and roof share: a store, a document, and the fake driver."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airflow_provider_deltaforge.control.launch import Job
+
+DRIVER = Path(__file__).with_name("driver.py")
+
+DOCUMENT = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: orders, tenant: acme}
+spec:
+  source:
+    type: scripted
+    config: {id: shop-db, transactions: 10, rows: 3}
+  sinks:
+    - type: file
+      config: {id: files, path: "${OUTPUT}/${source.table}.jsonl"}
+"""
+
+
+def fake_driver(job: Job) -> list[str]:
+    """Compose the command line of the fake driver in place of spark-submit's."""
+    words = ["--pipeline", job.pipeline, "--generation", str(job.generation)]
+    return [sys.executable, str(DRIVER), *words, *job.arguments]
+
+
+def job_of(store: str, behaviour: str = "run", script: str = "stream_job.py") -> Job:
+    """Return a job for the fake driver."""
+    return Job("orders", 0, script, store, environment={"FAKE_DRIVER": behaviour})
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+    """Return when the condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)

@@ -1,0 +1,128 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_provider_deltaforge.control.launch import Job, JobState
+from airflow_provider_deltaforge.errors import RetryableError
+from tests.control.bench import wait_until
+
+
+def job(behaviour: str = "run", generation: int = 1) -> Job:
+    return Job(
+        "orders",
+        generation,
+        "stream_job.py",
+        "sqlite:///unused",
+        environment={"FAKE_DRIVER": behaviour},
+    )
+
+
+def test_a_second_submit_adopts_the_running_driver(backend):
+    first = backend.submit(job())
+    second = backend.submit(job())
+
+    assert first == second
+    assert backend.status(first).state is JobState.RUNNING
+
+
+def test_submits_at_the_same_moment_start_one_driver(backend):
+    with ThreadPoolExecutor(8) as pool:
+        handles = list(pool.map(lambda _: backend.submit(job()), range(8)))
+
+    assert len({handle["pid"] for handle in handles}) == 1
+
+
+def test_status_checks_do_not_make_a_dead_driver_look_alive(backend):
+    handle = backend.submit(job("exit:3"))
+    wait_until(lambda: backend.status(handle).state is JobState.ENDED)
+
+    with ThreadPoolExecutor(4) as pool:
+        states = list(pool.map(lambda _: backend.status(handle), range(200)))
+
+    assert {status.state for status in states} == {JobState.ENDED}
+    assert backend.submit(job("run"))["pid"] != handle["pid"]
+
+
+def test_the_exit_code_is_kept(backend):
+    handle = backend.submit(job("exit:4"))
+    wait_until(lambda: backend.status(handle).state is JobState.ENDED)
+
+    assert backend.status(handle).exit_code == 4
+
+
+def test_stop_ends_a_driver_by_sigterm(backend):
+    handle = backend.submit(job())
+    wait_until(lambda: "started" in backend.logs_tail(handle))
+    backend.stop(handle, grace_s=0)
+
+    assert backend.status(handle).state is JobState.ENDED
+    assert backend.status(handle).exit_code == 0
+
+
+def test_stop_kills_a_deaf_driver_and_everything_of_its_session(backend):
+    handle = backend.submit(job("deaf"))
+    wait_until(lambda: len(psutil.Process(handle["pid"]).children()) == 1)
+    child = psutil.Process(handle["pid"]).children()[0]
+    time.sleep(0.5)
+    backend.stop(handle, grace_s=0)
+
+    assert backend.status(handle).state is JobState.ENDED
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_driver_whose_session_leader_was_killed_still_counts_as_running(backend):
+    handle = backend.submit(job())
+    wait_until(lambda: "started" in backend.logs_tail(handle))
+    os.kill(handle["pid"], signal.SIGKILL)
+    time.sleep(0.3)
+
+    assert backend.status(handle).state is JobState.RUNNING
+    assert backend.submit(job())["pid"] == handle["pid"]
+    backend.stop(handle, grace_s=0)
+    assert backend.status(handle).state is JobState.ENDED
+
+
+def test_a_driver_outlives_the_process_that_submitted_it(backend, tmp_path):
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from tests.control.bench import fake_driver
+from tests.control.test_launch_local import job
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+import json, os
+backend = LocalBackend(Path({str(tmp_path / "jobs")!r}), compose=fake_driver)
+print(json.dumps(backend.submit(job())), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert outcome.returncode == -signal.SIGKILL
+    handle = backend.submit(job())
+    assert f'"pid": {handle["pid"]}' in outcome.stdout
+    assert backend.status(handle).state is JobState.RUNNING
+
+
+def test_a_handle_lost_with_its_submitter_is_rebuilt(backend, tmp_path):
+    handle = backend.submit(job())
+    wait_until((tmp_path / "jobs" / "df-orders-g1" / "pid").exists)
+    (tmp_path / "jobs" / "df-orders-g1" / "handle.json").unlink()
+
+    assert backend.submit(job()) == handle
+
+
+def test_a_handle_of_another_host_is_unknown_and_not_stopped(backend):
+    handle = {**backend.submit(job()), "host": "elsewhere"}
+
+    assert backend.status(handle).state is JobState.UNKNOWN
+    with pytest.raises(RetryableError, match="elsewhere"):
+        backend.stop(handle, 0)

@@ -1,0 +1,246 @@
+"""A MySQL-to-Kafka pipeline in a process of its own, as a test drives and judges it."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from fastapi.testclient import TestClient
+
+from airflow_provider_deltaforge.api.health import create_app
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.spark_submit import command, environment
+from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from tests.e2e import shop
+from tests.oracle.mysql_history import history, name_of, new_file, table_rows
+from tests.oracle.readers import seen_in
+from tests.oracle.verdict import Seen, judge
+from tests.servers.process import Server
+from tests.sinks.kafka_reader import read_topic
+
+PATIENCE_S = 150.0
+
+STARTED: list[subprocess.Popen[bytes]] = []
+"""Drivers that the test under way has started."""
+
+DOCUMENT = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {{name: {name}, tenant: acme}}
+spec:
+  source:
+    type: mysql
+    config:
+      id: {name}
+      dsn: ${{MYSQL_DSN}}
+      tables: ["{database}.*"]
+      snapshot: {{mode: {snapshot}, chunk_size: 100, intra_table_parallel: {parallel}}}
+  batch: {batch}
+  sinks:
+    - type: kafka
+      config:
+        id: kafka
+        brokers: ${{KAFKA_BROKERS}}
+        topic: "{topic}"
+        send_timeout_secs: {send_timeout_s}
+        client_conf: {client_conf}
+"""
+
+LOCAL = (
+    "import sys, logging; logging.basicConfig(level=logging.INFO); "
+    "from airflow_provider_deltaforge.engine.local import run_local; "
+    "from airflow_provider_deltaforge.storage.location import StoreLocation; "
+    "sys.exit(run_local(sys.argv[1], StoreLocation.from_environment(), int(sys.argv[2])))"
+)
+
+
+@dataclass
+class PipelineRun:
+    """One pipeline, its store, and the processes that drive it."""
+
+    directory: Path
+    name: str
+    server: Server
+    brokers: str
+    database: str
+    tables: list[str]
+    snapshot: str = "initial"
+    parallel: bool = True
+    topic: str = ""
+    """Template of the topic; by default one topic per table."""
+    send_timeout_s: int = 5
+    batch: dict[str, Any] = field(default_factory=dict)
+    client_conf: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    master: str | None = None
+
+    def __post_init__(self) -> None:
+        self.store_dsn = f"sqlite:///{self.directory}/state.db"
+        self.log = self.directory / "driver.log"
+        self.held = self.directory / "held"
+        self.store = StoreLocation.from_dsn(self.store_dsn).open()
+        self.control = Control(self.store, self.name)
+        self.driver: subprocess.Popen[bytes] | None = None
+        self.variables = {
+            "MYSQL_DSN": f"mysql://df:df-secret@{self.server.host}:{self.server.port}/",
+            "KAFKA_BROKERS": self.brokers,
+            **self.variables,
+        }
+        # The oracle reads the log file by file: this one holds little of earlier tests.
+        new_file(self.server)
+        self.apply()
+
+    def apply(self, **changes: Any) -> None:
+        """Apply the document, with some of the settings above changed."""
+        for name, value in changes.items():
+            setattr(self, name, value)
+        document = DOCUMENT.format(
+            name=self.name,
+            database=self.database,
+            snapshot=self.snapshot,
+            parallel=json.dumps(self.parallel),
+            topic=self.topic or f"{self.name}.${{source.table}}",
+            send_timeout_s=self.send_timeout_s,
+            batch=json.dumps(self.batch),
+            client_conf=json.dumps(self.client_conf),
+        )
+        pipelines.apply(self.store, document)
+
+    def status(self) -> PipelineStatus:
+        """Return what people see."""
+        return status(self.store, self.name)
+
+    def healthy(self) -> bool:
+        """Ask ``/healthz``."""
+        with TestClient(create_app(lambda: [self.status()])) as client:
+            return client.get("/healthz").status_code == 200
+
+    def progress(self) -> Progress:
+        progress = self.control.progress()
+        assert progress is not None
+        return progress
+
+    def start(
+        self, hold: tuple[Border, int] | None = None, *, again: bool = False
+    ) -> subprocess.Popen[bytes]:
+        """Start the driver of a new generation, or another one of the same."""
+        more = 0 if again else 1
+        record = self.control.update(
+            lambda old: old.model_copy(
+                update={"desired": "running", "generation": old.generation + more}
+            )
+        )
+        job = Job(self.name, record.generation, "stream_job.py", self.store_dsn, self.master or "")
+        line = [sys.executable, "-c", LOCAL, self.name, str(record.generation)]
+        told = {**environment(job), **self.variables}
+        if hold is not None:
+            self.held.unlink(missing_ok=True)
+            told[HOLD_VARIABLE] = f"{hold[0].value}:{hold[1]}:{self.held}"
+        with self.log.open("ab") as log:
+            self.driver = subprocess.Popen(
+                command(job) if self.master else line,
+                env=told,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        STARTED.append(self.driver)
+        return self.driver
+
+    def stop(self, driver: subprocess.Popen[bytes]) -> int:
+        pipelines.ask_to_stop(self.store, self.name)
+        return driver.wait(PATIENCE_S)
+
+    def wait_held(self) -> int:
+        self.wait(lambda: self.held.exists() and self.held.read_text() != "")
+        return int(self.held.read_text())
+
+    def let_go(self) -> None:
+        self.held.write_text("go")
+
+    def wait_caught_up(self) -> None:
+        """Wait until the checkpoint has reached the present head of the source's log."""
+        from airflow_provider_deltaforge.spec.load import load
+
+        document = self.control.document() or ""
+        source = load(document, self.variables).spec.source
+        head = source.head()
+        checkpoints = Checkpoints(self.store, self.name, source.id)
+
+        def caught_up() -> bool:
+            at = checkpoints.load().get("kafka")
+            return at is not None and source.compare(at, head) >= 0
+
+        self.wait(caught_up)
+
+    def wait_status(self, status: str) -> Progress:
+        """Wait for a status, and return the progress that says so."""
+        generation = (self.control.read() or ControlRecord()).generation
+
+        def said() -> bool:
+            told = self.control.progress()
+            return told is not None and (told.generation, told.status) == (generation, status)
+
+        self.wait(said)
+        return self.progress()
+
+    def wait_events(self, more: int) -> None:
+        """Wait until so many more events were counted."""
+        wanted = self.progress().events + more
+        self.wait(lambda: self.progress().events >= wanted)
+
+    def wait(self, ready: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
+        while not ready():
+            ended = self.driver is not None and self.driver.poll() is not None
+            if (ended and not ready()) or time.monotonic() > deadline:
+                log = self.log.read_text()[-4000:] if self.log.exists() else ""
+                code = self.driver.poll() if self.driver is not None else None
+                what = f"driver ended with {code}" if ended else f"not within {patience_s} s"
+                raise AssertionError(f"{what}: {self.control.progress()}\n{log}")
+            time.sleep(0.05)
+
+    def judge(self, at_least: int = 100, *, tables: bool = True) -> list[str]:
+        """Ask the oracle about everything since the snapshot began.
+
+        Args:
+            at_least: changes without which the test would show nothing.
+            tables: compare with the tables as they are now, too.
+        """
+        run = Snapshots(self.store, self.name).current()
+        assert run is not None
+        truth = history(self.server, self.database, run.start_position)
+        assert len(truth) >= at_least, "the writers did nothing"
+        seen = self.seen()
+        rows = table_rows(self.server, self.database, self.tables) if tables else None
+        return judge(truth, seen, rows)
+
+    def seen(self) -> list[Seen]:
+        """Return what a consumer of the topics that the document names now sees."""
+        prefix = self.topic.partition("$")[0] or f"{self.name}."
+        known = AdminClient({"bootstrap.servers": self.brokers})
+        return [
+            event
+            for topic in sorted(known.list_topics(timeout=10).topics)
+            if topic.startswith(prefix)
+            for event in seen_in((read.value for read in read_topic(self.brokers, topic)), name_of)
+        ]
+
+
+def run_in(
+    directory: Path, server: Server, kafka: Server, name: str, **settings: Any
+) -> PipelineRun:
+    """Return a pipeline over a new shop of the same name, applied and not started."""
+    shop.create(server, name, orders=600)
+    return PipelineRun(directory, name, server, kafka.dsn(), name, shop.TABLES, **settings)

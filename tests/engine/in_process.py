@@ -1,0 +1,88 @@
+"""A pipeline in this process: its store in memory, one lane or driver at a time."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.engine.job import Bench, Job
+from airflow_provider_deltaforge.sinks.memory import MemoryLog, memory_log
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+NAME = "inside"
+DRIVER = "driver"
+
+DOCUMENT = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {{name: {name}, tenant: tests}}
+spec:
+  source:
+    type: scripted
+    config:
+      {{id: {name}-source, transactions: {transactions}, rows: 3, keys: 30, {source}
+       snapshot: {{mode: {snapshot}, chunk_size: 10}}}}
+  batch: {{{batch}max_events: 30, max_ms: 10}}
+  sinks:
+{sinks}
+"""
+
+_unique = itertools.count()
+
+
+@dataclass
+class InProcess:
+    """One applied pipeline, wanted to run."""
+
+    transactions: int = 20
+    snapshot: str = "never"
+    source: str = ""
+    batch: str = ""
+    sinks: tuple[str, ...] = ("out",)
+    name: str = field(default_factory=lambda: f"{NAME}-{next(_unique)}")
+
+    def __post_init__(self) -> None:
+        self.location = StoreLocation.from_dsn(f"memory://{self.name}")
+        self.store = self.location.open()
+        self.control = Control(self.store, self.name)
+        lines = [
+            f"    - {{type: memory, config: {{id: {sink}, log: {self.name}-{sink}}}}}"
+            for sink in self.sinks
+        ]
+        self.document = DOCUMENT.format(
+            name=self.name,
+            transactions=self.transactions,
+            source=self.source,
+            batch=self.batch,
+            snapshot=self.snapshot,
+            sinks="\n".join(lines),
+        )
+        pipelines.apply(self.store, self.document)
+        self.want("running")
+
+    def want(self, desired: str, generation: int = 1) -> None:
+        self.control.update(
+            lambda old: old.model_copy(update={"desired": desired, "generation": generation})
+        )
+
+    def begin_at(self, **tx: int) -> None:
+        """Set the checkpoints of sinks, as if everything before were delivered."""
+        checkpoints = self.checkpoints()
+        self.store.transact([checkpoints.put(sink, {"tx": at}) for sink, at in tx.items()])
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.store, self.name, f"{self.name}-source")
+
+    def bench(self) -> Bench:
+        """Open a lane's bench under a driver of generation 1."""
+        self.control.take_epoch(DRIVER)
+        return Bench.open(Job(self.document, self.location, DRIVER, 1), renew=True)
+
+    def log(self, sink: str = "out") -> MemoryLog:
+        return memory_log(f"{self.name}-{sink}")
+
+    def status(self) -> tuple[str, Any]:
+        progress = self.control.progress()
+        return (progress.status, progress.error_class) if progress else ("", None)

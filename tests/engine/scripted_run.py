@@ -1,0 +1,165 @@
+"""A scripted pipeline in processes that a test can kill, and the oracle's view of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.spark_submit import command, environment
+from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from tests.oracle.readers import seen_in_file
+from tests.oracle.verdict import Change, judge
+
+NAME = "scripted"
+PATIENCE_S = 90.0
+
+DOCUMENT = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {{name: {name}, tenant: tests}}
+spec:
+  source:
+    type: scripted
+    config:
+      id: {name}-source
+      transactions: {transactions}
+      rows: 3
+      keys: 60
+      rate: {rate}
+      started_ms: {started_ms}
+      chunk_transactions: 5
+      snapshot: {{mode: {snapshot}, chunk_size: 20, intra_table_parallel: true}}
+  batch: {{max_events: 30, max_ms: 20}}
+  trigger: {{window: {window}}}
+  sinks:
+    - type: file
+      config: {{id: out, path: "{directory}/out.jsonl"}}
+"""
+
+RUN_LOCAL = (
+    "import sys; from airflow_provider_deltaforge.engine.local import run_local; "
+    "from airflow_provider_deltaforge.storage.location import StoreLocation; "
+    f"sys.exit(run_local({NAME!r}, StoreLocation.from_environment(), 1))"
+)
+
+
+@dataclass
+class ScriptedRun:
+    """One pipeline with its own store and output."""
+
+    directory: Path
+    master: str | None = None
+    """None: a plain process; else Spark."""
+    snapshot: str = "never"
+    transactions: int = 800
+    rate: int = 400
+    window_s: int = 600
+    dsn: str | None = None
+    extra_environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.dsn = self.dsn or f"sqlite:///{self.directory}/state.db"
+        # The log has begun a little before, so that a snapshot finds rows.
+        self.document = DOCUMENT.format(
+            name=NAME,
+            transactions=self.transactions,
+            rate=self.rate,
+            started_ms=int(time.time() * 1000) - 300,
+            snapshot=self.snapshot,
+            window=self.window_s,
+            directory=self.directory,
+        )
+        self.store = StoreLocation.from_dsn(self.dsn).open()
+        pipelines.apply(self.store, self.document)
+        self.control = Control(self.store, NAME)
+        self.want("running")
+        self.output = self.directory / "out.jsonl"
+        self.log = self.directory / "driver.log"
+
+    def begin_at(self, tx: int) -> None:
+        """Let the stream begin after a transaction, as if everything before were delivered."""
+        checkpoints = Checkpoints(self.store, NAME, f"{NAME}-source")
+        self.store.transact([checkpoints.put("out", {"tx": tx})])
+
+    def want(self, desired: str) -> None:
+        self.control.update(
+            lambda old: old.model_copy(update={"desired": desired, "generation": 1})
+        )
+
+    def start(self, hold: tuple[Border, int] | None = None) -> subprocess.Popen[bytes]:
+        """Start the driver, in a session of its own, held at a border if asked."""
+        job = Job(NAME, 1, "stream_job.py", self.dsn, self.master or "")
+        line = command(job) if self.master else [sys.executable, "-c", RUN_LOCAL]
+        told = {**environment(job), **self.extra_environment}
+        if hold is not None:
+            told[HOLD_VARIABLE] = f"{hold[0].value}:{hold[1]}:{self.held}"
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                line, env=told, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def held(self) -> Path:
+        return self.directory / "held"
+
+    def wait_held(self, driver: subprocess.Popen[bytes]) -> int:
+        """Wait until some process stands at the border; return its id."""
+        self._wait(lambda: self.held.exists() and self.held.read_text() != "", driver)
+        return int(self.held.read_text())
+
+    def let_go(self) -> None:
+        self.held.write_text("go")
+
+    def first_position(self) -> dict[str, Any] | None:
+        """Return where the stream began, or will begin."""
+        run = Snapshots(self.store, NAME).current()
+        if run is not None:
+            return run.start_position
+        return Checkpoints(self.store, NAME, f"{NAME}-source").load().get("out")
+
+    def wait_delivered(self, driver: subprocess.Popen[bytes]) -> None:
+        """Wait until the last transaction is checkpointed."""
+        checkpoints = Checkpoints(self.store, NAME, f"{NAME}-source")
+        self._wait(lambda: (checkpoints.load().get("out") or {}).get("tx") == self.transactions)
+
+    def stop(self, driver: subprocess.Popen[bytes]) -> int:
+        pipelines.ask_to_stop(self.store, NAME)
+        return driver.wait(PATIENCE_S)
+
+    def judge(self, start: dict[str, Any]) -> list[str]:
+        """Ask the oracle: every transaction after ``start`` had to arrive."""
+        config = ScriptedSource(
+            id=f"{NAME}-source", transactions=self.transactions, rows=3, keys=60
+        )
+        history = [
+            Change((tx, row), ("script.rows", key), {"id": key, "tx": tx, "row": row})
+            for tx, row, key in config.events(int(start["tx"]) + 1, self.transactions)
+        ]
+        seen = seen_in_file(
+            self.output, lambda event: (event["after"]["tx"], event["after"]["row"])
+        )
+        return judge(history, seen)
+
+    def _wait(self, ready: Any, driver: subprocess.Popen[bytes] | None = None) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not ready():
+            ended = driver is not None and driver.poll() is not None
+            if ended or time.monotonic() > deadline:
+                raise AssertionError(f"driver {driver}:\n{self.log.read_text()[-3000:]}")
+            time.sleep(0.02)
+
+
+def kill(pid: int) -> None:
+    """Kill at once, as a machine does."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,158 @@
+"""A standalone cluster: executors share neither files nor environment with the driver."""
+
+import json
+import re
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_deltaforge.engine.outcome import EXIT_SPEC
+from tests.engine.scripted_run import PATIENCE_S, ScriptedRun
+from tests.engine.spark_kills import Cell, Stage, close_log, end_family, judged, started
+from tests.servers import postgres, spark
+from tests.servers.process import HOST, free_port
+from tests.servers.spark import wait_for
+
+pytestmark = pytest.mark.spark
+
+SECRET = "planted-7f3a9c"
+VARIABLE_SECRET = "planted-1b8e2d"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    server = postgres.start(tmp_path_factory.mktemp("store"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(store, tmp_path_factory):
+    # The DSN holds a password as it is, and another part of it comes from a variable.
+    dsn = f"postgresql://postgres:{SECRET}${{STORE_PASSWORD}}@{HOST}:{store.port}/postgres"
+    told = {"DELTAFORGE_STORE": dsn, "STORE_PASSWORD": VARIABLE_SECRET}
+    running = spark.start(tmp_path_factory.mktemp("cluster"), worker_environment=told)
+    yield running, told
+    running.stop()
+
+
+@pytest.fixture
+def drivers():
+    begun: list[subprocess.Popen[bytes]] = []
+    yield begun
+    for driver in begun:
+        end_family(driver)
+
+
+def test_snapshot_and_stream_run_on_a_cluster_and_no_secret_leaks(
+    cluster, drivers, tmp_path, monkeypatch
+):
+    running, told = cluster
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    run = ScriptedRun(
+        tmp_path,
+        master=running.url,
+        snapshot="initial",
+        transactions=0,
+        rate=100,
+        dsn=told["DELTAFORGE_STORE"],
+    )
+    events, scratch, port = tmp_path / "events", tmp_path / "scratch", free_port()
+    events.mkdir()
+    scratch.mkdir()
+    run.extra_environment = {"DELTAFORGE_SPARK_UI": "true", "TMPDIR": str(scratch)}
+    settings = {
+        "spark.ui.port": str(port),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{events}",
+    }
+
+    drivers.append(started(run, None, settings=settings))
+    wait_for(
+        "the stream",
+        lambda: drivers[0].poll() is not None or (run.control.progress() or Nothing).events > 500,
+        PATIENCE_S,
+    )
+    assert drivers[0].poll() is None, run.log.read_text()[-3000:]
+    executors = [Path(f"/proc/{pid}/environ").read_text() for pid in running.executors()]
+    leaks = [f"process: {line}" for line in command_lines() if leaked(line)]
+    leaks += [f"page {path}" for path in pages(port) if leaked(fetched(port, path))]
+    leaks += leaked_files(scratch, events, run.directory / "out.jsonl", run.log)
+    leaks += leaked_files(running.master.directory, running.worker.directory)
+    checkpoints = list(scratch.glob("deltaforge-query-*"))
+    start = run.first_position()
+    code = run.stop(drivers[0])
+    close_log(run)
+    run.store.close()
+    leaks += leaked_files(events, running.worker.directory)
+
+    cell = Cell("", "", 0)
+    assert judged(run, start, cell) == []
+    assert code == 0
+    assert cell.redelivered == 0
+    assert leaks == []
+    # What was searched did exist, and the secret was in use where it belongs.
+    assert executors
+    assert all(SECRET in told for told in executors)
+    assert checkpoints
+    assert any(path.is_file() for path in events.rglob("*"))
+    assert any(running.worker.directory.rglob("stderr"))
+
+
+def test_a_store_that_executors_cannot_open_is_refused(cluster, drivers, tmp_path):
+    running, _ = cluster
+    run = ScriptedRun(tmp_path, master=running.url)
+
+    drivers.append(started(run, Stage(running, running.master)))
+    code = drivers[0].wait(PATIENCE_S)
+    run.store.close()
+
+    assert code == EXIT_SPEC
+    assert "use postgresql://" in run.log.read_text()
+    assert "is a file of this host" in run.log.read_text()
+    assert not run.output.exists()
+
+
+class Nothing:
+    """Stands in for the progress of a driver that has not spoken."""
+
+    events = 0
+
+
+def leaked(text: str) -> bool:
+    return SECRET in text or VARIABLE_SECRET in text
+
+
+def command_lines() -> list[str]:
+    """Return what ``ps`` shows to every user."""
+    return [spark.command_line(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
+
+
+def pages(port: int) -> list[str]:
+    base = "/api/v1/applications"
+    found = json.loads(fetched(port, base))
+    number = found[0]["id"]
+    pages = ["/environment/", "/jobs/", "/stages/", "/executors/", "/StreamingQuery/", "/SQL/"]
+    answers = [f"{base}/{number}/environment", f"{base}/{number}/sql?details=true", *pages]
+    assert "spark.master" in fetched(port, answers[0])
+    return answers
+
+
+def fetched(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def leaked_files(*places: Path) -> list[str]:
+    files = [
+        path for place in places for path in ([place] if place.is_file() else place.rglob("*"))
+    ]
+    return [
+        f"file {path}"
+        for path in files
+        if path.is_file() and re.search(f"{SECRET}|{VARIABLE_SECRET}".encode(), path.read_bytes())
+    ]

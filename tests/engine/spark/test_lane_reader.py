@@ -1,0 +1,72 @@
+"""When the streaming query begins another window."""
+
+import pytest
+
+from airflow_provider_deltaforge.engine.job import Job
+from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.spark.lanes import LaneReader, run_lane
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.storage.memory import MemoryStore
+from tests.engine.in_process import DRIVER, InProcess
+
+START = {"window": 0}
+
+
+@pytest.fixture
+def pipeline():
+    made = InProcess()
+    made.control.take_epoch(DRIVER)
+    return made
+
+
+def _job(pipeline):
+    return Job(pipeline.document, pipeline.location, DRIVER, 1)
+
+
+def _begins(reader):
+    return reader.latestOffset(START, None) != START
+
+
+def test_a_window_begins_while_the_pipeline_is_to_run(pipeline):
+    reader = LaneReader(_job(pipeline), 60)
+    assert _begins(reader)
+    pipeline.want("paused")
+    assert not _begins(reader)
+
+
+@pytest.mark.parametrize("error", [RetryableError("away"), ValueError("a slip")])
+def test_a_lane_that_failed_is_not_begun_again_by_its_query_but_by_the_next(
+    pipeline, monkeypatch, error
+):
+    reader = LaneReader(_job(pipeline), 60)
+    assert _begins(reader)
+
+    def fails(self):
+        raise error
+
+    monkeypatch.setattr(Lane, "_stream", fails)
+    assert run_lane(_job(pipeline), 60).why == "failed"
+    assert not _begins(reader)
+    assert _begins(LaneReader(_job(pipeline), 60))
+
+
+def test_a_store_that_is_away_ends_no_query(pipeline, monkeypatch):
+    reader = LaneReader(_job(pipeline), 60)
+    assert _begins(reader)
+
+    def away(*_):
+        raise RetryableError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, "slot", away)
+        assert not _begins(reader)
+    assert _begins(reader)
+
+
+def test_a_lane_that_cannot_even_be_made_ends_with_its_class(pipeline, monkeypatch):
+    def refuse(self, *_):
+        raise SpecError("sinks: no such field")
+
+    monkeypatch.setattr(Lane, "__init__", refuse)
+    outcome = run_lane(_job(pipeline), 60)
+    assert (outcome.why, outcome.error_class) == ("failed", "spec")

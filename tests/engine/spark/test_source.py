@@ -1,0 +1,234 @@
+"""``format("deltaforge")`` inside one Spark session: columns, options, limits, a real MySQL."""
+
+import json
+import sys
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between
+from airflow_provider_deltaforge.engine.spark.source import register
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from tests.servers import sql
+
+pytestmark = pytest.mark.spark
+
+SCRIPTED = "{type: scripted, config: {id: frame, transactions: 100, rows: 3}}"
+DRIFT = "{type: mysql, config: {id: a, dsn: 'mysql://df@h/x', on_schema_drift: hold}}"
+MYSQL = "{type: mysql, config: {id: shop, dsn: '${FRAME_DSN}', tables: [frame.*]}}"
+
+
+@pytest.fixture(scope="module")
+def spark(mysql_server):
+    from pyspark.sql import SparkSession
+
+    # Workers and planners get the environment that the JVM is started with.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FRAME_DSN", mysql_server.dsn("frame"))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.master("local[2]").appName("frame")
+        for key, value in {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "512m",
+            "spark.sql.shuffle.partitions": "1",
+        }.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        register(session)
+        yield session
+        session.stop()
+
+
+class Drain:
+    """Drains a source with ``availableNow`` into a list, under one checkpoint."""
+
+    def __init__(self, spark: Any, directory: Path, **options: str) -> None:
+        self._spark, self._checkpoint, self._options = spark, directory / "checkpoint", options
+        self.batches: dict[int, list[Any]] = {}
+
+    def __call__(self) -> list[Any]:
+        """Run until the query ends by itself; return what is new."""
+        known = set(self.batches)
+
+        def keep(frame: Any, number: int) -> None:
+            self.batches[number] = frame.collect()
+
+        changes = self._spark.readStream.format("deltaforge").options(**self._options).load()
+        writer = changes.writeStream.foreachBatch(keep).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self._checkpoint)).start()
+        assert query.awaitTermination(60)
+        return [row for number in sorted(set(self.batches) - known) for row in self.batches[number]]
+
+
+def test_a_scripted_log_is_drained_in_bounded_batches_of_whole_transactions(spark, tmp_path):
+    drain = Drain(
+        spark, tmp_path, source=SCRIPTED, startingPosition='{"tx": 40}', maxEventsPerTrigger="50"
+    )
+
+    rows = drain()
+
+    names = [(image["tx"], image["row"]) for image in (json.loads(row.after) for row in rows)]
+    assert names == [(tx, row) for tx in range(41, 101) for row in range(3)]
+    sizes = [len(batch) for batch in drain.batches.values() if batch]
+    assert sizes == [48, 48, 48, 36]
+    assert {row.op for row in rows} == {"u"}
+    assert json.loads(rows[0].position) == {"sequence": 41}
+    assert uuid.UUID(rows[0].event_id).bytes == ScriptedSource(id="frame").event_id(41, 0)
+    assert drain() == []
+
+
+def test_mysql_changes_come_once_each_across_queries(spark, mysql_server, tmp_path):
+    sql.execute(
+        mysql_server,
+        "CREATE DATABASE frame",
+        "CREATE TABLE frame.items (id INT PRIMARY KEY, name VARCHAR(20), price DECIMAL(8,2))",
+        "INSERT INTO frame.items VALUES (0, 'before', 0)",
+    )
+    drain = Drain(spark, tmp_path, source=MYSQL)
+    # A new query begins at the head of the log.
+    assert drain() == []
+    values = ", ".join(f"({n}, 'näme {n}', {n}.50)" for n in range(1, 301))
+    sql.execute(
+        mysql_server,
+        f"INSERT INTO frame.items VALUES {values}",
+        "UPDATE frame.items SET price = 9.99 WHERE id BETWEEN 1 AND 10",
+    )
+    first = drain()
+    sql.execute(mysql_server, "DELETE FROM frame.items WHERE id = 0", "FLUSH BINARY LOGS")
+    second = drain()
+
+    assert Counter(row.op for row in first) == {"c": 300, "u": 10}
+    assert json.loads(first[0].after) == {"id": 1, "name": "näme 1", "price": "1.50"}
+    assert json.loads(first[300].before)["price"] == "1.50"
+    assert [(row.op, json.loads(row.key), row.after) for row in second] == [("d", {"id": 0}, None)]
+    assert len({row.event_id for row in [*first, *second]}) == 311
+    assert {(row.db, row.table, row.schema) for row in first} == {("frame", "items", None)}
+
+
+def test_a_password_never_stands_in_an_option(spark):
+    source = "{type: mysql, config: {id: a, dsn: 'mysql://df:planted-secret@127.0.0.1:1/x'}}"
+
+    with pytest.raises(Exception, match="holds a password") as caught:
+        spark.readStream.format("deltaforge").option("source", source).load()
+
+    assert "planted-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({}, "exactly one option"),
+        ({"source": SCRIPTED, "path": "x.yaml"}, "exactly one option"),
+        ({"path": "/nowhere.yaml"}, "cannot be read"),
+        ({"source": "{type: scripted, config: {id: a, colour: red}}"}, "colour"),
+        ({"source": SCRIPTED, "maxEventsPerTrigger": "0"}, "maxEventsPerTrigger"),
+        ({"source": SCRIPTED, "startingPosition": "earliest"}, "startingPosition"),
+        ({"source": DRIFT}, "on_schema_drift"),
+        ({"source": SCRIPTED, "speed": "fast"}, "unknown option"),
+        ({"source": SCRIPTED[:-2] + ", snapshot: {mode: initial}}}"}, "snapshot"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(options, complaint):
+    from airflow_provider_deltaforge.engine.spark.source import Settings
+
+    with pytest.raises(SpecError, match=complaint):
+        Settings.of(options)
+
+
+def test_a_document_in_a_file_may_hold_what_an_option_may_not(tmp_path):
+    from airflow_provider_deltaforge.engine.spark.source import Settings
+
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(
+        "metadata: {name: a, tenant: t}\n"
+        "spec:\n"
+        "  source: {type: mysql, config: {id: a, dsn: 'mysql://df:planted@127.0.0.1:1/x'}}\n"
+        "  sinks: [{type: stdout, config: {id: out}}]\n"
+    )
+
+    assert Settings.of({"path": str(path)}).document == path.read_text()
+
+
+def test_readers_of_one_mysql_source_have_server_ids_of_their_own():
+    source = MySqlSource(id="shop", dsn="mysql://df@127.0.0.1/x")
+    others = [source.beside(name) for name in ("spark/plan", "spark/task", "other/plan")]
+
+    assert len({one.replica_id for one in [source, *others]}) == 4
+    assert {one.id for one in others} == {"shop"}
+
+
+def test_a_range_read_again_holds_the_same_events_wherever_chunks_are_cut():
+    def read(chunk_transactions: int) -> list[bytes]:
+        source = ScriptedSource(
+            id="frame", transactions=100, rows=3, chunk_transactions=chunk_transactions
+        )
+        found = between(source, {"tx": 13}, {"tx": 57})
+        return [one for batch in found for one in batch["event_id"].to_pylist()]
+
+    expected = [ScriptedSource(id="frame").event_id(t, r) for t in range(14, 58) for r in range(3)]
+    assert read(1) == read(7) == read(100) == expected
+
+
+@pytest.mark.parametrize("chunk_transactions", [1, 4, 100])
+@pytest.mark.parametrize(
+    ("limit", "size"),
+    [
+        (Limit(events=7), 2),
+        (Limit(events=1), 1),
+        (Limit(nbytes=64 * 3 * 5), 5),
+        (Limit(), 50),
+    ],
+)
+def test_the_frontier_obeys_limits_and_ends_at_its_target(chunk_transactions, limit, size):
+    source = ScriptedSource(
+        id="frame", transactions=100, rows=3, chunk_transactions=chunk_transactions
+    )
+    frontier = Frontier(source)
+    at = {"tx": 10}
+    ends = []
+    while (end := frontier.advance(at, limit, {"tx": 60})) is not None:
+        ends.append(end["tx"])
+        at = end
+
+    assert ends == [*range(10 + size, 60, size), 60]
+
+
+def test_the_frontier_begins_again_where_spark_says():
+    source = ScriptedSource(id="frame", transactions=100, rows=1)
+    frontier = Frontier(source)
+    frontier.advance({"tx": 10}, Limit(events=5), None)
+
+    assert frontier.advance({"tx": 2}, Limit(events=5), None) == {"tx": 7}
+    assert frontier.advance({"tx": 100}, Limit(events=5), None) is None
+
+
+def test_a_first_batch_that_is_run_again_behind_its_end_loses_nothing():
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    from airflow_provider_deltaforge.engine.spark.source import ChangeReader, Settings
+
+    growing = "{type: scripted, config: {id: frame, transactions: 0, rate: 200, started_ms: %d}}"
+    options = {"source": growing % (time.time() * 1000 - 1000)}
+    first = ChangeReader(Settings.of(options))
+    begun = first.initialOffset()
+    pinned = first.latestOffset(begun, ReadMaxRows(10))
+    assert pinned == begun
+    time.sleep(0.1)
+
+    # Killed before the first micro-batch was finished: Spark asks for the initial offset anew.
+    second = ChangeReader(Settings.of(options))
+    moved = second.initialOffset()
+
+    assert moved != begun
+    assert second.partitions(moved, pinned) == []
+    end = second.latestOffset(pinned, ReadMaxRows(9))
+    (part,) = second.partitions(pinned, end)
+    assert part.value[0] == json.loads(begun["position"])
+    assert sum(batch.num_rows for batch in second.read(part)) == 9

@@ -1,0 +1,298 @@
+"""One cell of the kill matrix: a pipeline on Spark, killed at a border, judged by the oracle."""
+
+import contextlib
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun, kill
+from tests.oracle.readers import seen_in_file
+from tests.oracle.verdict import Change, judge
+from tests.servers import postgres, spark
+from tests.servers.process import HOST, Server, family
+from tests.servers.spark import Cluster, command_line, wait_for
+
+SNAPSHOT_BORDERS = {
+    Border.SNAPSHOT_STARTED,
+    Border.CHUNK_RENDERED,
+    Border.CHUNK_WRITTEN,
+    Border.CHUNK_STORED,
+    Border.SNAPSHOT_FINISHED,
+}
+IN_APPLICATION = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED}
+"""Borders that the driver itself crosses: no worker of ours lives then."""
+STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - {Border.START_POSITION_STORED}
+
+_CROSSINGS = range(2, 9)
+_STREAMED = 300
+"""Transactions that an endless log must bring after the start."""
+
+
+class Victim(Enum):
+    """Who dies."""
+
+    WORKER = "worker"
+    JVM = "jvm"
+    APPLICATION = "application"
+    EXECUTOR = "executor"
+
+
+@dataclass
+class Cell:
+    """What came of one kill."""
+
+    border: str
+    victim: str
+    seed: int
+    result: str = "ok"
+    wrong: tuple[str, ...] = ()
+    events: int = 0
+    redelivered: int = 0
+    streamed: int = 0
+    """Events that had to come through the stream; the rest of the state is the snapshot's."""
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+@dataclass
+class Stage:
+    """The cluster and the store that cells with an executor share."""
+
+    cluster: Cluster
+    store: Server
+
+    def database(self, name: str) -> str:
+        """Make an empty database and return its DSN."""
+        import psycopg
+
+        with psycopg.connect(self.store.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+        return self.store.dsn(name)
+
+
+@contextlib.contextmanager
+def stage(directory: Path) -> Iterator[Stage]:
+    """Start a standalone cluster and PostgreSQL."""
+    store = postgres.start(directory / "postgres")
+    try:
+        cluster = spark.start(directory / "cluster")
+        try:
+            yield Stage(cluster, store)
+        finally:
+            cluster.stop()
+    finally:
+        store.stop()
+
+
+def possible(border: Border, victim: Victim) -> bool:
+    """Say whether the victim exists while the border is crossed."""
+    return not (victim is Victim.WORKER and border in IN_APPLICATION)
+
+
+def run_cell(
+    border: Border, victim: Victim, directory: Path, shared: Stage | None, seed: int = 0
+) -> Cell:
+    """Kill ``victim`` at ``border`` and let the pipeline finish.
+
+    Args:
+        border: where.
+        victim: whom; an executor needs ``shared``.
+        directory: an own, empty directory.
+        shared: the cluster.
+        seed: chooses at which crossing.
+    """
+    begun = time.monotonic()
+    cell = Cell(border.value, victim.value, seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    run = _prepared(border, victim, directory, shared)
+    drivers: list[subprocess.Popen[bytes]] = []
+    try:
+        cell.wrong = tuple(_played(border, victim, run, shared, drivers, cell))
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        cell.wrong = (str(error),)
+    finally:
+        for driver in drivers:
+            end_family(driver)
+        run.store.close()
+    cell.result = "wrong" if cell.wrong else "ok"
+    cell.seconds = round(time.monotonic() - begun, 1)
+    return cell
+
+
+def _played(
+    border: Border,
+    victim: Victim,
+    run: ScriptedRun,
+    shared: Stage | None,
+    drivers: list[subprocess.Popen[bytes]],
+    cell: Cell,
+) -> list[str]:
+    once = border not in STREAM_BORDERS
+    crossing = 1 if once else random.Random(cell.seed).choice(_CROSSINGS)
+    drivers.append(started(run, shared, (border, crossing)))
+    held = run.wait_held(drivers[0])
+    start = {"tx": 0} if border in STREAM_BORDERS else run.first_position()
+    kill_victim(victim, held, drivers[0], shared)
+    if victim in (Victim.JVM, Victim.APPLICATION):
+        drivers[0].wait(60)
+        drivers.append(started(run, shared))
+    # A held process that outlived the kill goes on now, beside the new one: the fence must hold.
+    run.let_go()
+    if run.transactions:
+        run.wait_delivered(drivers[-1])
+    else:
+        wait_for("the stream", lambda: _streamed(run, start) > _STREAMED, PATIENCE_S)
+    code = run.stop(drivers[-1])
+    if start is None:
+        start = run.first_position()
+    if not run.transactions:
+        close_log(run)
+    wrong = judged(run, start, cell)
+    if not cell.streamed:
+        wrong.append("nothing had to be streamed: this proves nothing")
+    progress = run.control.progress()
+    if code != 0:
+        wrong.append(f"the driver ended with {code}")
+    if progress is None or progress.status != "stopped":
+        wrong.append(f"status {progress and progress.status} after stop")
+    return wrong
+
+
+def _prepared(border: Border, victim: Victim, directory: Path, shared: Stage | None) -> ScriptedRun:
+    cluster = victim is Victim.EXECUTOR
+    if cluster and shared is None:
+        raise ValueError("an executor needs a cluster")
+    dsn = None
+    master = "local[2]"
+    if cluster and shared is not None:
+        dsn = shared.database(f"cell_{time.time_ns()}")
+        master = shared.cluster.url
+    growing = border not in STREAM_BORDERS
+    run = ScriptedRun(
+        directory,
+        master=master,
+        snapshot="initial" if border in SNAPSHOT_BORDERS else "never",
+        # An endless log, so that the stream has something to do after a snapshot or a start at
+        # the head, however long Spark takes to start.
+        transactions=0 if growing else 800,
+        rate=100 if growing else 400,
+        dsn=dsn,
+    )
+    if not growing:
+        run.begin_at(0)
+    return run
+
+
+def started(
+    run: ScriptedRun,
+    shared: Stage | None,
+    hold: tuple[Border, int] | None = None,
+    settings: dict[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start the run's driver with a Spark configuration of its own."""
+    told = {"spark.executor.memory": "512m", **(settings or {})}
+    on_cluster = shared is not None and run.master == shared.cluster.url
+    if on_cluster and run.dsn is not None:
+        told["spark.executorEnv.DELTAFORGE_STORE"] = run.dsn
+        if hold is not None:
+            asked = f"{hold[0].value}:{hold[1]}:{run.held}"
+            told[f"spark.executorEnv.{HOLD_VARIABLE}"] = asked
+    conf = run.directory / f"conf{time.time_ns()}"
+    conf.mkdir()
+    lines = [f"{key} {value}\n" for key, value in told.items()]
+    (conf / "spark-defaults.conf").write_text("".join(lines))
+    run.extra_environment = {
+        **run.extra_environment,
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LOCAL_DIRS": str(run.directory / "spark"),
+    }
+    return run.start(hold)
+
+
+def kill_victim(
+    victim: Victim, held: int, driver: subprocess.Popen[bytes], shared: Stage | None
+) -> None:
+    """Kill it as a machine does."""
+    if victim is Victim.WORKER:
+        kill(held)
+    elif victim is Victim.JVM:
+        assert "java" in command_line(driver.pid)
+        kill(driver.pid)
+    elif victim is Victim.APPLICATION:
+        kill(application_of(driver))
+    else:
+        assert shared is not None
+        executors = shared.cluster.executors()
+        assert executors, "there is no executor to kill"
+        for pid in executors:
+            kill(pid)
+        wait_for("the executors' end", lambda: not set(executors) & set(shared.cluster.executors()))
+
+
+def application_of(driver: subprocess.Popen[bytes]) -> int:
+    """Return the process id of the Python application under a driver's JVM."""
+    for pid in family(driver.pid):
+        line = command_line(pid)
+        if "_job.py" in line and "java" not in line.split(" ", 1)[0]:
+            return pid
+    raise AssertionError(f"driver {driver.pid} has no Python application")
+
+
+def end_family(driver: subprocess.Popen[bytes]) -> None:
+    """End a driver and what it started."""
+    for pid in family(driver.pid):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid)
+    driver.wait()
+
+
+def close_log(run: ScriptedRun) -> None:
+    """Let an endless log (``transactions=0``) end where the stopped stream has come to."""
+    run.transactions = _at(run)
+
+
+def _streamed(run: ScriptedRun, start: dict[str, Any] | None) -> int:
+    """Return the transactions since the stream began; none before."""
+    start = start or run.first_position()
+    return _at(run) - int(start["tx"]) if start else 0
+
+
+def _at(run: ScriptedRun) -> int:
+    """Return the last transaction that is checkpointed."""
+    position = Checkpoints(run.store, NAME, f"{NAME}-source").load().get("out") or {"tx": 0}
+    return int(position["tx"])
+
+
+def judged(run: ScriptedRun, start: dict[str, Any] | None, cell: Cell | None = None) -> list[str]:
+    """Ask the oracle, which also compares the last delivered state with the source's table."""
+    if start is None:
+        return ["the stream never began"]
+    source = ScriptedSource(id=f"{NAME}-source", transactions=run.transactions, rows=3, keys=60)
+    first = int(start["tx"]) + 1
+    history = [
+        Change((tx, row), ("script.rows", key), {"id": key, "tx": tx, "row": row})
+        for tx, row, key in source.events(first, run.transactions)
+    ]
+    since = 1 if run.snapshot != "never" else first
+    table = {
+        ("script.rows", key): {"id": key, "tx": tx, "row": row}
+        for tx, row, key in source.events(since, run.transactions)
+    }
+    seen = seen_in_file(run.output, lambda event: (event["after"]["tx"], event["after"]["row"]))
+    if cell is not None:
+        cell.events = len(seen)
+        cell.redelivered = len(seen) - len({event.event_id for event in seen})
+        cell.streamed = len(history)
+    return judge(history, seen, table)

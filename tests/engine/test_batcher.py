@@ -1,0 +1,84 @@
+"""Batches end at transaction borders, and waiting for one costs nothing."""
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_deltaforge.engine.batcher import Batcher, Limits
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
+
+
+class _After:
+    def __init__(self, base):
+        self._base = base
+
+    def after(self, tx):
+        return {"tx": self._base + tx}
+
+
+def _batch(*sizes, first=1, open_tx=False, continues=False, row_bytes=100):
+    """Return a decoded batch: one transaction per size; the last stays open if asked."""
+    rows = [
+        {
+            "op": "c",
+            "ts_ms": 0,
+            "tx": tx,
+            "row": row,
+            "tx_end": row == size - 1 and not (open_tx and tx == len(sizes) - 1),
+            "event_id": bytes(16),
+        }
+        for tx, size in enumerate(sizes)
+        for row in range(size)
+    ]
+    complete = len(sizes) - 1 if open_tx else len(sizes)
+    return ChangeBatch(
+        rows=pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA),
+        positions=_After(first),
+        end={"tx": first + complete - 1},
+        connector="test",
+        nbytes=len(rows) * row_bytes,
+        open_tx=open_tx,
+        continues=continues,
+    )
+
+
+def _batcher(**limits):
+    given = {"max_events": 1000, "max_bytes": 10**6, "max_age_s": 0.05, **limits}
+    return Batcher(Limits(**given))
+
+
+def test_small_transactions_stay_whole_when_many_of_them_exceed_the_limit_of_one():
+    batcher = _batcher(max_events=10**6, max_bytes=10**6, max_transaction_bytes=2000)
+    out = list(batcher.add(_batch(8, 8, 8, open_tx=True), 0.0))
+    assert [batch.rows.num_rows for batch in out] == [16]
+    assert [batch.position for batch in out] == [{"tx": 2}]
+    assert not any(batch.splits_transaction for batch in out)
+
+
+def test_a_transaction_beyond_its_limit_is_split():
+    batcher = _batcher(max_transaction_bytes=2000)
+    out = list(batcher.add(_batch(8, 30, open_tx=True), 0.0))
+    assert [(batch.rows.num_rows, batch.position) for batch in out] == [(8, {"tx": 1}), (30, None)]
+    assert out[-1].splits_transaction
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_nothing_is_due_while_all_that_waits_is_an_open_transaction(whole):
+    batcher = _batcher(respect_source_tx=whole)
+    assert list(batcher.add(_batch(5, open_tx=True), 0.0)) == []
+    late = 10.0
+    if whole:
+        assert batcher.due(late) is None
+        # Whoever waits for 0 s here turns in circles until the transaction's rest arrives.
+        assert batcher.wait_s(late) is None
+    else:
+        assert batcher.wait_s(late) == 0
+        assert batcher.due(late).rows.num_rows == 5
+
+
+def test_the_border_of_a_transaction_that_waited_makes_it_due():
+    batcher = _batcher()
+    assert list(batcher.add(_batch(5, open_tx=True), 0.0)) == []
+    assert list(batcher.add(_batch(2, continues=True), 1.0)) == []
+    assert batcher.wait_s(1.1) == 0
+    due = batcher.due(1.1)
+    assert (due.rows.num_rows, due.position) == (7, {"tx": 1})

@@ -1,0 +1,152 @@
+"""A driver: paused at any time, started again by itself, and honest about its end."""
+
+import threading
+import time
+
+import pytest
+
+from airflow_provider_deltaforge.engine import lane as lane_module
+from airflow_provider_deltaforge.engine.driver import Assignment, drive_snapshot, drive_stream
+from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.engine.staying import Deaths
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.memory import MemoryStore
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from tests.engine.in_process import InProcess
+
+
+class _Driving:
+    """A driver in a thread."""
+
+    def __init__(self, pipeline, drive=drive_stream, generation=1):
+        self.outcome = None
+        assignment = Assignment(pipeline.name, pipeline.location, generation)
+        run = lambda: setattr(self, "outcome", drive(assignment, LocalRunner()))  # noqa: E731
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    def end(self, within_s=20.0):
+        self.thread.join(within_s)
+        assert not self.thread.is_alive(), "the driver did not end"
+        return self.outcome
+
+
+def _wait(condition, seconds=15.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("drive", [drive_stream, drive_snapshot])
+def test_a_driver_paused_during_its_snapshot_stays_and_goes_on(drive):
+    pipeline = InProcess(snapshot="initial")
+    pipeline.log().latency_s = 1.5
+    driving = _Driving(pipeline, drive)
+    _wait(lambda: pipeline.status()[0] == "snapshotting")
+    pipeline.want("paused")
+    _wait(lambda: pipeline.status()[0] == "paused")
+    time.sleep(1.0)
+    assert driving.thread.is_alive()
+    pipeline.log().latency_s = 0.0
+    pipeline.want("running")
+    _wait(lambda: Snapshots(pipeline.store, pipeline.name).finished())
+    if drive is drive_stream:
+        _wait(lambda: pipeline.status()[0] == "running")
+        pipeline.want("stopped")
+    assert driving.end().exit_code == 0
+
+
+def test_a_driver_stopped_while_paused_during_its_snapshot_ends():
+    pipeline = InProcess(snapshot="initial")
+    pipeline.log().latency_s = 1.5
+    driving = _Driving(pipeline)
+    _wait(lambda: pipeline.status()[0] == "snapshotting")
+    pipeline.want("paused")
+    _wait(lambda: pipeline.status()[0] == "paused")
+    pipeline.want("stopped")
+    assert driving.end().why == "stopped"
+    assert pipeline.status() == ("stopped", None)
+
+
+def test_a_driver_that_cannot_read_the_document_says_so_in_its_status():
+    pipeline = InProcess()
+    document = pipeline.document.replace("keys: 30", "keys: '${NOT_SET_HERE}'")
+    pipeline.control.apply(document, "hash", f"{pipeline.name}-source")
+    assert _Driving(pipeline).end().exit_code == 2
+    progress = pipeline.control.progress()
+    assert (progress.status, progress.error_class) == ("failed", "spec")
+    assert "NOT_SET_HERE" in progress.reason
+
+
+def test_a_lane_that_ends_retryable_is_started_again_and_the_driver_gives_up_in_words(monkeypatch):
+    monkeypatch.setattr(Deaths, "wait", lambda _: None)
+    pipeline = InProcess()
+    started = []
+
+    def dies(self):
+        started.append(pipeline.status()[0])
+        raise RetryableError("the log's server is shy")
+
+    monkeypatch.setattr(lane_module.Lane, "_stream", dies)
+    outcome = _Driving(pipeline).end()
+    assert (outcome.why, outcome.exit_code) == ("failed", 3)
+    assert len(started) == 6
+    assert pipeline.status() == ("failed", "retryable")
+    assert "shy" in pipeline.control.progress().reason
+
+
+def test_a_paused_driver_outlives_a_store_that_is_away(monkeypatch):
+    pipeline = InProcess()
+    pipeline.want("paused")
+    driving = _Driving(pipeline)
+    _wait(lambda: pipeline.status()[0] == "paused")
+    real, away = MemoryStore.slot, threading.Event()
+    away.set()
+
+    def slot(self, *name):
+        if away.is_set() and threading.current_thread() is driving.thread:
+            raise RetryableError("the store is away")
+        return real(self, *name)
+
+    monkeypatch.setattr(MemoryStore, "slot", slot)
+    time.sleep(1.5)
+    assert driving.thread.is_alive()
+    away.clear()
+    pipeline.want("stopped")
+    assert driving.end().why == "stopped"
+
+
+def test_a_driver_of_an_outdated_generation_never_takes_the_epoch_from_the_newer_one():
+    pipeline = InProcess()
+    overtaken = Control(_Overtaken(pipeline), pipeline.name)
+    with pytest.raises(FencedError):
+        overtaken.take_epoch("older", 1)
+    assert pipeline.control.held_epoch("newer").version == pipeline.control.epoch()
+
+
+class _Overtaken:
+    """A store in which a newer driver starts just before the first swap."""
+
+    def __init__(self, pipeline):
+        self._pipeline = pipeline
+        self._newer = False
+
+    def __getattr__(self, name):
+        return getattr(self._pipeline.store, name)
+
+    def swap(self, *arguments):
+        if not self._newer:
+            self._newer = True
+            self._pipeline.want("running", generation=2)
+            self._pipeline.control.take_epoch("newer", 2)
+        return self._pipeline.store.swap(*arguments)
+
+
+def test_a_driver_started_for_a_pipeline_that_was_stopped_meanwhile_reads_nothing():
+    pipeline = InProcess()
+    pipeline.want("stopped")
+    assert _Driving(pipeline).end().why == "stopped"
+    assert pipeline.checkpoints().load() == {}
+    assert pipeline.status() == ("stopped", None)

@@ -1,0 +1,218 @@
+"""How a lane ends: what it was asked to do, what it could not do, and what it leaves behind."""
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_deltaforge.engine.heart import Heart
+from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.storage.control import Control
+from tests.engine.in_process import InProcess
+
+
+class _Running:
+    """A lane in a thread."""
+
+    def __init__(self, pipeline, window_s=60.0):
+        self.outcome = None
+        self.lane = Lane(pipeline.bench(), window_s)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        self.outcome = self.lane.run()
+
+    def end(self, within_s=15.0):
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), "the lane did not end"
+        return self.outcome
+
+
+def _wait(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def test_a_lane_delivers_and_stops_when_asked():
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    running = _Running(pipeline)
+    _wait(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    assert len(pipeline.log().messages()) == 60
+    assert pipeline.status() == ("stopped", None)
+
+
+@pytest.mark.parametrize("desired", ["paused", "stopped"])
+def test_a_lane_asked_to_end_while_a_sink_is_away_ends_as_asked_and_not_as_failed(desired):
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    pipeline.log().fail_next(10_000, RetryableError("away"))
+    running = _Running(pipeline)
+    _wait(lambda: pipeline.status()[0] == "blocked")
+    pipeline.want(desired)
+    assert running.end().why == desired
+    assert pipeline.status() == (desired, None)
+    pipeline.log().clear()
+
+
+def test_a_lane_asked_to_end_while_the_source_is_away_ends_as_asked(monkeypatch):
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    failed = threading.Event()
+
+    def away(*_):
+        failed.set()
+        raise RetryableError("the server is away")
+
+    monkeypatch.setattr(ScriptedSource, "open", away)
+    running = _Running(pipeline)
+    assert failed.wait(10)
+    pipeline.want("paused")
+    assert running.end().why == "paused"
+
+
+def test_a_lane_that_is_fenced_before_its_first_heartbeat_says_so():
+    pipeline = InProcess()
+    bench = pipeline.bench()
+    pipeline.control.take_epoch("newer")
+    assert Lane(bench, 60.0).run().why == "fenced"
+
+
+def test_a_lane_whose_heartbeat_fails_for_good_ends_with_the_reason(monkeypatch):
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    running = _Running(pipeline)
+    _wait(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    monkeypatch.setattr(running.lane._bench.control, "__class__", _Refusing)
+    outcome = running.end()
+    assert (outcome.why, outcome.error_class) == ("failed", "access")
+    assert "refuses us" in outcome.reason
+
+
+class _Refusing(Control):
+    """A control whose record can no longer be read."""
+
+    def read(self):
+        raise AccessError("the state store refuses us")
+
+
+def test_a_late_heartbeat_does_not_overwrite_the_last_word(monkeypatch):
+    pipeline = InProcess()
+    bench = pipeline.bench()
+    lane = Lane(bench, 60.0)
+    heart: Heart = lane._heart
+    heart.start()
+    held, go = threading.Event(), threading.Event()
+    real = bench.store.transact
+
+    def slow(writes, fence=None):
+        if threading.current_thread().name == "heart":
+            held.set()
+            go.wait(5)
+        real(writes, fence)
+
+    monkeypatch.setattr(bench.store, "transact", slow)
+    assert held.wait(5)
+    ending = threading.Thread(target=heart.finish, args=(Outcome("stopped"),))
+    ending.start()
+    time.sleep(1.5)  # Longer than the patience with the heart's thread.
+    go.set()
+    ending.join(5)
+    time.sleep(0.2)
+    assert pipeline.status() == ("stopped", None)
+
+
+def test_a_removed_sink_does_not_hide_the_position():
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    bench = pipeline.bench()
+    heart = Lane(bench, 60.0)._heart
+    heart._board.sinks.setdefault("gone", type(heart._board.sinks["out"])())
+    heart._beat(None)
+    running = _Running(pipeline)
+    _wait(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    pipeline.want("stopped")
+    running.end()
+    progress = pipeline.control.progress()
+    assert progress.position == {"tx": 20}
+    assert set(progress.sinks) == {"out"}
+
+
+class _SplitReader:
+    """A log whose transaction 5 arrives in two parts, and 6 whole."""
+
+    def __init__(self):
+        self.acknowledged = []
+        self._parts = [
+            self._part(5, [1, 2], open_tx=True),
+            self._part(5, [1], continues=True),
+            self._part(6, [3]),
+        ]
+
+    def _part(self, tx, keys, **flags):
+        rows = [
+            {
+                "op": "u",
+                "db": "script",
+                "table": "rows",
+                "after": b'{"id":%d,"tx":%d}' % (key, tx),
+                "key": b'{"id":%d}' % key,
+                "ts_ms": 0,
+                "tx": 0,
+                "row": row,
+                "tx_end": not flags.get("open_tx") and row == len(keys) - 1,
+                "event_id": bytes(16),
+            }
+            for row, key in enumerate(keys)
+        ]
+        end = tx - 1 if flags.get("open_tx") else tx
+        batch = pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
+        return ChangeBatch(batch, _After(tx), {"tx": end}, "scripted", 10**6, **flags)
+
+    def read(self, timeout_s):
+        if self._parts:
+            return self._parts.pop(0)
+        time.sleep(timeout_s)
+        return None
+
+    def decode(self, chunk):
+        return chunk
+
+    def acknowledge(self, position):
+        self.acknowledged.append(position)
+
+    def close(self):
+        """Nothing is held."""
+
+
+class _After:
+    def __init__(self, tx):
+        self._tx = tx
+
+    def after(self, _):
+        return {"tx": self._tx}
+
+
+def test_a_sink_ahead_gets_all_or_nothing_of_a_transaction_that_is_split(monkeypatch):
+    pipeline = InProcess(sinks=("ahead", "behind"), batch="max_transaction_bytes: 1, ")
+    pipeline.begin_at(ahead=5, behind=4)
+    monkeypatch.setattr(ScriptedSource, "open", lambda *_: _SplitReader())
+    running = _Running(pipeline)
+    _wait(lambda: set(map(str, pipeline.checkpoints().load().values())) == {"{'tx': 6}"})
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    keys = [message.key for message in pipeline.log("behind").messages()]
+    assert keys == [b'{"id":1}', b'{"id":2}', b'{"id":1}', b'{"id":3}']
+    # Its first part alone would be the last that this sink hears of key 1, an older state.
+    again = [message.key for message in pipeline.log("ahead").messages()]
+    assert again in ([b'{"id":3}'], keys)

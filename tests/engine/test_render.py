@@ -1,0 +1,213 @@
+import json
+import logging
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
+from airflow_provider_deltaforge.sinks.contract import Sink, SinkFilter
+from tests.envelopes.changes import ORIGIN, change, change_rows
+
+
+class Place(Sink):
+    destination_field: ClassVar[str] = "topic"
+    id: str = "place"
+    topic: str = "cdc"
+    key: str | None = None
+    tombstones: bool = False
+
+
+def render(changes, **settings):
+    return Renderer(Place(**settings), ORIGIN).render(change_rows(changes))
+
+
+DELETE = change(op="d", before=b'{"id":9,"sku":"a"}', after=None, key=b'{"id":9}')
+WALK = change(after=b'{"id":18446744073709551615,"a":{"b":true},"n":1.5,"list":[1],"nil":null}')
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "expected"),
+    [
+        pytest.param("static", change(), "static", id="static"),
+        pytest.param("${source.db}.${source.table}", change(), "shop.orders", id="place"),
+        pytest.param("${source.schema}-", change(schema="public"), "public-", id="schema"),
+        pytest.param("x${source.schema}", change(), "x", id="no schema"),
+        pytest.param("${source.connector}/${source.name}", change(), "mysql/orders-cdc", id="name"),
+        pytest.param("${source.version}", change(), "deltaforge-0.1.0", id="version"),
+        pytest.param("${source.server_id}.${source.file}", change(), "7.b.000002", id="position"),
+        pytest.param("x${source.pos}", change(source_position=None), "x", id="no position"),
+        pytest.param("${source.row}:${source.ts_ms}", change(row=4), "4:1700000000000", id="row"),
+        pytest.param("${source.snapshot}", change(op="r"), "true", id="snapshot"),
+        pytest.param("x${source.nothing}", change(), "x", id="unknown field of source"),
+        pytest.param("x${source.db.x}", change(), "x", id="too deep"),
+        pytest.param("x${whatever.db}", change(), "x", id="unknown root"),
+        pytest.param("${op}.${tenant_id}.${ts_ms}", change(), "c.acme.1700000000000", id="top"),
+        pytest.param("${transaction.id}", change(tx_id="742"), "742", id="transaction"),
+        pytest.param("${transaction.total_order}", change(row=4), "5", id="order"),
+        pytest.param("x${transaction.total_order}", change(tx_id=None), "x", id="no transaction"),
+        pytest.param("${schema_sequence}", change(), "3", id="schema sequence"),
+        pytest.param("${synthetic}", change(synthetic="js"), "js", id="synthetic"),
+        pytest.param("${tags}", change(tags=["a"]), '["a"]', id="tags"),
+        pytest.param("x${tx_end}", change(), "x", id="tx_end false is absent"),
+        pytest.param("${tx_end}", change(tx_end=True), "true", id="tx_end"),
+        pytest.param("${ddl.sql}", change(ddl=b'{"sql":"DROP"}'), "DROP", id="ddl"),
+        pytest.param("${event_id}", change(), "00010203-0405-0607-0809-0a0b0c0d0e0f", id="id"),
+        pytest.param("${after.id}", WALK, "18446744073709551615", id="large number"),
+        pytest.param("${after.a.b} ${after.n}", WALK, "true 1.5", id="nested"),
+        pytest.param("${after.a}${after.list}", WALK, '{"b":true}[1]', id="compact"),
+        pytest.param("x${after.nil}${after.none}${after.n.x}", WALK, "x", id="missing columns"),
+        pytest.param("x${before.sku}", change(), "x", id="no image"),
+        pytest.param("${before.sku}", DELETE, "a", id="before"),
+        pytest.param("${after.sku}", DELETE, "a", id="after of a delete is its before"),
+    ],
+)
+def test_templates(template, given, expected):
+    messages, rejections = render([given], topic="t", key=template)
+
+    assert [expected.encode()] == messages.keys.to_pylist()
+    assert rejections == []
+
+    messages, _ = render([given, given], topic=template)
+    assert [expected, expected] == messages.topics.to_pylist()
+
+
+def test_each_row_goes_to_its_own_topic():
+    tables = ["a", "b", "a", "c"]
+    changes = [change(table=table, after=b'{"id":%d}' % n) for n, table in enumerate(tables)]
+
+    messages, _ = render(changes, topic="${source.table}-${after.id}")
+
+    assert messages.topics.to_pylist() == ["a-0", "b-1", "a-2", "c-3"]
+
+
+def test_the_default_key_is_the_primary_key():
+    messages, _ = render([change(), change(key=None)])
+
+    assert messages.keys.to_pylist() == [b'{"id":1}', None]
+
+
+def test_an_empty_topic_is_rejected_and_the_rest_go_on():
+    changes = [change(), change(schema="public"), change()]
+
+    messages, rejections = render(changes, topic="${source.schema}")
+
+    assert messages.event_rows.to_pylist() == [1]
+    assert messages.topics.to_pylist() == ["public"]
+    assert [(each.event_row, each.kind) for each in rejections] == [(0, "routing"), (2, "routing")]
+    assert "place" in rejections[0].reason
+    assert "${source.schema}" in rejections[0].reason
+
+
+def test_a_missing_field_warns_once_per_template(caplog):
+    renderer = Renderer(Place(topic="x${source.schema}", key="${after.none}"), ORIGIN)
+
+    with caplog.at_level(logging.WARNING):
+        renderer.render(change_rows([change()]))
+        renderer.render(change_rows([change()]))
+
+    assert [record.template for record in caplog.records] == ["x${source.schema}", "${after.none}"]
+
+
+def test_a_field_that_is_there_warns_nothing(caplog):
+    render([change(), change()], topic="${source.table}", key="${after.id}")
+
+    assert caplog.records == []
+
+
+def routing(**said):
+    return {"topic": None, "key": None, "headers": None, "raw_payload": None, **said}
+
+
+def test_what_a_processor_said_wins_field_by_field():
+    changes = [
+        change(),
+        change(routing=routing(topic="own")),
+        change(routing=routing(topic="", key="k")),
+        change(routing=routing(headers=[("h", "1"), ("i", "2")])),
+        change(routing=routing(raw_payload=True)),
+        change(routing=routing(raw_payload=True), after=None),
+    ]
+
+    messages, _ = render(changes, topic="${source.table}")
+
+    assert messages.topics.to_pylist() == ["orders", "own", *["orders"] * 4]
+    assert messages.keys.to_pylist()[1:3] == [b'{"id":1}', b"k"]
+    assert messages.headers.to_pylist()[3] == [("h", "1"), ("i", "2")]
+    assert messages.headers.to_pylist()[0] is None
+    assert messages.values[4].as_py() == changes[4]["after"]
+    assert messages.values[5].as_py() == b"null"
+    assert json.loads(messages.values[3].as_py())["op"] == "c"
+
+
+def test_a_tombstone_follows_each_delete_that_has_a_key():
+    keyless = {**DELETE, "key": None}
+
+    messages, _ = render([change(), DELETE, DELETE, keyless, change()], tombstones=True)
+
+    assert [value is None for value in messages.values.to_pylist()] == [
+        *(False, False, True, False, True, False, False)
+    ]
+    assert messages.event_rows.to_pylist() == [0, 1, 1, 2, 2, 3, 4]
+    assert messages.keys.to_pylist()[1:3] == [b'{"id":9}'] * 2
+    assert len(messages.topics) == len(messages.event_ids) == len(messages) == 7
+
+
+def test_tombstones_stay_with_their_delete_when_others_are_rejected():
+    first = {**DELETE, "schema": None}
+    changes = [first, {**DELETE, "schema": "s"}]
+
+    messages, rejections = render(changes, topic="${source.schema}", tombstones=True)
+
+    assert messages.event_rows.to_pylist() == [1, 1]
+    assert [each.event_row for each in rejections] == [0]
+
+
+def test_without_tombstones_a_delete_is_one_message():
+    messages, _ = render([DELETE])
+
+    assert len(messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "rows"),
+    [
+        pytest.param({}, [0, 1, 2], id="empty passes all"),
+        pytest.param({"exclude_synthetic": True}, [0], id="from the source"),
+        pytest.param({"synthetic_only": True}, [1, 2], id="made by processors"),
+        pytest.param({"producers": ("js",)}, [1], id="made by one processor"),
+        pytest.param({"producers": ("js",), "exclude_synthetic": True}, [], id="both"),
+    ],
+)
+def test_filter(keep, rows):
+    changes = [change(), change(synthetic="js"), change(synthetic="copy")]
+
+    messages, _ = render(changes, filter=SinkFilter(**keep), topic="${source.table}")
+
+    assert rows == messages.event_rows.to_pylist()
+
+
+def test_the_envelope_of_the_sink_is_used():
+    messages, _ = render([change()], envelope=CloudEventsEnvelope(type_prefix="com.acme"))
+
+    assert json.loads(messages.values[0].as_py())["type"] == "com.acme.created"
+
+
+def test_no_events_give_no_messages():
+    messages, rejections = render([], topic="${source.table}.${after.id}", tombstones=True)
+
+    assert (len(messages), rejections) == (0, [])
+
+
+def test_a_slice_of_a_batch_renders_like_the_whole():
+    changes = [change(table=f"t{n}", row=n, tx_end=n == 2) for n in range(4)]
+    renderer = Renderer(Place(topic="${source.table}"), ORIGIN)
+
+    whole, _ = renderer.render(change_rows(changes))
+    part, _ = renderer.render(change_rows(changes).slice(1, 2))
+
+    assert part.values.to_pylist() == whole.values.to_pylist()[1:3]
+    assert part.topics.to_pylist() == ["t1", "t2"]
+    assert part.event_ids.to_pylist() == whole.event_ids.to_pylist()[1:3]
+    assert part.event_rows.type == pa.int32()

@@ -1,0 +1,88 @@
+"""A sink's thread ends with its lane: what it still held is never sent behind newer messages."""
+
+import threading
+import time
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.sinking import SinkGroup
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.message import Messages
+
+
+def messages():
+    return Messages(
+        topics=pa.array(["topic"]).dictionary_encode(),
+        keys=pa.array([b"key"], pa.binary()),
+        values=pa.array([b"value"], pa.binary()),
+        headers=None,
+        event_ids=pa.array([bytes(16)], pa.binary(16)),
+        event_rows=pa.array([0], pa.int32()),
+    )
+
+
+class Watcher:
+    def sink_trouble(self, sink_id, error):
+        pass
+
+
+class Away:
+    """A sink and its writer in one; ``slow_open`` waits in ``open``, else in ``write``."""
+
+    id = "away"
+
+    def __init__(self, *, slow_open):
+        self.slow_open = slow_open
+        self.inside = threading.Event()
+        self.back = threading.Event()
+        self.closed = threading.Event()
+        self.written = 0
+
+    def open(self, pipeline):
+        if self.slow_open:
+            self.inside.set()
+            self.back.wait(10)
+        return self
+
+    def write(self, batch):
+        if not self.slow_open:
+            self.inside.set()
+            if self.back.wait(10):
+                raise RetryableError("asked to end")
+        self.written += 1
+        return []
+
+    def abandon(self):
+        if not self.slow_open:
+            self.back.set()
+
+    def close(self):
+        self.closed.set()
+
+
+def end_while_away(sink):
+    """Give up a batch that waits in the sink, as a lane does; return how long closing took."""
+    ending = threading.Event()
+    group = SinkGroup([sink], "pipeline", Watcher(), ending)
+    assert group.deliver({"away": messages()}, sink.inside.is_set) is None
+    ending.set()
+    begun = time.monotonic()
+    group.close()
+    return time.monotonic() - begun
+
+
+def test_a_write_under_way_is_abandoned_when_its_lane_ends():
+    sink = Away(slow_open=False)
+
+    assert end_while_away(sink) < 1
+    assert sink.closed.wait(5)
+    assert sink.written == 0
+
+
+def test_a_sink_that_opens_after_its_lane_has_ended_sends_nothing():
+    sink = Away(slow_open=True)
+
+    assert end_while_away(sink) < 3
+    sink.back.set()
+    assert sink.closed.wait(5)
+    assert sink.written == 0

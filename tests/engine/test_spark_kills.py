@@ -1,0 +1,126 @@
+"""The engine on Spark when something dies, or when two drivers run at once.
+
+``python -m tests.prove kills`` runs every border against every victim; here each victim dies at
+one border, so that the mechanism cannot rot.
+"""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+
+import pytest
+
+from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.outcome import EXIT_FATAL
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from tests.engine import spark_kills
+from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
+from tests.engine.spark_kills import Victim, end_family, judged, run_cell, started
+from tests.servers.process import family
+from tests.servers.spark import wait_for
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("victim", "border"),
+    [
+        (Victim.WORKER, Border.CHUNK_WRITTEN),
+        (Victim.JVM, Border.SINK_WRITTEN),
+        (Victim.APPLICATION, Border.CHECKPOINT_STORED),
+    ],
+    ids=lambda value: value.value,
+)
+def test_a_victim_on_spark_loses_nothing(victim, border, tmp_path):
+    assert run_cell(border, victim, tmp_path / "cell", None).wrong == ()
+
+
+def test_an_executor_of_a_cluster_dies_and_the_application_goes_on(tmp_path):
+    with spark_kills.stage(tmp_path / "stage") as shared:
+        cell = run_cell(Border.SINK_WRITTEN, Victim.EXECUTOR, tmp_path / "cell", shared)
+
+    # The orphaned lane may still store its checkpoint before the next epoch: then nothing repeats.
+    assert cell.wrong == ()
+    assert cell.streamed > 0
+
+
+@pytest.fixture
+def run(tmp_path):
+    prepared = ScriptedRun(tmp_path, master="local[2]", transactions=1500, rate=100)
+    prepared.begin_at(0)
+    yield prepared
+    prepared.store.close()
+
+
+@pytest.fixture
+def drivers():
+    begun: list[subprocess.Popen[bytes]] = []
+    yield begun
+    for driver in begun:
+        signal_family(driver, signal.SIGCONT)
+        end_family(driver)
+
+
+def signal_family(driver: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if driver.poll() is None:
+        for pid in family(driver.pid):
+            os.kill(pid, number)
+
+
+def freeze_between_writes(driver: subprocess.Popen[bytes], run: ScriptedRun) -> None:
+    """Freeze a driver that holds no lock: one frozen inside a write keeps a SQLite file locked."""
+    signal_family(driver, signal.SIGSTOP)
+    while is_locked(run):
+        signal_family(driver, signal.SIGCONT)
+        time.sleep(0.05)
+        signal_family(driver, signal.SIGSTOP)
+
+
+def is_locked(run: ScriptedRun) -> bool:
+    with closing(sqlite3.connect(run.directory / "state.db", timeout=0.2)) as state:
+        try:
+            state.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+    return False
+
+
+def tx_of(run: ScriptedRun) -> int:
+    return int((Checkpoints(run.store, NAME, f"{NAME}-source").load().get("out") or {})["tx"])
+
+
+def status_of(run: ScriptedRun) -> str:
+    progress = run.control.progress()
+    return progress.status if progress else "none"
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["alive", "stopped by a signal"])
+def test_of_two_drivers_only_the_newer_one_counts(frozen, run, drivers):
+    drivers.append(started(run, None))
+    wait_for("the first driver's deliveries", lambda: tx_of(run) > 0)
+    if frozen:
+        freeze_between_writes(drivers[0], run)
+    older = run.control.epoch()
+
+    drivers.append(started(run, None))
+    wait_for("the second driver's lane", lambda: run.control.epoch() >= older + 2)
+    newer = run.control.epoch()
+    wait_for(
+        "progress of the newer epoch",
+        lambda: run.control.progress().epoch >= newer and status_of(run) == "running",
+    )
+    if frozen:
+        signal_family(drivers[0], signal.SIGCONT)
+    code = drivers[0].wait(PATIENCE_S)
+    at = tx_of(run)
+
+    assert code == EXIT_FATAL
+    assert "ended: fenced" in run.log.read_text()
+    assert run.control.progress().epoch >= newer
+    run.wait_delivered(drivers[1])
+    assert tx_of(run) >= at
+    assert run.stop(drivers[1]) == 0
+    assert judged(run, {"tx": 0}) == []

@@ -1,0 +1,113 @@
+"""Machine code of an earlier version is never used, whatever file the change was in."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_deltaforge.events import compiled
+
+OUTER = """
+from airflow_provider_deltaforge.events.compiled import kernel
+from airflow_provider_deltaforge.inner import FACTOR, scaled
+
+@kernel
+def outer(x):
+    return scaled(x) + FACTOR
+"""
+INNER = """
+from airflow_provider_deltaforge import (
+    constants,
+)
+from airflow_provider_deltaforge.events.compiled import kernel
+
+FACTOR = constants.FACTOR
+
+@kernel
+def scaled(x):
+    return 10 * x
+"""
+RUN = """
+from airflow_provider_deltaforge.outer import outer
+print(outer(1), sum(outer.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A small package under our name, with our own way of compiling."""
+    root = tmp_path / "site" / "airflow_provider_deltaforge"
+    (root / "events").mkdir(parents=True)
+    (root / "__init__.py").touch()
+    (root / "events" / "__init__.py").touch()
+    (root / "events" / "compiled.py").write_text(Path(compiled.__file__).read_text())
+    (root / "outer.py").write_text(OUTER)
+    (root / "inner.py").write_text(INNER)
+    (root / "constants.py").write_text("FACTOR = 0\n")
+    return root
+
+
+def run(package, **environment):
+    outcome = subprocess.run(
+        [sys.executable, "-c", RUN],
+        env={**os.environ, "PYTHONPATH": str(package.parent), **environment},
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return outcome.stdout.split(), outcome.stderr
+
+
+def test_an_unchanged_kernel_is_compiled_once(package):
+    assert run(package)[0] == ["10", "0"]
+    assert run(package)[0] == ["10", "1"]
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "expected"),
+    [
+        pytest.param("inner.py", "10 * x", "20 * x", "20", id="a kernel it calls"),
+        pytest.param("constants.py", "FACTOR = 0", "FACTOR = 7", "17", id="a constant below"),
+    ],
+)
+def test_a_change_below_a_kernel_compiles_it_again(package, file, before, after, expected):
+    run(package)
+    (package / file).write_text((package / file).read_text().replace(before, after))
+
+    assert run(package)[0] == [expected, "0"]
+
+
+@pytest.mark.parametrize("place", ["package", "home"])
+def test_the_code_is_kept_where_one_may_write(package, tmp_path, place):
+    """A file in the way stands for a read-only directory, which root would write to."""
+    home = tmp_path / "home"
+    home.mkdir()
+    if place == "home":
+        (package / "__pycache__").write_text("in the way")
+    told = {"XDG_CACHE_HOME": str(home / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    run(package, **told)
+
+    assert bool(list(home.rglob("*.nbc"))) == (place == "home")
+    assert run(package, **told)[0] == ["10", "1"]
+
+
+def test_with_nowhere_to_write_it_compiles_and_says_so(package, tmp_path):
+    (package / "__pycache__").write_text("in the way")
+    (tmp_path / "no-home").write_text("in the way")
+    cache = str(tmp_path / "no-home" / "cache")
+    told = {"XDG_CACHE_HOME": cache, "NUMBA_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    found, said = run(package, **told)
+
+    assert found == ["10", "0"]
+    assert "set NUMBA_CACHE_DIR" in said
+
+
+def test_every_kernel_of_ours_is_kept_this_way():
+    from airflow_provider_deltaforge.sources.mysql import row_kernel
+
+    stamp = compiled.source_stamp(Path(row_kernel.__file__))
+
+    assert row_kernel.decode_rows._cache._cache_file._source_stamp == stamp

@@ -1,0 +1,1 @@
+"""The oracle: an independent reading of the source's history against what the sink holds."""

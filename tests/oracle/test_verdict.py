@@ -1,0 +1,61 @@
+"""Wrong implementations, planted: the oracle must catch each."""
+
+import pytest
+
+from tests.oracle.verdict import Change, Seen, judge
+
+HISTORY = [
+    Change(1, "a", 10),
+    Change(2, "b", 20),
+    Change(3, "a", 11),
+    Change(4, "b", None),
+    Change(5, "a", 12),
+]
+TABLE = {"a": 12}
+
+
+def seen(*names, states=None):
+    by_name = {change.name: change for change in HISTORY}
+    return [
+        Seen(name, by_name[name].key, (states or {}).get(name, by_name[name].state), f"id{name}")
+        for name in names
+    ]
+
+
+def test_a_faithful_delivery_is_accepted():
+    assert judge(HISTORY, seen(1, 2, 3, 4, 5), TABLE, exactly_once=True) == []
+
+
+def test_a_replay_in_order_is_accepted_at_least_once():
+    assert judge(HISTORY, seen(1, 2, 3, 2, 3, 4, 5), TABLE) == []
+
+
+@pytest.mark.parametrize(
+    ("delivered", "complaint"),
+    [
+        pytest.param(seen(1, 2, 4, 5), "never arrived", id="a gap"),
+        pytest.param(seen(1, 2, 5, 3, 4, 5), "after a later change", id="first ones disordered"),
+        pytest.param(seen(1, 2, 3, 4, 5, 3), "ends in another state", id="an old state last"),
+        pytest.param(seen(1, 2, 3, 4, 5, 1, 2), "differs from the table", id="a deleted row back"),
+        pytest.param(seen(1, 2, 3, 4, 5, states={3: 99}), "another content", id="wrong content"),
+        pytest.param(
+            [*seen(1, 2, 3, 4, 5), Seen(9, "a", 12, "id9")], "never happened", id="an alien"
+        ),
+        pytest.param(
+            [*seen(1, 2, 3, 4, 5), Seen(5, "a", 12, "other")],
+            "several event ids",
+            id="a new id on replay",
+        ),
+        pytest.param(
+            [*seen(1, 2, 3, 4), Seen(5, "a", 12, "id1")], "several changes", id="an id used twice"
+        ),
+    ],
+)
+def test_a_planted_fault_is_caught(delivered, complaint):
+    assert any(complaint in line for line in judge(HISTORY, delivered, TABLE))
+
+
+def test_a_duplicate_is_caught_where_exactly_once_was_promised():
+    wrong = judge(HISTORY, seen(1, 2, 3, 4, 5, 5), TABLE, exactly_once=True)
+
+    assert any("more than once" in line for line in wrong)

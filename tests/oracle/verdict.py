@@ -1,0 +1,138 @@
+"""Compares what happened with what arrived, and names every difference.
+
+Knows nothing of the code under test: a history is a list of changes in commit order, a delivery a
+list of what a consumer saw. A change is named by where it stands in the source's own log.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row change: ``name`` is where it stands in the log, ``state`` None once deleted."""
+
+    name: Hashable
+    key: Hashable
+    state: Any
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One event as a consumer saw it, in the order of its key's partition.
+
+    ``name`` is None for a snapshot row, which stands nowhere in the log.
+    """
+
+    name: Hashable | None
+    key: Hashable
+    state: Any
+    event_id: str
+
+
+def judge(
+    history: Sequence[Change],
+    seen: Sequence[Seen],
+    table: Mapping[Hashable, Any] | None = None,
+    *,
+    exactly_once: bool = False,
+) -> list[str]:
+    """Return what is wrong, in words; nothing when every promise held.
+
+    Args:
+        history: every captured change that had to arrive, in commit order.
+        seen: what arrived; per key in the order a consumer gets it.
+        table: the source table now, by key; None where it cannot be read.
+        exactly_once: no event may arrive twice.
+    """
+    streamed = [event for event in seen if event.name is not None]
+    wrong = [
+        *_missing(history, streamed),
+        *_alien(history, streamed),
+        *_out_of_order(history, streamed),
+        *_changed_on_replay(history, seen),
+        *_wrong_end(history, seen, table),
+    ]
+    if exactly_once:
+        wrong += _repeated(seen)
+    return wrong
+
+
+def _missing(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:
+    arrived = {event.name for event in streamed}
+    lost = [change for change in history if change.name not in arrived]
+    return _told("never arrived", [change.name for change in lost])
+
+
+def _alien(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:
+    known = {change.name for change in history}
+    return _told("arrived but never happened", [e.name for e in streamed if e.name not in known])
+
+
+def _out_of_order(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:
+    place = {change.name: index for index, change in enumerate(history)}
+    latest: dict[Hashable, int] = {}
+    first_seen: set[Hashable] = set()
+    wrong = []
+    for event in streamed:
+        if event.name in first_seen or event.name not in place:
+            continue
+        first_seen.add(event.name)
+        if place[event.name] < latest.get(event.key, -1):
+            wrong.append((event.key, event.name))
+        latest[event.key] = max(place[event.name], latest.get(event.key, -1))
+    return _told("arrived first after a later change of its row", wrong)
+
+
+def _changed_on_replay(history: Sequence[Change], seen: Sequence[Seen]) -> list[str]:
+    states = {change.name: change.state for change in history}
+    ids: dict[Hashable, set[str]] = defaultdict(set)
+    names: dict[str, set[Any]] = defaultdict(set)
+    wrong_state = []
+    for event in seen:
+        names[event.event_id].add((event.name, event.key, repr(event.state)))
+        if event.name is not None:
+            ids[event.name].add(event.event_id)
+            if event.name in states and states[event.name] != event.state:
+                wrong_state.append((event.name, event.state, states[event.name]))
+    return [
+        *_told("arrived under several event ids", [n for n, told in ids.items() if len(told) > 1]),
+        *_told("event id names several changes", [i for i, told in names.items() if len(told) > 1]),
+        *_told("arrived with another content (name, seen, true)", wrong_state),
+    ]
+
+
+def _wrong_end(
+    history: Sequence[Change], seen: Sequence[Seen], table: Mapping[Hashable, Any] | None
+) -> list[str]:
+    last_true = {change.key: change.state for change in history}
+    last_seen = {event.key: event.state for event in seen}
+    wrong = [
+        (key, last_seen.get(key), state)
+        for key, state in last_true.items()
+        if last_seen.get(key) != state
+    ]
+    found = _told("ends in another state (key, seen, true)", wrong)
+    if table is None:
+        return found
+    alive = {key: state for key, state in last_seen.items() if state is not None}
+    rows = [key for key in table.keys() | alive.keys() if table.get(key) != alive.get(key)]
+    return [*found, *_told("differs from the table's row", rows)]
+
+
+def _repeated(seen: Sequence[Seen]) -> list[str]:
+    counted: dict[str, int] = defaultdict(int)
+    for event in seen:
+        counted[event.event_id] += 1
+    return _told("arrived more than once", [i for i, count in counted.items() if count > 1])
+
+
+def _told(what: str, found: Sequence[Any]) -> list[str]:
+    if not found:
+        return []
+    some = ", ".join(repr(one) for one in found[:SHOWN])
+    return [f"{len(found)} {what}: {some}"]

@@ -1,0 +1,52 @@
+"""``python -m tests.prove [area …] [--seeds n]``: run long proofs and write what they found.
+
+An area is one module of this package with a docstring and a function
+``prove(seeds: int, report: Report) -> bool``.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import tests.prove
+from tests.prove.report import Report
+
+_NOT_AREAS = {"__main__", "report"}
+
+
+def areas() -> list[str]:
+    """Return the names of all areas: the modules of this package."""
+    found = pkgutil.iter_modules(tests.prove.__path__)
+    names = (module.name for module in found)
+    return sorted(n for n in names if n not in _NOT_AREAS and not n.startswith("test_"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the named areas, all without a name; return 1 if one found something wrong."""
+    known = areas()
+    parser = argparse.ArgumentParser(prog="python -m tests.prove", description=__doc__)
+    parser.add_argument("areas", nargs="*", metavar="area", help=f"of {', '.join(known)}")
+    parser.add_argument("--seeds", type=_positive, default=1, metavar="n", help="runs of each case")
+    chosen = parser.parse_args(arguments)
+    unknown = sorted(set(chosen.areas) - set(known))
+    if unknown:
+        parser.error(f"unknown area {unknown[0]!r} (known: {', '.join(known)})")
+    wrong = []
+    for name in chosen.areas or known:
+        module = importlib.import_module(f"tests.prove.{name}")
+        if not module.prove(chosen.seeds, Report(name, chosen.seeds)):
+            wrong.append(name)
+    return 1 if wrong else 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Every persistence border against every victim on Spark, judged by the oracle."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from airflow_provider_deltaforge.engine.borders import Border
+from tests.engine.spark_kills import Cell, Victim, possible, run_cell, stage
+from tests.prove.report import Report
+
+_NOT_POSSIBLE = "not possible: the Python application itself crosses this border"
+
+
+def prove(seeds: int, report: Report) -> bool:
+    """Run the matrix; say whether every cell held."""
+    directory = Path(tempfile.mkdtemp(prefix="deltaforge-kills-"))
+    cells = [
+        (seed, victim, border) for seed in range(seeds) for victim in Victim for border in Border
+    ]
+    wrong = 0
+    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn())
+    with stage(directory / "stage") as shared, Progress(*columns, TimeRemainingColumn()) as bar:
+        task = bar.add_task("kills", total=len(cells))
+        for number, (seed, victim, border) in enumerate(cells):
+            bar.update(task, description=f"{border.value} / {victim.value}")
+            place = directory / f"cell{number}"
+            if possible(border, victim):
+                cell = run_cell(border, victim, place, shared, seed)
+            else:
+                cell = Cell(border.value, victim.value, seed, result=_NOT_POSSIBLE)
+            report.add(cell.as_dict())
+            for line in _told(cell, place):
+                bar.console.print(line, markup=False)
+            wrong += bool(cell.wrong)
+            if not cell.wrong:
+                shutil.rmtree(place, ignore_errors=True)
+            bar.advance(task)
+    report.write(complete=True)
+    if not wrong:
+        shutil.rmtree(directory, ignore_errors=True)
+    return not wrong
+
+
+def _told(cell: Cell, place: Path) -> Iterator[str]:
+    if cell.wrong:
+        yield f"{cell.border} / {cell.victim} (seed {cell.seed}), kept in {place}:"
+        yield from (f"  {line[-2000:]}" for line in cell.wrong)

@@ -1,0 +1,126 @@
+"""PostgreSQL from the machine's own packages, as a state store and as a source."""
+
+import hashlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.servers.process import HOST, Server, ServerError, free_port, give_to, run
+
+_HINT = "install it with: apt-get install postgresql"
+
+
+def start(
+    directory: Path,
+    port: int | None = None,
+    *,
+    args: Sequence[str] = (),
+    keep: bool = False,
+) -> Server:
+    """Start PostgreSQL with ``wal_level=logical`` and trusted loopback connections.
+
+    Users: ``postgres`` (superuser) and ``df`` with ``df-secret`` (replication). The default
+    database is ``postgres``.
+
+    Args:
+        directory: an own directory; data of an earlier start in it is used again.
+        port: loopback port, a free one by default.
+        args: further ``name=value`` settings, last so that they win.
+        keep: leave it running when this process ends.
+    """
+    directory = directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    account = "postgres" if os.geteuid() == 0 else None
+    home = _home(directory, account)
+    data = home / "data"
+    if not data.is_dir():
+        scratch = home / "data.new"
+        shutil.rmtree(scratch, ignore_errors=True)
+        command = [str(_bin("initdb")), "-D", str(scratch), "-U", "postgres", "-A", "trust"]
+        command += ["-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
+        run([*_as(account), *command], _HINT, cwd=home)
+        scratch.rename(data)
+    port = port or free_port()
+    settings = [
+        f"listen_addresses={HOST}",
+        f"port={port}",
+        f"unix_socket_directories={'' if len(str(home)) > 80 else home}",
+        "wal_level=logical",
+        "max_wal_senders=10",
+        "max_replication_slots=20",
+        "shared_buffers=32MB",
+        "fsync=on",
+        *args,
+    ]
+    command = [str(_bin("postgres")), "-D", str(data)]
+    for setting in settings:
+        command += ["-c", setting]
+    return Server(
+        name="postgres",
+        directory=directory,
+        port=port,
+        command=command,
+        probe=_probe,
+        url=f"postgresql://postgres@{HOST}:{port}/{{database}}",
+        account=account,
+        keep=keep,
+        # SIGINT is the fast shutdown: it ends sessions instead of waiting for them.
+        stop_signal=signal.SIGINT,
+        attributes={"home": str(home), "user": "postgres"},
+    ).launch()
+
+
+def _probe(server: Server) -> None:
+    import psycopg
+
+    with psycopg.connect(server.dsn("postgres"), connect_timeout=2, autocommit=True) as connection:
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'df'").fetchall():
+            connection.execute("CREATE ROLE df LOGIN REPLICATION PASSWORD 'df-secret'")
+
+
+def _bin(program: str) -> Path:
+    found = sorted(
+        Path("/usr/lib/postgresql").glob(f"*/bin/{program}"),
+        key=lambda path: int(path.parts[-3]) if path.parts[-3].isdigit() else 0,
+    )
+    if found:
+        return found[-1]
+    on_path = shutil.which(program)
+    if on_path is None:
+        raise ServerError(f"{program} is missing: {_HINT}")
+    return Path(on_path)
+
+
+def _home(directory: Path, account: str | None) -> Path:
+    """Return where the data goes: ``directory``, unless the server's user cannot get there."""
+    if account is None:
+        return directory
+    try:
+        pwd.getpwnam(account)
+    except KeyError:
+        raise ServerError(f"there is no user {account!r}: {_HINT}") from None
+    give_to(account, directory)
+    check = [*_as(account), "test", "-w", str(directory)]
+    if subprocess.run(check, check=False).returncode == 0:
+        return directory
+    # The server refuses to run as root, and root's own directories are closed to others.
+    digest = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+    home = Path(tempfile.gettempdir()) / f"deltaforge-postgres-{digest}"
+    marker = directory / "home"
+    if not marker.exists():
+        shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    give_to(account, home)
+    marker.write_text(str(home))
+    return home
+
+
+def _as(account: str | None) -> list[str]:
+    if account is None:
+        return []
+    return ["setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups", "--"]

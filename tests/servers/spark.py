@@ -1,0 +1,152 @@
+"""A Spark standalone cluster from the pip package: one master and one worker on loopback."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers.process import HOST, Server, answers, family, free_port
+
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_SMALL_JVM = "-XX:+UseSerialGC"
+
+
+@dataclass
+class Cluster:
+    """A running master and worker; ``url`` is what ``--master`` takes."""
+
+    master: Server
+    worker: Server
+
+    @property
+    def url(self) -> str:
+        """Return the master's address."""
+        return self.master.url
+
+    def executors(self) -> list[int]:
+        """Return the process ids of the executors' JVMs."""
+        return [pid for pid in family(self.worker.pid) if _EXECUTOR in command_line(pid)]
+
+    def stop(self) -> None:
+        """Stop the worker, with its executors, and the master."""
+        self.worker.stop(10)
+        self.master.stop(10)
+
+
+def start(
+    directory: Path,
+    *,
+    cores: int = 2,
+    memory: str = "2g",
+    worker_environment: Mapping[str, str] | None = None,
+) -> Cluster:
+    """Start a cluster whose worker shares neither directory nor environment with drivers.
+
+    Args:
+        directory: an own directory; the worker's executors run below ``directory/worker``.
+        cores: cores the worker offers.
+        memory: memory the worker offers.
+        worker_environment: what executors find in their environment, beside a bare one.
+
+    Raises:
+        ServerError: a process ended or did not answer.
+    """
+    port = free_port()
+    master = _server(
+        directory / "master",
+        port,
+        [_MASTER, "--host", HOST, "--port", str(port), "--webui-port", "0"],
+        lambda server: answers(server.port),
+        {},
+    ).launch()
+    work = directory / "worker" / "work"
+    options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(work)]
+    worker = _server(
+        directory / "worker",
+        port,
+        [_WORKER, "--host", HOST, "--webui-port", "0", *options, master.url],
+        _registered,
+        worker_environment or {},
+    )
+    try:
+        worker.launch()
+    except BaseException:
+        master.stop(10)
+        raise
+    return Cluster(master, worker)
+
+
+def command_line(pid: int) -> str:
+    """Return a process's command line; empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def wait_for(what: str, found: Callable[[], object], patience_s: float = 60) -> None:
+    """Wait until ``found`` returns something true.
+
+    Raises:
+        AssertionError: it did not in ``patience_s`` seconds; the text says what was waited for.
+    """
+    deadline = time.monotonic() + patience_s
+    while not found():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {patience_s:.0f} s for {what}")
+        time.sleep(0.05)
+
+
+def spark_home() -> Path:
+    """Return the Spark inside the installed ``pyspark``, found without importing it."""
+    from importlib.util import find_spec
+
+    found = find_spec("pyspark")
+    assert found is not None
+    return Path(next(iter(found.submodule_search_locations or ())))
+
+
+def _server(
+    directory: Path,
+    port: int,
+    words: list[str],
+    probe: Callable[[Server], None],
+    environment: Mapping[str, str],
+) -> Server:
+    directory.mkdir(parents=True, exist_ok=True)
+    home = spark_home()
+    bare = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "JAVA_HOME", "PYTHONPATH")
+        if name in os.environ
+    }
+    told = {
+        **bare,
+        "SPARK_HOME": str(home),
+        # The web pages bind to this address too.
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_DAEMON_JAVA_OPTS": _SMALL_JVM,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+        **environment,
+    }
+    # `env -i`: an executor inherits the worker's environment, which must not be this process's.
+    command = ["env", "-i", *(f"{name}={value}" for name, value in told.items())]
+    return Server(
+        name=words[0].rpartition(".")[2].lower(),
+        directory=directory,
+        port=port,
+        command=[*command, str(home / "bin" / "spark-class"), *words],
+        probe=probe,
+        url=f"spark://{HOST}:{port}",
+    )
+
+
+def _registered(server: Server) -> None:
+    if not re.search("Successfully registered with master", server.log_tail(200)):
+        raise ConnectionError("the worker has not registered")

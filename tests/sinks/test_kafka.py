@@ -1,0 +1,449 @@
+"""The Kafka sink against real brokers."""
+
+import statistics
+import subprocess
+import time
+import uuid
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from tests.servers import kafka
+from tests.servers.process import ServerError, free_port
+from tests.sinks.contract import SinkContract, messages, value
+from tests.sinks.kafka_reader import read_topic
+
+MANY = 200_000
+PASSWORD = "kafka-s3cret"
+LISTENERS = ("CLIENTS", "CONTROLLER", "TLS")
+SECURITY = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "df",
+    "sasl.password": PASSWORD,
+}
+
+
+def rows(topic, span, key=b"same"):
+    return messages([(topic, key, value(n)) for n in span])
+
+
+def values(brokers, topic):
+    return [each.value for each in read_topic(brokers, topic)]
+
+
+def create(brokers, name=None, security=None, partitions=1, **settings):
+    """Create a topic with its own settings, and return its name."""
+    name = name or f"made-{uuid.uuid4().hex[:8]}"
+    config = {key.replace("_", "."): str(each) for key, each in settings.items()}
+    topic = NewTopic(name, partitions, 1, config=config)
+    admin = AdminClient({"bootstrap.servers": brokers, **(security or {})})
+    admin.create_topics([topic])[name].result(timeout=20)
+    return name
+
+
+@pytest.fixture
+def brokers(kafka_server):
+    return kafka_server.dsn()
+
+
+@pytest.fixture
+def topic():
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def sink(brokers):
+    return KafkaSink(brokers=brokers, topic="${source.table}")
+
+
+@pytest.fixture
+def writer(sink):
+    writer = sink.open("p")
+    yield writer
+    writer.close()
+
+
+class TestKafkaSink(SinkContract):
+    @pytest.fixture
+    def place(self, topic):
+        return topic
+
+    @pytest.fixture
+    def stored(self, brokers, topic):
+        return lambda: values(brokers, topic)
+
+
+def test_keys_headers_and_tombstones_arrive(brokers, topic, writer):
+    given = [(topic, b"a", b"{}"), (topic, None, b"[]"), (topic, b"a", None)]
+    headers = [[("h", "1"), ("i", "é")], None, []]
+
+    writer.write(messages(given, headers))
+
+    found = read_topic(brokers, topic)
+    assert [(topic, each.key, each.value) for each in found] == given
+    assert found[0].headers == [("h", b"1"), ("i", "é".encode())]
+    assert [each.headers for each in found[1:]] == [None, None]
+
+
+def test_keys_go_to_the_partition_the_java_client_chooses(brokers, writer):
+    topic = create(brokers, partitions=4)
+
+    writer.write(messages([(topic, key, key) for key in (b"foobar", b"21", b"foobar")]))
+
+    # murmur2("foobar") = -790332482 and murmur2("21") = -973932308 in Kafka's own tests.
+    assert {each.key: each.partition for each in read_topic(brokers, topic)} == {
+        b"foobar": (-790332482 & 0x7FFFFFFF) % 4,
+        b"21": (-973932308 & 0x7FFFFFFF) % 4,
+    }
+
+
+def test_a_small_batch_does_not_wait_for_linger(brokers, topic):
+    writer = KafkaSink(brokers=brokers, topic=topic, client_conf={"linger.ms": 5000}).open("p")
+    writer.write(rows(topic, range(1)))
+    taken_s = []
+    for n in range(30):
+        started = time.monotonic()
+        writer.write(rows(topic, [n]))
+        taken_s.append(time.monotonic() - started)
+    writer.close()
+
+    assert statistics.median(taken_s) < 0.1
+
+
+def test_a_full_queue_is_waited_for(brokers, topic):
+    conf = {"queue.buffering.max.messages": 20}
+    writer = KafkaSink(brokers=brokers, topic=topic, client_conf=conf).open("p")
+
+    assert list(writer.write(rows(topic, range(1000)))) == []
+    writer.close()
+
+    assert values(brokers, topic) == [value(n) for n in range(1000)]
+
+
+def test_acks_of_one_gives_up_idempotence_and_says_so(brokers, topic, caplog):
+    writer = KafkaSink(brokers=brokers, topic=topic, client_conf={"acks": "1"}).open("p")
+
+    writer.write(rows(topic, range(100)))
+    writer.close()
+
+    assert values(brokers, topic) == [value(n) for n in range(100)]
+    assert "idempotence" in caplog.text
+
+
+def test_too_large_for_the_client_is_rejected_alone(brokers, topic, writer):
+    given = [(topic, b"k", value(0)), (topic, b"k", b"x" * 2_000_000), (topic, b"k", value(1))]
+
+    rejections = writer.write(messages(given))
+
+    assert [(each.event_row, each.kind) for each in rejections] == [(1, "message_too_large")]
+    assert values(brokers, topic) == [value(0), value(1)]
+
+
+def test_too_large_for_the_topic_is_rejected_alone(brokers, writer):
+    topic = create(brokers, max_message_bytes=5000, compression_type="uncompressed")
+    large = uuid.uuid4().bytes * 1000
+    given = [(topic, b"k", value(n)) for n in range(50)]
+    given[20] = (topic, b"k", bytes(reversed(large)) + large)
+
+    rejections = writer.write(messages(given))
+    writer.write(rows(topic, range(50, 60)))
+
+    assert [(each.event_row, each.kind) for each in rejections] == [(20, "message_too_large")]
+    found = values(brokers, topic)
+    expected = [value(n) for n in range(60) if n != 20]
+    assert list(dict.fromkeys(found)) == expected
+    assert found[-len(expected) :] == expected
+
+
+def test_a_compacted_topic_refuses_only_the_message_without_a_key(brokers, writer):
+    topic = create(brokers, cleanup_policy="compact")
+    given = [(topic, b"k" if n != 3 else None, value(n)) for n in range(6)]
+
+    rejections = writer.write(messages(given))
+
+    assert [(each.event_row, each.kind) for each in rejections] == [(3, "invalid_record")]
+    assert values(brokers, topic)[-5:] == [value(n) for n in (0, 1, 2, 4, 5)]
+
+
+def test_an_illegal_topic_name_is_rejected_alone(brokers, topic, writer):
+    given = [("not legal!", b"k", value(0)), (topic, b"k", value(1)), ("x" * 300, b"k", value(2))]
+
+    rejections = writer.write(messages(given))
+
+    assert [(each.event_row, each.kind) for each in rejections] == [(0, "routing"), (2, "routing")]
+    assert values(brokers, topic) == [value(1)]
+
+
+def test_tls_to_a_broker_without_it_says_what_it_is(brokers):
+    # A broker that is stopping closes connections in the same way, so this is not yet an error.
+    conf = {"security.protocol": "ssl"}
+    writer = KafkaSink(brokers=brokers, topic="t", send_timeout_secs=1, client_conf=conf).open("p")
+
+    with pytest.raises(RetryableError, match="SSL"):
+        writer.write(rows("t", range(1)))
+    writer.close()
+
+
+def test_two_hundred_thousand_messages(brokers, topic, writer, record_property):
+    """Print the sink's speed beside that of a bare producer loop in the same run."""
+    keys = [b'{"id":%d}' % n for n in range(MANY)]
+    texts = [b'{"n":%d,"note":"%b"}' % (n, b"x" * 220) for n in range(MANY)]
+    parts = [
+        messages([(topic, keys[n], texts[n]) for n in range(start, start + 2000)])
+        for start in range(0, MANY, 2000)
+    ]
+    bare = Producer(
+        {
+            "bootstrap.servers": brokers,
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            "batch.size": 1_048_576,
+            "queue.buffering.max.messages": MANY + 1,
+        }
+    )
+    warm = topic + "-warm"
+    writer.write(rows(topic + "-other", range(10)))
+    bare.produce(warm, b"x")
+    bare.flush(20)
+
+    started = time.perf_counter()
+    for each in parts:
+        writer.write(each)
+    ours_s = time.perf_counter() - started
+    started = time.perf_counter()
+    for key, text in zip(keys, texts, strict=True):
+        bare.produce(warm, text, key)
+    assert bare.flush(60) == 0
+    bare_s = time.perf_counter() - started
+
+    record_property("messages_per_s", round(MANY / ours_s))
+    record_property("ratio_to_bare", round(bare_s / ours_s, 2))
+    print(f"sink {MANY / ours_s:,.0f}/s, bare {MANY / bare_s:,.0f}/s, ratio {bare_s / ours_s:.2f}")
+    assert values(brokers, topic) == texts
+    assert bare_s / ours_s > 0.2
+
+
+class TestOutage:
+    """What happens to a batch while the broker is away."""
+
+    @pytest.fixture
+    def server(self, kafka_server):
+        yield kafka_server
+        try:
+            kafka_server.resume()
+        except ServerError:
+            kafka_server.start_again()
+
+    @pytest.fixture
+    def writer(self, server):
+        sink = KafkaSink(brokers=server.dsn(), topic="t", send_timeout_secs=2)
+        writer = sink.open("p")
+        yield writer
+        writer.close()
+
+    def test_a_stopped_broker_is_retryable_and_the_batch_arrives_once(self, server, topic, writer):
+        writer.write(rows(topic, range(10)))
+        server.stop()
+        batch = rows(topic, range(10, 500))
+        for _ in range(2):
+            started = time.monotonic()
+            with pytest.raises(RetryableError, match="not acknowledged"):
+                writer.write(batch)
+            assert 1.5 < time.monotonic() - started < 4
+        server.start_again()
+
+        until_written(writer, batch)
+        writer.write(rows(topic, range(500, 510)))
+
+        assert values(server.dsn(), topic) == [value(n) for n in range(510)]
+
+    def test_a_frozen_broker_gets_each_message_once(self, server, topic, writer):
+        writer.write(rows(topic, range(10)))
+        server.pause()
+        batch = rows(topic, range(10, 500))
+        with pytest.raises(RetryableError):
+            writer.write(batch)
+        server.resume()
+
+        until_written(writer, rows(topic, range(10, 500)))
+
+        assert values(server.dsn(), topic) == [value(n) for n in range(500)]
+
+    def test_a_batch_given_up_never_arrives_behind_a_newer_one(self, server, topic, writer):
+        writer.write(rows(topic, range(1)))
+        server.stop()
+        with pytest.raises(RetryableError):
+            writer.write(rows(topic, range(1, 100)))
+        server.start_again()
+
+        until_written(writer, rows(topic, range(100, 200)))
+        time.sleep(2)
+
+        assert values(server.dsn(), topic) == [value(n) for n in (0, *range(100, 200))]
+
+    def test_a_killed_broker_neither_loses_nor_reorders(self, server, topic, writer):
+        for n in range(40):
+            if n in {10, 25}:
+                server.kill()
+                with pytest.raises(RetryableError):
+                    writer.write(rows(topic, range(n * 50, n * 50 + 50)))
+                server.start_again()
+            until_written(writer, rows(topic, range(n * 50, n * 50 + 50)))
+
+        found = values(server.dsn(), topic)
+        assert list(dict.fromkeys(found)) == [value(n) for n in range(2000)]
+        assert found[-1] == value(1999)
+
+    def test_a_pipeline_may_start_while_the_broker_is_away(self, server, topic):
+        server.stop()
+        writer = KafkaSink(brokers=server.dsn(), topic=topic, send_timeout_secs=1).open("p")
+        with pytest.raises(RetryableError, match="reachable"):
+            writer.write(rows(topic, range(3)))
+        server.start_again()
+
+        until_written(writer, rows(topic, range(3)))
+        writer.close()
+
+        assert values(server.dsn(), topic) == [value(n) for n in range(3)]
+
+    def test_message_timeout_bounds_the_batch_when_it_is_shorter(self, server, topic):
+        conf = {"message.timeout.ms": "1000"}
+        writer = KafkaSink(brokers=server.dsn(), topic=topic, client_conf=conf).open("p")
+        writer.write(rows(topic, range(1)))
+        server.stop()
+
+        started = time.monotonic()
+        with pytest.raises(RetryableError, match="after 1 s"):
+            writer.write(rows(topic, range(1, 3)))
+        assert time.monotonic() - started < 3
+
+        started = time.monotonic()
+        writer.close()
+        assert time.monotonic() - started < 3
+        server.start_again()
+
+
+def until_written(writer, batch, within_s=30):
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return writer.write(batch)
+        except RetryableError:
+            if time.monotonic() > deadline:
+                raise
+
+
+@pytest.fixture(scope="module")
+def strict_server(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("strict-kafka")
+    make_certificate(directory)
+    ports = [free_port() for _ in range(3)]
+    places = [f"{name}://127.0.0.1:{port}" for name, port in zip(LISTENERS, ports, strict=True)]
+    (directory / "controller.port").write_text(str(ports[1]))
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    accounts = f'username="df" password="{PASSWORD}" user_df="{PASSWORD}"'
+    settings = {
+        "auto.create.topics.enable": "false",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:df;User:ANONYMOUS",
+        "listeners": ",".join(places),
+        "advertised.listeners": ",".join([places[0], places[2]]),
+        "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": str(directory / "broker.pem"),
+        "listener.name.clients.plain.sasl.jaas.config": (
+            f'{module} {accounts} user_guest="guest-s3cret";'
+        ),
+    }
+    server = kafka.start(directory, ports[0], sasl_password=PASSWORD, settings=settings)
+    create(server.dsn(), name="secured", security=SECURITY)
+    yield server, f"127.0.0.1:{ports[2]}", str(directory / "certificate.pem")
+    server.stop()
+
+
+def make_certificate(directory):
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    (directory / "broker.pem").write_text(key.read_text() + certificate.read_text())
+
+
+class TestStrictBroker:
+    """Passwords, permissions, and no topics made on demand."""
+
+    @pytest.fixture
+    def server(self, strict_server):
+        return strict_server[0]
+
+    @pytest.fixture
+    def tls(self, strict_server):
+        return strict_server[1:]
+
+    def open(self, server, **changed):
+        conf = {**SECURITY, **changed}
+        return KafkaSink(brokers=server.dsn(), topic="t", client_conf=conf).open("p")
+
+    def test_tls_with_the_right_authority_works(self, tls):
+        place, authority = tls
+        conf = {"security.protocol": "ssl", "ssl.ca.location": authority}
+        writer = KafkaSink(brokers=place, topic="secured", client_conf=conf).open("p")
+
+        assert list(writer.write(rows("secured", range(3)))) == []
+        writer.close()
+
+    def test_tls_with_an_unknown_authority_is_an_access_error_at_once(self, tls):
+        started = time.monotonic()
+
+        with pytest.raises(AccessError, match="certificate"):
+            KafkaSink(brokers=tls[0], topic="t", client_conf={"security.protocol": "ssl"}).open("p")
+
+        assert time.monotonic() - started < 5
+
+    def test_a_wrong_password_is_an_access_error_at_once(self, server, caplog):
+        started = time.monotonic()
+
+        with pytest.raises(AccessError, match="client_conf") as caught:
+            self.open(server, **{"sasl.password": "wr0ng-s3cret"})
+
+        assert time.monotonic() - started < 5
+        assert "wr0ng-s3cret" not in str(caught.value) + caplog.text
+
+    def test_a_topic_without_permission_is_an_access_error_at_once(self, server):
+        guest = {"sasl.username": "guest", "sasl.password": "guest-s3cret"}
+        writer = self.open(server, **guest)
+        started = time.monotonic()
+
+        with pytest.raises(AccessError, match=r"'forbidden'.*uthoriz"):
+            writer.write(rows("forbidden", range(3)))
+
+        assert time.monotonic() - started < 5
+        writer.close()
+
+    def test_an_unknown_topic_is_retryable_and_named(self, server):
+        writer = self.open(server)
+
+        with pytest.raises(RetryableError, match=r"'nowhere'.*create the topic"):
+            writer.write(rows("nowhere", range(3)))
+        create(server.dsn(), name="nowhere", security=SECURITY)
+
+        assert list(writer.write(rows("nowhere", range(3)))) == []
+        writer.close()
+
+    def test_a_password_in_a_plain_connection_is_refused_not_hung(self, server):
+        writer = KafkaSink(brokers=server.dsn(), topic="t", send_timeout_secs=2).open("p")
+
+        with pytest.raises(RetryableError, match="check that the brokers"):
+            writer.write(rows("t", range(1)))
+        writer.close()

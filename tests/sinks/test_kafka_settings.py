@@ -1,0 +1,193 @@
+"""What a document may say about a Kafka sink; no broker is needed."""
+
+import pickle
+import sys
+
+import pytest
+from confluent_kafka import KafkaError
+from pydantic import ValidationError
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.sinks.kafka.configuration import patience_s, producer_settings
+from airflow_provider_deltaforge.sinks.kafka.replies import Code
+
+NOWHERE = "127.0.0.1:9"
+
+
+def sink(conf=None, **settings):
+    return KafkaSink(brokers=NOWHERE, topic="t", client_conf=conf or {}, **settings)
+
+
+def test_the_defaults_of_the_documents():
+    given = sink()
+
+    assert (given.id, given.required, given.send_timeout_secs) == ("kafka", True, 30)
+    assert (given.exactly_once, given.tombstones, given.unbuilt()) == (False, False, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("acks", "all"),
+        ("enable.idempotence", "true"),
+        ("max.in.flight", 5),
+        ("compression.type", "lz4"),
+        ("linger.ms", 5),
+        ("batch.size", 1_048_576),
+        ("request.timeout.ms", 30_000),
+        ("retry.backoff.ms", 100),
+        ("client.id", "deltaforge-kafka"),
+        ("bootstrap.servers", NOWHERE),
+    ],
+)
+def test_the_producer_is_made_with_what_the_documents_say(key, expected):
+    assert producer_settings(sink())[key] == expected
+
+
+def test_client_conf_wins_under_either_name_of_a_setting():
+    conf = {
+        "queue.buffering.max.ms": "50",
+        "compression.codec": "zstd",
+        "socket.keepalive.enable": False,
+    }
+
+    settings = producer_settings(sink(conf))
+
+    assert (settings["linger.ms"], settings["compression.type"]) == ("50", "zstd")
+    assert settings["socket.keepalive.enable"] == "false"
+    assert "queue.buffering.max.ms" not in settings
+
+
+def test_one_setting_under_two_names_is_refused():
+    with pytest.raises(SpecError, match=r"client_conf\.delivery\.timeout\.ms and message"):
+        patience_s(sink({"message.timeout.ms": 1, "delivery.timeout.ms": 2}))
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        pytest.param({}, ("true", 5), id="default"),
+        pytest.param({"acks": "all"}, ("true", 5), id="all"),
+        pytest.param({"acks": -1}, ("true", 5), id="-1 is all"),
+        pytest.param({"acks": "1"}, ("false", 1), id="leader only"),
+        pytest.param({"request.required.acks": 0}, ("false", 1), id="none"),
+        pytest.param({"enable.idempotence": False}, ("false", 1), id="off"),
+        pytest.param({"acks": 1, "max.in.flight": 3}, ("false", 3), id="as the user says"),
+    ],
+)
+def test_weaker_acks_give_up_idempotence_with_a_warning(conf, expected, caplog):
+    settings = producer_settings(sink(conf))
+
+    assert (settings["enable.idempotence"], settings["max.in.flight"]) == expected
+    assert ("idempotence" in caplog.text) == (expected[0] == "false")
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        pytest.param({}, 30, id="send_timeout_secs"),
+        pytest.param({"message.timeout.ms": "5000"}, 5, id="shorter"),
+        pytest.param({"delivery.timeout.ms": 300_000}, 30, id="longer"),
+        pytest.param({"message.timeout.ms": 0}, 30, id="unlimited"),
+    ],
+)
+def test_the_shorter_timeout_holds(conf, expected):
+    assert patience_s(sink(conf)) == expected
+    assert producer_settings(sink(conf))["message.timeout.ms"] == 0
+
+
+@pytest.mark.parametrize(
+    ("conf", "named"),
+    [
+        ({"lingre.ms": 5}, "client_conf.lingre.ms"),
+        ({"acks": "some"}, "client_conf.acks"),
+        ({"linger.ms": "soon"}, "client_conf.linger.ms"),
+        ({"message.timeout.ms": "soon"}, "client_conf.message.timeout.ms"),
+        ({"max.in.flight": 9}, "client_conf.max.in.flight"),
+        ({"acks": 1, "enable.idempotence": True}, "client_conf.acks"),
+        ({"sasl.client.callback.handler.class": "X"}, "client_conf.sasl.client.callback"),
+        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN"}, "sasl.username"),
+        ({"key.serializer": "X"}, "client_conf.key.serializer"),
+    ],
+)
+def test_what_librdkafka_refuses_is_named_by_its_key(conf, named):
+    with pytest.raises(SpecError) as caught:
+        sink(conf).open("p")
+
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "client_conf.sasl.mechanism.*OAUTHBEARER"),
+        ({"sasl.jaas.config": "x required;"}, "client_conf.sasl.jaas.config.*OAUTHBEARER"),
+        ({"transactional.id": "x"}, "client_conf.transactional.id"),
+        ({"error_cb": "x"}, "client_conf.error_cb"),
+        ({"delivery.report.only.error": "x"}, "client_conf.delivery.report.only.error"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_document(conf, message):
+    with pytest.raises(ValidationError, match=message):
+        sink(conf)
+
+
+def test_exactly_once_is_named_as_not_built():
+    assert sink(exactly_once=True).unbuilt() == ["exactly_once"]
+    with pytest.raises(SpecError, match="exactly_once"):
+        sink(exactly_once=True).open("p")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+    ],
+)
+def test_secrets_do_not_print_but_reach_the_producer(key):
+    given = sink({key: "hush-hush"})
+
+    shown = f"{given!r} {given} {given.model_dump()} {given.model_dump_json()}"
+    assert "hush-hush" not in shown
+    assert producer_settings(given)[key] == "hush-hush"
+
+
+def test_a_secret_does_not_reach_an_error():
+    conf = {"ssl.key.pem": "hush-hush", "security.protocol": "ssl", "sasl.password": "not in PEM"}
+
+    with pytest.raises(SpecError, match=r"client_conf\.ssl\.key\.pem") as caught:
+        sink(conf).open("p")
+
+    assert "hush-hush" not in str(caught.value)
+    assert "not in PEM" not in str(caught.value)
+
+
+def test_a_refused_document_does_not_show_its_secrets():
+    with pytest.raises(ValidationError) as caught:
+        sink({"sasl.jaas.config": "password=hush-hush"}, tpoic="x")
+
+    assert "hush-hush" not in str(caught.value)
+
+
+def test_description_with_secrets_travels_to_another_process():
+    given = sink({"sasl.password": "hush-hush", "linger.ms": 7, "socket.keepalive.enable": True})
+
+    assert pickle.loads(pickle.dumps(given)) == given
+
+
+@pytest.mark.parametrize("name", list(Code.__members__))
+def test_codes_are_the_drivers(name):
+    assert getattr(KafkaError, name) == Code[name]
+
+
+def test_a_missing_driver_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+
+    with pytest.raises(SpecError, match=r"airflow-provider-deltaforge\[kafka\]"):
+        sink().open("p")

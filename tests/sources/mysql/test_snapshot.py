@@ -1,0 +1,312 @@
+"""Snapshots lose nothing between their views and the stream, and survive what happens meanwhile."""
+
+import json
+import threading
+
+import pytest
+
+from airflow_provider_deltaforge.errors import (
+    FatalError,
+    PositionLostError,
+    RetryableError,
+    SchemaError,
+    SpecError,
+)
+from tests.servers import mysql, sql
+from tests.sources.mysql.reading import copied, events, fresh_database, source_of, streamed
+
+WRITERS = 8
+VIEWS = 25
+LAST = 999_999_999
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def server(request):
+    return request.getfixturevalue(f"{request.param}_server")
+
+
+@pytest.fixture(scope="module")
+def plain_server(tmp_path_factory):
+    """MySQL without GTIDs."""
+    server = mysql.start(tmp_path_factory.mktemp("plain"), gtid=False)
+    yield server
+    server.stop()
+
+
+def keep_writing(server, stop):
+    """Insert rows one by one, each its own transaction, until told to stop."""
+
+    def run(writer):
+        connection = sql.connect(server, "racing")
+        number = 0
+        with connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(f"INSERT INTO t VALUES ({writer * 10_000_000 + number})")
+                number += 1
+        connection.close()
+
+    threads = [threading.Thread(target=run, args=(w,), daemon=True) for w in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def ids_behind(source, position):
+    """Return the ids in the log behind a position, up to the last row ever written."""
+    found = streamed(
+        source,
+        position,
+        lambda f: any(e["after"] == b'{"id":%d}' % LAST for e in f[-200:]),
+        60,
+    )
+    return {json.loads(e["after"])["id"] for e in found if e["op"] == "c"}
+
+
+def race(server, user="root"):
+    """Take views under eight writers; return (position begun at, [(cut, ids read)], all ids)."""
+    fresh_database(server, "racing", "CREATE TABLE t (id bigint primary key)")
+    source = source_of(server, "racing", user=user, ssl_mode="disabled")
+    stop = threading.Event()
+    threads = keep_writing(server, stop)
+    try:
+        snapshotter = source.open_snapshot()
+        begun, views = snapshotter.begin(), []
+        (chunk,) = snapshotter.plan(10_000_000)
+        while len(views) < VIEWS or len(views[-1][1]) < 600:
+            batches = list(snapshotter.read(chunk, "run"))
+            views.append((batches[0].end, {json.loads(e["after"])["id"] for e in events(batches)}))
+        snapshotter.close()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    sql.execute(server, f"INSERT INTO racing.t VALUES ({LAST})")
+    everything = {number for (number,) in sql.execute(server, "SELECT id FROM racing.t")}
+    return source, begun, views, everything
+
+
+def check_race(source, begun, views, everything):
+    """Assert that every view and the log behind its cut, or behind the start, make the whole."""
+    behind_start = ids_behind(source, begun)
+    assert len(everything) > 500
+    for cut, seen in views:
+        assert seen | behind_start == everything
+        assert source.compare(begun, cut) <= 0
+    for cut, seen in views[:: len(views) // 5]:
+        assert seen | ids_behind(source, cut) == everything
+
+
+def test_no_change_is_lost_under_writers(server):
+    check_race(*race(server))
+
+
+def test_a_mariadb_cut_is_exact(mariadb_server):
+    source, _, views, _ = race(mariadb_server)
+    for cut, seen in views[:: len(views) // 5]:
+        assert not seen & ids_behind(source, cut)
+
+
+def test_no_change_is_lost_without_gtids(plain_server):
+    check_race(*race(plain_server))
+
+
+def test_without_gtids_a_missing_privilege_is_named(plain_server):
+    fresh_database(plain_server, "locked", "CREATE TABLE t (id int primary key)")
+    snapshotter = source_of(plain_server, "locked").open_snapshot()
+    with pytest.raises(FatalError, match="LOCK TABLES"):
+        snapshotter.begin()
+    snapshotter.close()
+
+
+def test_a_cut_without_gtids_waits_for_writers(plain_server, monkeypatch):
+    from airflow_provider_deltaforge.sources.mysql import views
+
+    monkeypatch.setattr(views, "LOCK_WAIT_S", 1)
+    monkeypatch.setattr(views, "LOCK_ATTEMPTS", 2)
+    fresh_database(plain_server, "waiting", "CREATE TABLE t (id int primary key)")
+    writer = sql.connect(plain_server, "waiting", autocommit=False)
+    writer.cursor().execute("INSERT INTO t VALUES (1)")
+    snapshotter = source_of(plain_server, "waiting", user="root").open_snapshot()
+    with pytest.raises(RetryableError, match=r"waiting\.t"):
+        snapshotter.begin()
+    writer.rollback()
+    writer.close()
+    assert snapshotter.begin()["file"]
+    snapshotter.close()
+
+
+def test_prepared_xa_transactions_hold_the_start_up(server):
+    fresh_database(server, "prepared", "CREATE TABLE t (id int primary key)")
+    writer = sql.connect(server, "prepared")
+    cursor = writer.cursor()
+    for statement in ("XA START 'a'", "INSERT INTO t VALUES (1)", "XA END 'a'", "XA PREPARE 'a'"):
+        cursor.execute(statement)
+    snapshotter = source_of(server, "prepared", user="root", ssl_mode="disabled").open_snapshot()
+    with pytest.raises(RetryableError, match="XA RECOVER"):
+        snapshotter.begin()
+    cursor.execute("XA COMMIT 'a'")
+    writer.close()
+    assert snapshotter.begin()["file"]
+    snapshotter.close()
+
+
+def test_ids_name_the_run_the_cut_and_the_key(server):
+    fresh_database(
+        server,
+        "named",
+        "CREATE TABLE t (id int primary key, v int)",
+        "INSERT INTO t VALUES (1, 1), (2, 2)",
+        "CREATE TABLE u (v int)",
+        "INSERT INTO u VALUES (1), (1)",
+    )
+    source = source_of(server, "named")
+    first = [event["event_id"] for event in events(copied(source, run="one"))]
+    again = [event["event_id"] for event in events(copied(source, run="one"))]
+    other = [event["event_id"] for event in events(copied(source, run="two"))]
+    assert len(set(first)) == 4
+    assert first == again  # Nothing was written in between, so the cut is the same.
+    assert not set(first) & set(other)
+    sql.execute(server, "UPDATE named.t SET v = 3 WHERE id = 1")
+    moved = [event["event_id"] for event in events(copied(source, run="one"))]
+    assert not set(first) & set(moved)
+
+
+def test_a_batch_ends_its_transaction_and_knows_its_cut(server):
+    fresh_database(
+        server,
+        "ended",
+        "CREATE TABLE t (id int primary key)",
+        "INSERT INTO t VALUES (1), (2), (3)",
+    )
+    (batch,) = copied(source_of(server, "ended"))
+    assert batch.rows.column("tx_end").to_pylist() == [False, False, True]
+    assert batch.rows.column("row").to_pylist() == [0, 1, 2]
+    assert batch.positions.after(0) == batch.end
+    assert batch.rows.validate(full=True) is None
+
+
+def test_an_altered_table_is_read_with_its_new_columns(server):
+    fresh_database(
+        server,
+        "altered",
+        "CREATE TABLE t (id int primary key, a int)",
+        "INSERT INTO t VALUES (1, 2)",
+    )
+    snapshotter = source_of(server, "altered").open_snapshot()
+    (chunk,) = snapshotter.plan(10)
+    sql.execute(server, "ALTER TABLE altered.t ADD b int NOT NULL DEFAULT 7 FIRST")
+    (event,) = events(snapshotter.read(chunk, "run"))
+    snapshotter.close()
+    assert event["after"] == b'{"b":7,"id":1,"a":2}'
+
+
+def test_a_view_older_than_the_table_is_opened_again(server, monkeypatch):
+    from airflow_provider_deltaforge.sources.mysql import snapshot
+
+    fresh_database(
+        server, "older", "CREATE TABLE t (id int primary key, a int)", "INSERT INTO t VALUES (1, 2)"
+    )
+    opened = []
+
+    def open_and_alter(*args):
+        view = real(*args)
+        opened.append(view)
+        if len(opened) == 1:
+            sql.execute(server, "ALTER TABLE older.t ADD b int, ENGINE=InnoDB, FORCE")
+        return view
+
+    real = snapshot.open_view
+    monkeypatch.setattr(snapshot, "open_view", open_and_alter)
+    (event,) = events(copied(source_of(server, "older")))
+    assert event["after"] == b'{"id":1,"a":2,"b":null}'
+    assert len(opened) == 2
+
+
+def test_a_dropped_table_is_an_empty_chunk_with_a_warning(server):
+    fresh_database(server, "dropped", "CREATE TABLE t (id int primary key)")
+    snapshotter = source_of(server, "dropped").open_snapshot()
+    (chunk,) = snapshotter.plan(10)
+    sql.execute(server, "DROP TABLE dropped.t")
+    (batch,) = snapshotter.read(chunk, "run")
+    snapshotter.close()
+    assert batch.rows.num_rows == 0
+    assert batch.end["file"]
+    assert "dropped.t" in snapshotter.warnings[0]
+
+
+def test_a_changed_key_asks_for_a_new_run(server):
+    fresh_database(server, "rekeyed", "CREATE TABLE t (id int primary key, a int not null)")
+    snapshotter = source_of(server, "rekeyed").open_snapshot()
+    (chunk,) = snapshotter.plan(10)
+    sql.execute(server, "ALTER TABLE rekeyed.t DROP PRIMARY KEY, ADD PRIMARY KEY (a)")
+    with pytest.raises(SchemaError, match="primary key"):
+        list(snapshotter.read(chunk, "run"))
+    snapshotter.close()
+
+
+def test_an_abandoned_read_leaves_a_working_snapshotter(server):
+    rows = ", ".join(f"({i}, REPEAT('x', 500))" for i in range(30_000))
+    fresh_database(
+        server,
+        "abandoned",
+        "CREATE TABLE t (id int primary key, v text)",
+        f"INSERT INTO t VALUES {rows}",
+    )
+    snapshotter = source_of(server, "abandoned").open_snapshot()
+    (chunk,) = snapshotter.plan(100_000)
+    reading = snapshotter.read(chunk, "run")
+    first = next(reading)
+    assert 0 < first.rows.num_rows < 30_000
+    reading.close()
+    assert sum(batch.rows.num_rows for batch in snapshotter.read(chunk, "run")) == 30_000
+    snapshotter.close()
+    snapshotter.close()
+
+
+def test_a_killed_connection_is_retryable_and_reopened(server):
+    fresh_database(
+        server, "killed", "CREATE TABLE t (id int primary key)", "INSERT INTO t VALUES (1)"
+    )
+    snapshotter = source_of(server, "killed").open_snapshot()
+    (chunk,) = snapshotter.plan(10)
+    sql.execute(server, f"KILL {snapshotter._connection.thread_id()}")
+    with pytest.raises(RetryableError):
+        list(snapshotter.read(chunk, "run"))
+    assert len(events(snapshotter.read(chunk, "run"))) == 1
+    snapshotter.close()
+
+
+def test_where_and_patterns_choose_what_is_copied(server):
+    fresh_database(
+        server,
+        "chosen",
+        "CREATE TABLE a (id int primary key)",
+        "INSERT INTO a VALUES (1), (2), (3), (4), (5)",
+        "CREATE TABLE b (id int primary key)",
+    )
+    snapshotter = source_of(server, "chosen").open_snapshot()
+    chunks = list(snapshotter.plan(2, tables=["chosen.a"], where="id % 2 = 1 OR id = 4"))
+    found = [e["key"] for chunk in chunks for e in events(snapshotter.read(chunk, "run"))]
+    assert found == [b'{"id":1}', b'{"id":3}', b'{"id":4}', b'{"id":5}']
+    with pytest.raises(SpecError, match="nothing_like_it"):
+        list(snapshotter.plan(2, tables=["nothing_like_it"]))
+    with pytest.raises(SpecError, match="exactly one table"):
+        list(snapshotter.plan(2, where="id = 1"))
+    with pytest.raises(SpecError, match="where"):
+        list(snapshotter.plan(2, tables=["a"], where="no_column = 1"))
+    snapshotter.close()
+
+
+def test_the_guard_notices_a_purged_log(server):
+    fresh_database(server, "purged", "CREATE TABLE t (id int primary key)")
+    snapshotter = source_of(server, "purged").open_snapshot()
+    begun = snapshotter.begin()
+    snapshotter.guard(begun)
+    sql.execute(server, "INSERT INTO purged.t VALUES (1)", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    sql.execute(server, "INSERT INTO purged.t VALUES (2)")
+    snapshotter.guard(begun)
+    last = source_of(server, "purged").head()["file"]
+    sql.execute(server, f"PURGE BINARY LOGS TO '{last}'")
+    with pytest.raises(PositionLostError, match="binlog_expire_logs_seconds"):
+        snapshotter.guard(begun)
+    snapshotter.close()

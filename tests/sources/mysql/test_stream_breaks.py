@@ -1,0 +1,205 @@
+"""Readers and servers that get in each other's way, or die in the middle."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from tests.servers import mariadb, mysql, sql
+from tests.servers.process import Server
+from tests.sources.mysql.stream_reading import rows, source_of
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    return request.getfixturevalue(f"{request.param}_server")
+
+
+def fresh(server: Server, database: str) -> None:
+    sql.execute(server, f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+
+
+def test_two_readers_with_one_server_id_end_with_an_error_that_says_so(server: Server) -> None:
+    fresh(server, "b_collision")
+    sql.execute(server, "CREATE TABLE t (id int primary key)", database="b_collision")
+    found: list[BaseException] = []
+    deadline = time.monotonic() + 60
+
+    def read(name: str) -> None:
+        reader = source_of(server, "b_collision", id=name, server_id=7707).open(None)
+        try:
+            while not found and time.monotonic() < deadline:
+                reader.read(0.2)
+        except FatalError as error:
+            found.append(error)
+        finally:
+            reader.close()
+
+    readers = [threading.Thread(target=read, args=(name,), daemon=True) for name in ("a", "b")]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(90)
+    assert "7707" in str(found[0])
+    assert "Give this source its own 'server_id'" in str(found[0])
+
+
+def test_five_killed_connections_are_reopened_without_loss_or_repetition(server: Server) -> None:
+    fresh(server, "b_killed")
+    sql.execute(server, "CREATE TABLE t (id int primary key, v text)", database="b_killed")
+    source = source_of(server, "b_killed", server_id=7708)
+    reader = source.open(source.head())
+    keys: list[bytes] = []
+    try:
+        for kill in range(6):
+            # More than a chunk, so that the kill comes while transactions are under way.
+            for first in range(kill * 2000, kill * 2000 + 2000, 1000):
+                values = ",".join(f"({i}, REPEAT('y', 3000))" for i in range(first, first + 1000))
+                sql.execute(server, f"INSERT INTO t VALUES {values}", database="b_killed")
+            # A killed dump may send a little more before it ends.
+            _read_until(
+                reader,
+                keys,
+                lambda kill=kill: len(keys) > kill * 2000 and len(reader._breaks) == kill,
+            )
+            if kill < 5:
+                _kill_dump(server)
+        _read_until(reader, keys, lambda: len(keys) >= 12_000)
+    finally:
+        reader.close()
+    assert keys == [b'{"id":%d}' % i for i in range(12_000)]
+    assert len(reader._breaks) == 5
+
+
+def _kill_dump(server: Server) -> None:
+    """Kill the newest connection that sends the log to user df."""
+    listed = "SELECT id FROM information_schema.processlist WHERE user = 'df' AND command LIKE "
+    ((number,),) = sql.execute(server, listed + "'Binlog Dump%' ORDER BY id DESC LIMIT 1")
+    sql.execute(server, f"KILL {number}")
+
+
+def test_create_table_select_is_a_change_and_its_rows(server: Server) -> None:
+    fresh(server, "b_create_select")
+    sql.execute(server, "CREATE TABLE a (id int, v int)", database="b_create_select")
+    source = source_of(server, "b_create_select")
+    sql.execute(server, "INSERT INTO a VALUES (1, 2), (3, 4)", database="b_create_select")
+    start = source.head()
+    sql.execute(
+        server,
+        "CREATE TABLE b (id int primary key) SELECT id, v, v * 2 AS w FROM a",
+        "INSERT INTO b VALUES (5, 6, 7)",
+        database="b_create_select",
+    )
+    found = rows(source, start)
+    assert [(row["op"], row["after"]) for row in found] == [
+        ("ddl", None),
+        ("c", b'{"id":1,"v":2,"w":4}'),
+        ("c", b'{"id":3,"v":4,"w":8}'),
+        ("c", b'{"id":5,"v":6,"w":7}'),
+    ]
+    assert [row["key"] for row in found[1:]] == [b'{"id":1}', b'{"id":3}', b'{"id":5}']
+    assert len({row["event_id"] for row in found}) == 4
+    assert found[-1]["tx_id"] != found[-2]["tx_id"]
+
+
+def test_xa_transactions_that_cannot_be_undone_any_more_are_read(server: Server) -> None:
+    fresh(server, "b_xa")
+    tables = ("CREATE TABLE t (id int primary key)", "CREATE TABLE other (id int primary key)")
+    sql.execute(server, *tables, database="b_xa")
+    source = source_of(server, "b_xa", tables=["b_xa.t"])
+    start = source.head()
+    sql.execute(
+        server,
+        "XA START 'one'", "INSERT INTO t VALUES (1), (2)", "XA END 'one'",
+        "XA COMMIT 'one' ONE PHASE",
+        "XA START 'two'", "INSERT INTO other VALUES (1)", "XA END 'two'", "XA PREPARE 'two'",
+        "XA COMMIT 'two'",
+        "XA START 'three'", "INSERT INTO other VALUES (2)", "XA END 'three'", "XA PREPARE 'three'",
+        "XA ROLLBACK 'three'",
+        "INSERT INTO t VALUES (3)",
+        database="b_xa",
+    )  # fmt: skip
+    end = source.head()
+    found = rows(source, start, end)
+    assert [row["after"] for row in found] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
+    assert [row["tx_end"] for row in found] == [False, True, True]
+    assert found[0]["tx_id"] == found[1]["tx_id"] != found[2]["tx_id"]
+    again = [row["event_id"] for row in rows(source, start, end)]
+    assert again == [row["event_id"] for row in found]
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server of its own, which the test may kill."""
+    server = {"mysql": mysql, "mariadb": mariadb}[request.param].start(tmp_path / request.param)
+    yield server
+    server.stop()
+
+
+class _Writer:
+    """Commits transactions of a thousand rows, one after the other, until the server dies."""
+
+    def __init__(self, server: Server, first: int) -> None:
+        self._server = server
+        self._next = first
+        self.committed = 0
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        connection = sql.connect(self._server, "b_crash", autocommit=False)
+        cursor = connection.cursor()
+        try:
+            while True:
+                for _ in range(2):
+                    ids = range(self._next, self._next + 500)
+                    values = ",".join(f"({i}, REPEAT('v', 4000))" for i in ids)
+                    cursor.execute(f"INSERT INTO t VALUES {values}")
+                    self._next += 500
+                connection.commit()
+                self.committed += 1
+        except Exception:  # noqa: BLE001 - the server is gone, as the test wants
+            return
+
+    def ended(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def _read_until(reader: Any, keys: list[bytes], done: Any, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, f"{len(keys)} rows"
+        try:
+            chunk = reader.read(0.2)
+        except RetryableError:
+            continue
+        if chunk is not None:
+            keys += reader.decode(chunk).rows.column("key").to_pylist()
+
+
+def test_a_server_killed_inside_transactions_leaves_neither_gap_nor_repetition(
+    mortal: Server,
+) -> None:
+    sql.execute(mortal, "CREATE DATABASE b_crash")
+    sql.execute(mortal, "CREATE TABLE t (id int primary key, v text)", database="b_crash")
+    source = source_of(mortal, "b_crash")
+    reader = source.open(source.head())
+    keys: list[bytes] = []
+    try:
+        for death in range(3):
+            writer = _Writer(mortal, first=death * 1_000_000)
+            _read_until(reader, keys, lambda writer=writer: writer.committed >= 3)
+            mortal.kill()
+            writer.ended()
+            mortal.start_again()
+        sql.execute(mortal, "INSERT INTO t VALUES (9000000, 'last')", database="b_crash")
+        _read_until(reader, keys, lambda: bool(keys) and keys[-1] == b'{"id":9000000}')
+    finally:
+        reader.close()
+    there = sql.execute(mortal, "SELECT id FROM t ORDER BY id", database="b_crash")
+    assert keys == [b'{"id":%d}' % number for (number,) in there]

@@ -1,0 +1,246 @@
+import pytest
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, PROCESSORS, SINKS, SOURCES
+from airflow_provider_deltaforge.spec.load import check, load
+from airflow_provider_deltaforge.spec.settings import PluginSettings
+from tests.spec.documents import document
+
+THREE_SINKS = """\
+    - {type: redis, config: {id: b, uri: redis://h, stream: s}}
+    - {type: redis, config: {id: c, uri: redis://h, stream: s}}
+"""
+
+
+def messages(text):
+    return [str(problem) for problem in check(text, {})]
+
+
+def unbuilt(text):
+    return load(text, {}).unbuilt()
+
+
+class TestCommitPolicy:
+    def test_a_quorum_is_a_number_of_sinks_there_are(self):
+        policy = load(
+            document(spec="commit_policy: {mode: quorum, quorum: 1}"), {}
+        ).spec.commit_policy
+
+        assert (policy.mode, policy.quorum) == ("quorum", 1)
+
+    @pytest.mark.parametrize(
+        ("written", "message"),
+        [
+            (
+                "{mode: quorum}",
+                "line 18: spec.commit_policy.quorum: mode 'quorum' needs the number of sinks that "
+                "are enough",
+            ),
+            (
+                "{mode: all, quorum: 1}",
+                "line 18: spec.commit_policy.quorum: has a meaning with mode 'quorum' only, not "
+                "'all'",
+            ),
+            (
+                "{mode: quorum, quorum: 2}",
+                "line 18: spec.commit_policy.quorum: 2 sinks cannot be reached with 1",
+            ),
+            (
+                "{mode: quorum, quorum: 0}",
+                "line 18: spec.commit_policy.quorum: Input should be greater than 0",
+            ),
+            (
+                "{mode: periodic}",
+                "line 18: spec.commit_policy.mode: Input should be 'required', 'all' or 'quorum'",
+            ),
+        ],
+    )
+    def test_a_policy_without_meaning_is_refused(self, written, message):
+        text = document(spec=f"commit_policy: {written}")
+
+        assert messages(text) == [message]
+
+
+@pytest.mark.parametrize("name", ["", "-a", ".a", "a/b", "a b", "ä", "a" * 101, "a\n"])
+def test_a_name_that_no_topic_or_file_can_have_is_refused(name):
+    text = document().replace("name: orders", f'name: "{name}"'.replace("\n", "\\n"))
+
+    assert messages(text) == [
+        "line 2: metadata.name: must be 1 to 100 letters, digits, '.', '_' or '-', the first a "
+        "letter or digit"
+    ]
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A.b_c-d", "a" * 100])
+def test_other_names_are_taken(name):
+    assert load(document().replace("orders\n  ten", f"'{name}'\n  ten"), {}).name == name
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("stream2: x", "unknown key"),
+        ("key: '${source.table'", "'${' is not closed by '}'"),
+        ("key: '${}'", "'${}' names no field"),
+        ("key: '${a.b.c.d}'", "has 4 segments, at most 3 are allowed"),
+        ("key: '${source.tabel}'", "'source.tabel' is no field; did you mean 'source.table'?"),
+        ("key: '${row.id}'", "'${row.id}' names no field of an event"),
+    ],
+)
+def test_broken_templates_of_a_sink_are_refused(written, message):
+    told = messages(document(sink=written))
+
+    assert len(told) == 1
+    assert message in told[0]
+
+
+def test_an_unknown_version_is_refused():
+    assert messages("apiVersion: deltaforge/v2\n" + document()) == [
+        "line 1: apiVersion: Input should be 'deltaforge/v1'"
+    ]
+
+
+class TestUnbuilt:
+    BUILT = document().replace("type: redis", "type: memory")
+
+    @pytest.mark.parametrize(
+        ("written", "line"),
+        [
+            (
+                document(),
+                "spec.sinks[0]: sink type 'redis'",
+            ),
+            (
+                document(sink="required: false"),
+                "spec.sinks[0].config.required: false (a sink that may be behind)",
+            ),
+            (
+                document(sink="filter: {exclude_synthetic: true}"),
+                "spec.sinks[0].config.filter: a filter on a sink",
+            ),
+            (
+                document(sink="encoding: {type: avro, schema_registry_url: http://r}"),
+                "spec.sinks[0].config.encoding: encoding type 'avro'",
+            ),
+            (
+                document(spec="processors: [{type: flatten}]"),
+                "spec.processors[0]: processor type 'flatten'",
+            ),
+            (
+                document(spec="schema_sensing: {enabled: true}"),
+                "spec.schema_sensing.enabled: true",
+            ),
+            (document(spec="journal: {enabled: true}"), "spec.journal.enabled: true"),
+            (document(spec="delivery: {parallelism: 4}"), "spec.delivery.parallelism: 4 lanes"),
+            (
+                document(spec="sharding: {mode: hash}"),
+                "spec.sharding: spreading the data downstream",
+            ),
+            (
+                document(spec="connection_policy: {default_mode: shared}"),
+                "spec.connection_policy: choosing how to connect",
+            ),
+            (document(spec="sink_batch_deadline_secs: 9"), "spec.sink_batch_deadline_secs: 9 s"),
+            (
+                document().replace("type: scripted", "type: turso")
+                + "    - {type: nats, config: {id: n, url: n, subject: s}}\n",
+                None,
+            ),
+        ],
+    )
+    def test_what_is_asked_for_in_vain_is_named_by_key(self, written, line):
+        if line is None:
+            assert check(written, {})
+            return
+        pipeline = load(written, {})
+
+        assert line in pipeline.unbuilt()
+        with pytest.raises(SpecError) as caught:
+            pipeline.refuse_unbuilt()
+        assert f"  {line}" in str(caught.value).splitlines()
+
+    def test_a_quorum_of_fewer_than_the_required_sinks_is_named(self):
+        text = document() + THREE_SINKS + "  commit_policy: {mode: quorum, quorum: 2}\n"
+
+        assert "spec.commit_policy.mode: quorum" in unbuilt(text)
+
+    @pytest.mark.parametrize("policy", ["mode: all", "mode: quorum, quorum: 3", "mode: required"])
+    def test_a_policy_that_means_every_required_sink_is_not(self, policy):
+        text = document() + THREE_SINKS + f"  commit_policy: {{{policy}}}\n"
+
+        assert not [line for line in unbuilt(text) if "commit_policy" in line]
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "settings", "call"),
+    [
+        (
+            SOURCES,
+            "postgres",
+            {"id": "a", "dsn": "d", "slot": "s", "publication": "p"},
+            lambda source: source.open(None),
+        ),
+        (
+            SOURCES,
+            "turso",
+            {"id": "a", "url": "u", "tables": ["*"]},
+            lambda source: source.open_snapshot(),
+        ),
+        (SINKS, "redis", {"id": "a", "uri": "u", "stream": "s"}, lambda sink: sink.open("orders")),
+        (SINKS, "nats", {"id": "a", "url": "u", "subject": "s"}, lambda sink: sink.open("orders")),
+        (PROCESSORS, "javascript", {"id": "a", "inline": "x"}, lambda step: step.open()),
+        (PROCESSORS, "outbox", {}, lambda step: step.open()),
+        (PROCESSORS, "flatten", {}, lambda step: step.open()),
+        (PROCESSORS, "filter", {}, lambda step: step.open()),
+        (ENCODINGS, "avro", {"schema_registry_url": "r"}, lambda encoding: encoding.encode(None)),
+    ],
+)
+def test_what_is_only_described_says_so_and_refuses_to_work(room, name, settings, call):
+    plugin = room.load(name)(**settings)
+
+    said = plugin.unbuilt()
+
+    assert said == [f"{room.kind} type {name!r}"]
+    with pytest.raises(SpecError, match=said[0]):
+        call(plugin)
+
+
+def test_json_encoding_copies_nothing():
+    import pyarrow as pa
+
+    values = pa.array([b"{}", None], pa.binary())
+
+    assert ENCODINGS.load("json")().encode(values) is values
+
+
+@pytest.mark.parametrize("room", [PROCESSORS, ENVELOPES, ENCODINGS, SINKS, SOURCES])
+def test_every_plugin_of_the_list_can_be_loaded(room):
+    assert all(issubclass(room.load(name), PluginSettings) for name in room.shipped)
+
+
+def test_a_plugin_of_somebody_else_is_found_and_checked(tmp_path, monkeypatch):
+    package = tmp_path / "stranger.py"
+    package.write_text(
+        "from typing import ClassVar\n"
+        "from airflow_provider_deltaforge.sinks.contract import Sink\n"
+        "class Pigeon(Sink):\n"
+        "    destination_field: ClassVar[str] = 'loft'\n"
+        "    loft: str\n"
+    )
+    info = tmp_path / "stranger-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[deltaforge.sinks]\npigeon = stranger:Pigeon\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = document() + "    - {type: pigeon, config: {id: p, loft: '${source.table}'}}\n"
+
+    sink = load(text, {}).spec.sinks[1]
+
+    assert (sink.destination, sink.envelope.__class__.__name__) == (
+        "${source.table}",
+        "NativeEnvelope",
+    )
+    assert messages(text.replace("loft:", "lofd:")) == [
+        "line 19: spec.sinks[1].config.lofd: unknown key; did you mean 'loft'?",
+        "line 19: spec.sinks[1].config.loft: required, but not there",
+    ]

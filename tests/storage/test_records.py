@@ -1,0 +1,103 @@
+"""Records of every released format are read, and later or damaged ones refused and kept."""
+
+import pytest
+
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoint, Checkpoints
+from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.memory import MemoryStore
+from airflow_provider_deltaforge.storage.snapshots import ChunkDone, Run, Snapshots
+
+FIRST_FORMAT = {
+    ControlRecord: (
+        b'{"v":1,"desired":"paused","generation":3,"spec_hash":"h","source_id":"shop",'
+        b'"owner":"dag","handle":{"pid":1},"snapshot_request":{"tables":["a.b"]},'
+        b'"restarts":[1,2],"updated_at_ms":5}'
+    ),
+    Progress: (
+        b'{"v":1,"status":"blocked","since_ms":1,"epoch":2,"generation":3,"heartbeat_at_ms":4,'
+        b'"reason":"r","error_class":"retryable","batch_id":5,"position":{"pos":6},'
+        b'"head_position":null,"lag_ms":7,"events":8,"bytes":9,"batches":10,"sinks":{"k":'
+        b'{"status":"blocked","since_ms":1,"reason":"r","error_class":"retryable","position":null,'
+        b'"checkpoint_ms":2,"events":3,"bytes":4,"batches":5,"retries":6}},"tables":{"a.b":'
+        b'{"events":{"c":1}}},"extra":{},"host":"h","pid":11,"application_id":"app"}'
+    ),
+    Checkpoint: b'{"v":1,"position":{"file":"binlog.000001","pos":4},"updated_at_ms":5}',
+    Run: (
+        b'{"v":1,"id":"r","generation":1,"started_at_ms":2,"start_position":{"pos":3},'
+        b'"chunk_count":1,"tables":{"a.b":{"chunks":1,"rows_estimate":4}},'
+        b'"wish":{"tables":["a.b"]},"finished_at_ms":5,"cancelled":null}'
+    ),
+    ChunkDone: b'{"v":1,"table":"a.b","rows":1,"cut":{"pos":2},"finished_at_ms":3}',
+}
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+@pytest.mark.parametrize(("kind", "text"), FIRST_FORMAT.items())
+def test_the_first_format_of_every_record_is_read(kind, text):
+    record = kind.from_stored(text, "it")
+    assert record.v == 1
+    assert record.model_dump_json().encode() == text
+
+
+def _readers(store):
+    return {
+        ControlRecord: Control(store, "orders").read,
+        Progress: Control(store, "orders").progress,
+        Checkpoint: Checkpoints(store, "orders", "shop").load,
+        Run: Snapshots(store, "orders").current,
+        ChunkDone: lambda: Snapshots(store, "orders").done("r"),
+    }
+
+
+_PLACES = {
+    Progress: (names.PROGRESS, "orders"),
+    Checkpoint: (names.CHECKPOINTS, "orders/shop::sink::kafka"),
+    Run: (names.SNAPSHOTS, "orders/run"),
+    ChunkDone: (names.SNAPSHOTS, "orders/done/r/c1"),
+}
+
+
+def _keep(store, kind, text):
+    if kind is ControlRecord:
+        store.swap(names.CONTROL, "orders", 0, text)
+    else:
+        store.put(*_PLACES[kind], text)
+
+
+@pytest.mark.parametrize("kind", FIRST_FORMAT)
+def test_a_record_of_a_later_release_is_refused_with_the_way_out(store, kind):
+    later = FIRST_FORMAT[kind].replace(b'"v":1', b'"v":2,"new":"?"')
+    _keep(store, kind, later)
+    with pytest.raises(FatalError, match=r"orders.* has format 2, .* up to 1: upgrade"):
+        _readers(store)[kind]()
+
+
+def test_a_control_record_of_a_later_release_is_not_overwritten(store):
+    later = FIRST_FORMAT[ControlRecord].replace(b'"v":1', b'"v":2')
+    _keep(store, ControlRecord, later)
+    with pytest.raises(FatalError, match="upgrade"):
+        Control(store, "orders").update(lambda old: old)
+    assert store.slot(names.CONTROL, "orders").state == later
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        pytest.param(b"{", "JSON", id="cut off"),
+        pytest.param(b"[]", "JSON", id="no object"),
+        pytest.param(b'{"v":1,"status":"sleepy"}', "epoch", id="fields missing"),
+        pytest.param(b'{"v":1,"unheard":"sleepy"}', "unheard", id="field too many"),
+        pytest.param(b'{"v":"2"}', "v", id="format no number"),
+    ],
+)
+def test_a_damaged_record_names_its_fields_and_no_values(store, text, wrong):
+    _keep(store, Progress, text)
+    with pytest.raises(FatalError, match=wrong) as caught:
+        Control(store, "orders").progress()
+    assert "sleepy" not in str(caught.value)
