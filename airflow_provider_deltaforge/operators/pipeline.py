@@ -1,19 +1,19 @@
-"""What the three operators share: the arguments that name a pipeline and its drivers."""
+"""What the operators share that start drivers: the arguments that name a pipeline and Spark."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import RestartBudget, Verdict
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask
+from airflow_provider_deltaforge.operators.deferring import DeferringOperator
 
 
-class PipelineOperator(BaseOperator):
+class PipelineOperator(DeferringOperator):
     """Base of the operators; opens nothing until it executes.
 
     Args:
@@ -24,6 +24,7 @@ class PipelineOperator(BaseOperator):
         master: Spark master used without ``spark_conn_id``.
         restarts_max: restarts of a dead driver within ``restart_window``, without Airflow retries.
         restart_window: the sliding window of that budget.
+        deferrable: wait in the triggerer (True), or in this process, holding a worker slot.
     """
 
     template_fields: Sequence[str] = ("document", "deltaforge_conn_id", "spark_conn_id", "master")

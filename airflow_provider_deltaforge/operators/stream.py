@@ -46,7 +46,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         self.kill_policy = on_kill
         self.poll_interval = poll_interval
 
-    def execute(self, context: Mapping[str, Any]) -> None:
+    def execute(self, context: Mapping[str, Any]) -> Any:
         """Apply the document, adopt or start the driver, and defer."""
         task, owner = self.pipeline_task(), owner_token(context)
         window_end_ms = now_ms() + int(self.window.total_seconds() * 1000) if self.window else None
@@ -60,11 +60,11 @@ class DeltaForgeStreamOperator(PipelineOperator):
         word = "adopted" if started.adopted else "started"
         self.log.info("%s generation %d of %s", word, started.generation, name)
         context["ti"].xcom_push(key="driver", value=dict(started.handle))
-        self._watch(Watch(name, started.generation, owner, window_end_ms))
+        self.keep(context, "driver", dict(started.handle))
+        return self._watch(context, Watch(name, started.generation, owner, window_end_ms))
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
-        del context
         name, word = event["pipeline"], event["event"]
         refuse_gone(event)
         if word == "window_over":
@@ -74,7 +74,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         with hook.store() as store:
             if word == "resubmit":
                 restart(store, job, hook.backend())
-                return self._watch(Watch.of(event))
+                return self._watch(context, Watch.of(event))
             supervision = attendance(store, hook, job, event["owner"], self.budget)
             verdict = settle(supervision, event["exit_code"])
             present = status(store, name)
@@ -83,7 +83,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         if verdict.action == "give_up":
             raise give_up(hook, present, verdict)
         self.log.warning("%s died (%s); restart in %.0f s", name, verdict.reason, verdict.wait_s)
-        return self._watch(Watch.of(event), now_ms() + int(verdict.wait_s * 1000))
+        return self._watch(context, Watch.of(event), now_ms() + int(verdict.wait_s * 1000))
 
     def _summary(self, name: str) -> dict[str, Any]:
         """Return the present status, and refuse to be green over a stream that just died."""
@@ -92,8 +92,10 @@ class DeltaForgeStreamOperator(PipelineOperator):
             raise AirflowException(f"{name} is {present.status}: {present.reason}")
         return present.as_dict()
 
-    def _watch(self, watch: Watch, resubmit_at_ms: int | None = None) -> None:
+    def _watch(
+        self, context: Mapping[str, Any], watch: Watch, resubmit_at_ms: int | None = None
+    ) -> Any:
         told = (self.deltaforge_conn_id, watch.as_dict(), resubmit_at_ms)
         poll_s = self.poll_interval.total_seconds()
         trigger = StreamTrigger(*told, kill_policy=self.kill_policy, poll_s=poll_s)
-        self.defer(trigger=trigger, method_name="execute_complete")
+        return self.hand_over(context, trigger)

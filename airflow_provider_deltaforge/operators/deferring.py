@@ -1,0 +1,84 @@
+"""Waiting without a worker slot where there is a triggerer, and in this process where not."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined]
+from airflow.sdk.exceptions import TaskDeferralTimeout, TaskDeferred
+from airflow.triggers.base import BaseTrigger
+
+NEXT_METHOD = "execute_complete"
+
+
+class DeferringOperator(BaseOperator):
+    """Hands its waiting over to a trigger, and goes on in ``execute_complete`` with its event.
+
+    Args:
+        deferrable: wait in the triggerer. With False the task waits in its own process and holds
+            a worker slot; Airflow's ``operators.default_deferrable`` is not read, because a stream
+            must not hold a slot by accident.
+    """
+
+    def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+        self._attended: BaseTrigger | None = None
+
+    def hand_over(
+        self, context: Mapping[str, Any], trigger: BaseTrigger, timeout: timedelta | None = None
+    ) -> Any:
+        """Wait for the trigger, and return what ``execute_complete`` makes of its event.
+
+        Args:
+            context: the task's.
+            trigger: yields one event.
+            timeout: fail the task when no event came within it.
+        """
+        # A second call while waiting here is the next turn of the loop below, not a deeper call.
+        if self.deferrable or self._attended is not None:
+            self.defer(trigger=trigger, method_name=NEXT_METHOD, timeout=timeout)
+        wanted = TaskDeferred(trigger=trigger, method_name=NEXT_METHOD, timeout=timeout)
+        try:
+            while True:
+                self._attended = wanted.trigger
+                event = asyncio.run(_first_event(wanted))
+                try:
+                    return self.execute_complete(context, event)
+                except TaskDeferred as again:
+                    wanted = again
+        finally:
+            self._attended = None
+
+    def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
+        """Act on what the trigger saw."""
+        raise TypeError(f"{type(self).__name__} hands over and has no execute_complete")
+
+    def keep(self, context: Mapping[str, Any], key: str, value: Any) -> None:
+        """Write JSON to the task's state store: a copy for people, never read back as the truth.
+
+        Airflow shows it in the task's tab *Storage*. Without such a store, or when it does not
+        answer, the task goes on.
+        """
+        store = context.get("task_state_store")
+        if store is None or value is None:
+            return
+        try:
+            store.set(key, value, retention=NEVER_EXPIRE)
+        except Exception:  # A copy that cannot be written must not fail what it describes.
+            self.log.warning("%s not written to the task's state store", key, exc_info=True)
+
+
+async def _first_event(wanted: TaskDeferred) -> Any:
+    limit_s = wanted.timeout.total_seconds() if wanted.timeout is not None else None
+
+    async def first() -> Any:
+        async for event in wanted.trigger.run():
+            return event.payload
+        raise TypeError(f"{type(wanted.trigger).__name__} ended without an event")
+
+    try:
+        return await asyncio.wait_for(first(), limit_s)
+    except asyncio.TimeoutError as error:
+        raise TaskDeferralTimeout(f"nothing happened within {limit_s:.0f} s") from error
