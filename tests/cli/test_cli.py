@@ -22,6 +22,8 @@ from airflow_provider_deltaforge.errors import (
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.control.bench import DOCUMENT, job_of, wait_until
+from tests.servers.process import free_port
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 MODULE = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app"]
@@ -54,7 +56,7 @@ def deltaforge(*words, **environment):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -176,14 +178,6 @@ def running_cli(document, dsn, *words, behaviour="run"):
     )
 
 
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_run_serves_health_and_drains_on_sigint(document, dsn, store, backend):
     port = free_port()
     process = running_cli(document, dsn, "--api-addr", f"127.0.0.1:{port}")
@@ -195,11 +189,11 @@ def test_run_serves_health_and_drains_on_sigint(document, dsn, store, backend):
         except httpx.HTTPError:
             return False
 
-    wait_until(healthy, 30)
+    wait_until(healthy)
     assert httpx.get(f"http://127.0.0.1:{port}/healthz").text == "ok"
     assert "deltaforge_pipeline_status" in httpx.get(f"http://127.0.0.1:{port}/metrics").text
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=30)
+    _, told = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 0, told
     assert "delivering what is in flight" in told
@@ -221,9 +215,9 @@ def test_the_default_store_is_one_file_for_the_command_and_its_driver(document, 
     wait_until((place / "state.db").exists)
     store = location.open()
     wait_until(lambda: Control(store, "orders").read() is not None)
-    wait_until(lambda: status(store, "orders").status == "running", 30)
+    wait_until(lambda: status(store, "orders").status == "running")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=PATIENCE_S)
     store.close()
 
     assert process.returncode == 0, said
@@ -232,7 +226,7 @@ def test_the_default_store_is_one_file_for_the_command_and_its_driver(document, 
 
 def test_run_gives_up_on_a_fatal_driver_with_its_reason(document, dsn, backend):
     process = running_cli(document, dsn, "--api-addr", "off", behaviour="fail:position_lost")
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 1
     assert "position_lost" in told
@@ -244,13 +238,15 @@ def test_standby_takes_over_when_the_first_driver_ends(document, dsn, store, bac
     starting.start(store, job_of(dsn), backend, "first")
     wait_until(lambda: status(store, "orders", backend).status == "running")
     process = running_cli(document, dsn, "--api-addr", "off", "--standby")
+    assert "standby: orders is running" in process.stderr.readline()
+    # It looks again every two seconds.
     time.sleep(4)
     assert process.poll() is None
     assert status(store, "orders", backend).generation == 1
     pipelines.stop(store, "orders", backend)
-    wait_until(lambda: status(store, "orders", backend).generation == 2, 20)
+    wait_until(lambda: status(store, "orders", backend).generation == 2)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 0
 
@@ -264,10 +260,10 @@ def test_run_keeps_its_state_where_the_document_says(tmp_path):
     told = {**environment, "OUTPUT": str(tmp_path)}
     process = subprocess.Popen([*MODULE, *words], cwd=tmp_path, env=told)
     try:
-        wait_until(own.exists, 60)
+        wait_until(own.exists)
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(PATIENCE_S)
     assert not (tmp_path / ".deltaforge").exists()
 
 
@@ -297,9 +293,9 @@ def test_a_snapshot_stopped_by_somebody_else_is_not_called_done(tmp_path, docume
     )
     store = StoreLocation.from_dsn(dsn).open()
     try:
-        wait_until(lambda: (Control(store, "orders").progress() or None) is not None, 30)
+        wait_until(lambda: (Control(store, "orders").progress() or None) is not None)
         pipelines.ask_to_stop(store, "orders")
-        said, _ = command.communicate(timeout=30)
+        said, _ = command.communicate(timeout=PATIENCE_S)
     finally:
         command.kill()
         store.close()

@@ -1,11 +1,12 @@
 """What the tests of control, faces and roof share: a store, a document, and the fake driver."""
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from airflow_provider_deltaforge.control.launch import Job
+from tests.waiting import wait_until
+
+__all__ = ["DOCUMENT", "fake_driver", "job_of", "wait_until"]
 
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -32,11 +33,3 @@ def fake_driver(job: Job) -> list[str]:
 def job_of(store: str, behaviour: str = "run", script: str = "stream_job.py") -> Job:
     """Return a job for the fake driver."""
     return Job("orders", 0, script, store, environment={"FAKE_DRIVER": behaviour})
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    """Return when the condition holds; fail when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)

@@ -1,8 +1,6 @@
-import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,9 +66,8 @@ def test_stop_ends_a_driver_by_sigterm(backend):
 
 def test_stop_kills_a_deaf_driver_and_everything_of_its_session(backend):
     handle = backend.submit(job("deaf"))
-    wait_until(lambda: len(psutil.Process(handle["pid"]).children()) == 1)
-    child = psutil.Process(handle["pid"]).children()[0]
-    time.sleep(0.5)
+    wait_until(lambda: "started" in backend.logs_tail(handle))  # From then on it is deaf.
+    (child,) = psutil.Process(handle["pid"]).children()
     backend.stop(handle, grace_s=0)
 
     assert backend.status(handle).state is JobState.ENDED
@@ -80,8 +77,9 @@ def test_stop_kills_a_deaf_driver_and_everything_of_its_session(backend):
 def test_a_driver_whose_session_leader_was_killed_still_counts_as_running(backend):
     handle = backend.submit(job())
     wait_until(lambda: "started" in backend.logs_tail(handle))
-    os.kill(handle["pid"], signal.SIGKILL)
-    time.sleep(0.3)
+    leader = psutil.Process(handle["pid"])
+    leader.kill()
+    wait_until(lambda: not leader.is_running() or leader.status() == psutil.STATUS_ZOMBIE)
 
     assert backend.status(handle).state is JobState.RUNNING
     assert backend.submit(job())["pid"] == handle["pid"]

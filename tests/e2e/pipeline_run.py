@@ -232,7 +232,7 @@ class PipelineRun:
         known = AdminClient({"bootstrap.servers": self.brokers})
         return [
             event
-            for topic in sorted(known.list_topics(timeout=10).topics)
+            for topic in sorted(known.list_topics(timeout=60).topics)
             if topic.startswith(prefix)
             for event in seen_in((read.value for read in read_topic(self.brokers, topic)), name_of)
         ]

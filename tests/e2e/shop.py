@@ -1,5 +1,6 @@
 """A shop under load: several writers, transactions of several rows, every kind of change."""
 
+import contextlib
 import random
 import threading
 import time
@@ -10,6 +11,7 @@ import pymysql
 from tests.servers.process import Server
 
 TABLES = ["orders", "items"]
+_LOST = (pymysql.err.OperationalError, pymysql.err.InterfaceError)
 
 _CREATE = (
     """CREATE TABLE orders (
@@ -72,20 +74,24 @@ class Writers:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
 
     def _write(self, seed: int) -> None:
         chance = random.Random(seed)
-        with connect(self._server, self._database) as connection:
+        # A test may kill the server under its writers: that ends them.
+        with (
+            contextlib.suppress(*_LOST),
+            connect(self._server, self._database) as connection,
+            connection.cursor() as cursor,
+        ):
             while not self._over.wait(self._pause_s):
-                with connection.cursor() as cursor:
-                    try:
-                        for _ in range(chance.randint(1, 5)):
-                            self._change(cursor, chance)
-                        connection.commit()
-                        self.transactions += 1
-                    except pymysql.err.OperationalError:  # A deadlock between writers.
-                        connection.rollback()
+                try:
+                    for _ in range(chance.randint(1, 5)):
+                        self._change(cursor, chance)
+                    connection.commit()
+                    self.transactions += 1
+                except pymysql.err.OperationalError:  # A deadlock between writers.
+                    connection.rollback()
 
     def _change(self, cursor: Any, chance: random.Random) -> None:
         order = chance.randint(1, 400)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e import shop
-from tests.e2e.pipeline_run import PipelineRun
+from tests.e2e.pipeline_run import PATIENCE_S, PipelineRun
 from tests.servers import sql
 
 TABLE = "CREATE TABLE parcels (id INT PRIMARY KEY, route VARCHAR(40), note LONGTEXT)"
@@ -41,7 +41,7 @@ def check_that_it_stopped(run, driver, kind):
     assert failed.reason.startswith("sink kafka: 1 of ")
     assert f"of table {run.database}.parcels: {kind}" in failed.reason
     assert "Nothing was skipped" in failed.reason
-    assert driver.wait(10) == 4
+    assert driver.wait(PATIENCE_S) == 4
     assert not run.healthy()
 
 

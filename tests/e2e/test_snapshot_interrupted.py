@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.e2e import shop
-from tests.e2e.pipeline_run import run_in
+from tests.e2e.pipeline_run import PATIENCE_S, run_in
 from tests.engine.scripted_run import kill
 from tests.oracle.mysql_history import new_file
 from tests.servers import sql
@@ -23,7 +23,7 @@ def server(request):
 def lose_the_log(server):
     """Make the server forget its log up to now."""
     last = new_file(server)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     # MariaDB keeps a file, and says nothing, until the engine has synced what is in it.
     while sql.execute(server, f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] != last:
         assert time.monotonic() < deadline, "the server keeps its log"
@@ -75,7 +75,7 @@ def test_a_log_purged_under_a_snapshot_cancels_it(tmp_path, server, kafka_server
 
     assert failed.error_class == "position_lost"
     assert "snapshot" in failed.reason
-    assert driver.wait(10) == 4
+    assert driver.wait(PATIENCE_S) == 4
     lost = records.current()
     assert lost.cancelled
     assert lost.finished_at_ms is None
@@ -106,7 +106,7 @@ def test_a_position_purged_while_stopped_is_told_with_its_remedy(tmp_path, serve
 
         driver = run.start()
         failed = run.wait_status("failed")
-        assert driver.wait(10) == 4
+        assert driver.wait(PATIENCE_S) == 4
         assert failed.error_class == "position_lost"
         assert "take a new snapshot" in failed.reason
 

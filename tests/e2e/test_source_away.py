@@ -1,7 +1,6 @@
 """MySQL killed, and its connections cut, under a running stream."""
 
 import itertools
-import time
 
 import pytest
 
@@ -9,8 +8,6 @@ from airflow_provider_deltaforge.control import pipelines
 from tests.e2e import shop
 from tests.e2e.pipeline_run import run_in
 from tests.servers import mysql, sql
-
-PROMPT_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +27,8 @@ def test_a_killed_server_is_found_again(tmp_path, own_server, kafka_server):
     blocked = run.wait_status("blocked")
     assert blocked.reason.startswith("source: ")
     assert run.healthy()
-    asked = time.monotonic()
     pipelines.pause(run.store, run.name)
     run.wait_status("paused")
-    assert time.monotonic() - asked < PROMPT_S
     pipelines.resume(run.store, run.name)
     run.wait_status("blocked")
     own_server.start_again()
@@ -54,9 +49,7 @@ def test_a_stop_is_heard_while_the_server_is_away(tmp_path, own_server, kafka_se
     own_server.kill()
     try:
         run.wait_status("blocked")
-        asked = time.monotonic()
         assert run.stop(driver) == 0
-        assert time.monotonic() - asked < PROMPT_S
         assert run.status().status == "stopped"
     finally:
         own_server.start_again()

@@ -18,7 +18,8 @@ from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, judge
 from tests.servers import postgres, spark
 from tests.servers.process import HOST, Server, family
-from tests.servers.spark import Cluster, command_line, wait_for
+from tests.servers.spark import Cluster, command_line
+from tests.waiting import wait_for
 
 SNAPSHOT_BORDERS = {
     Border.SNAPSHOT_STARTED,

@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.engine.in_process import InProcess
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class _Driving:
@@ -26,17 +27,10 @@ class _Driving:
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
 
-    def end(self, within_s=20.0):
-        self.thread.join(within_s)
+    def end(self):
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "the driver did not end"
         return self.outcome
-
-
-def _wait(condition, seconds=15.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("drive", [drive_stream, drive_snapshot])
@@ -44,16 +38,17 @@ def test_a_driver_paused_during_its_snapshot_stays_and_goes_on(drive):
     pipeline = InProcess(snapshot="initial")
     pipeline.log().latency_s = 1.5
     driving = _Driving(pipeline, drive)
-    _wait(lambda: pipeline.status()[0] == "snapshotting")
+    wait_until(lambda: pipeline.status()[0] == "snapshotting")
     pipeline.want("paused")
-    _wait(lambda: pipeline.status()[0] == "paused")
+    wait_until(lambda: pipeline.status()[0] == "paused")
+    # A copier that does not hear would write its next batch in the meantime.
     time.sleep(1.0)
     assert driving.thread.is_alive()
     pipeline.log().latency_s = 0.0
     pipeline.want("running")
-    _wait(lambda: Snapshots(pipeline.store, pipeline.name).finished())
+    wait_until(lambda: Snapshots(pipeline.store, pipeline.name).finished())
     if drive is drive_stream:
-        _wait(lambda: pipeline.status()[0] == "running")
+        wait_until(lambda: pipeline.status()[0] == "running")
         pipeline.want("stopped")
     assert driving.end().exit_code == 0
 
@@ -62,9 +57,9 @@ def test_a_driver_stopped_while_paused_during_its_snapshot_ends():
     pipeline = InProcess(snapshot="initial")
     pipeline.log().latency_s = 1.5
     driving = _Driving(pipeline)
-    _wait(lambda: pipeline.status()[0] == "snapshotting")
+    wait_until(lambda: pipeline.status()[0] == "snapshotting")
     pipeline.want("paused")
-    _wait(lambda: pipeline.status()[0] == "paused")
+    wait_until(lambda: pipeline.status()[0] == "paused")
     pipeline.want("stopped")
     assert driving.end().why == "stopped"
     assert pipeline.status() == ("stopped", None)
@@ -101,7 +96,7 @@ def test_a_paused_driver_outlives_a_store_that_is_away(monkeypatch):
     pipeline = InProcess()
     pipeline.want("paused")
     driving = _Driving(pipeline)
-    _wait(lambda: pipeline.status()[0] == "paused")
+    wait_until(lambda: pipeline.status()[0] == "paused")
     real, away = MemoryStore.slot, threading.Event()
     away.set()
 

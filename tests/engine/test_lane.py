@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.control import Control
 from tests.engine.in_process import InProcess
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class _Running:
@@ -28,24 +29,17 @@ class _Running:
     def _run(self):
         self.outcome = self.lane.run()
 
-    def end(self, within_s=15.0):
-        self._thread.join(within_s)
+    def end(self):
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the lane did not end"
         return self.outcome
-
-
-def _wait(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
 
 
 def test_a_lane_delivers_and_stops_when_asked():
     pipeline = InProcess()
     pipeline.begin_at(out=0)
     running = _Running(pipeline)
-    _wait(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
     pipeline.want("stopped")
     assert running.end().why == "stopped"
     assert len(pipeline.log().messages()) == 60
@@ -58,7 +52,7 @@ def test_a_lane_asked_to_end_while_a_sink_is_away_ends_as_asked_and_not_as_faile
     pipeline.begin_at(out=0)
     pipeline.log().fail_next(10_000, RetryableError("away"))
     running = _Running(pipeline)
-    _wait(lambda: pipeline.status()[0] == "blocked")
+    wait_until(lambda: pipeline.status()[0] == "blocked")
     pipeline.want(desired)
     assert running.end().why == desired
     assert pipeline.status() == (desired, None)
@@ -76,7 +70,7 @@ def test_a_lane_asked_to_end_while_the_source_is_away_ends_as_asked(monkeypatch)
 
     monkeypatch.setattr(ScriptedSource, "open", away)
     running = _Running(pipeline)
-    assert failed.wait(10)
+    assert failed.wait(PATIENCE_S)
     pipeline.want("paused")
     assert running.end().why == "paused"
 
@@ -92,7 +86,7 @@ def test_a_lane_whose_heartbeat_fails_for_good_ends_with_the_reason(monkeypatch)
     pipeline = InProcess()
     pipeline.begin_at(out=0)
     running = _Running(pipeline)
-    _wait(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
     monkeypatch.setattr(running.lane._bench.control, "__class__", _Refusing)
     outcome = running.end()
     assert (outcome.why, outcome.error_class) == ("failed", "access")
@@ -118,17 +112,17 @@ def test_a_late_heartbeat_does_not_overwrite_the_last_word(monkeypatch):
     def slow(writes, fence=None):
         if threading.current_thread().name == "heart":
             held.set()
-            go.wait(5)
+            go.wait(PATIENCE_S)
         real(writes, fence)
 
     monkeypatch.setattr(bench.store, "transact", slow)
-    assert held.wait(5)
+    assert held.wait(PATIENCE_S)
     ending = threading.Thread(target=heart.finish, args=(Outcome("stopped"),))
     ending.start()
     time.sleep(1.5)  # Longer than the patience with the heart's thread.
     go.set()
-    ending.join(5)
-    time.sleep(0.2)
+    ending.join(PATIENCE_S)
+    heart._thread.join(PATIENCE_S)
     assert pipeline.status() == ("stopped", None)
 
 
@@ -140,7 +134,7 @@ def test_a_removed_sink_does_not_hide_the_position():
     heart._board.sinks.setdefault("gone", type(heart._board.sinks["out"])())
     heart._beat(None)
     running = _Running(pipeline)
-    _wait(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
     pipeline.want("stopped")
     running.end()
     progress = pipeline.control.progress()
@@ -208,7 +202,7 @@ def test_a_sink_ahead_gets_all_or_nothing_of_a_transaction_that_is_split(monkeyp
     pipeline.begin_at(ahead=5, behind=4)
     monkeypatch.setattr(ScriptedSource, "open", lambda *_: _SplitReader())
     running = _Running(pipeline)
-    _wait(lambda: set(map(str, pipeline.checkpoints().load().values())) == {"{'tx': 6}"})
+    wait_until(lambda: set(map(str, pipeline.checkpoints().load().values())) == {"{'tx': 6}"})
     pipeline.want("stopped")
     assert running.end().why == "stopped"
     keys = [message.key for message in pipeline.log("behind").messages()]

@@ -20,7 +20,7 @@ from tests.engine import spark_kills
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Victim, end_family, judged, run_cell, started
 from tests.servers.process import family
-from tests.servers.spark import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

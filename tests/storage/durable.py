@@ -63,19 +63,19 @@ class DurableContract(StoreContract):
 
         def slow(write, execute):
             inside.set()
-            assert go_on.wait(8)
+            assert go_on.wait(60)
             real(write, execute)
 
         monkeypatch.setattr(sql, "_apply", slow)
         with ThreadPoolExecutor(2) as threads:
             late = threads.submit(writer.transact, [Put("a", "k", b"1")], Fence("epochs", "p", 1))
-            assert inside.wait(8)
+            assert inside.wait(60)
             taken = threads.submit(driver.swap, "epochs", "p", 1, b"")
             time.sleep(0.4)
             assert not taken.done()
             go_on.set()
-            late.result(20)
-            assert taken.result(20) == 2
+            late.result(60)
+            assert taken.result(60) == 2
         assert driver.get("a", "k") == b"1"
         writer.close()
         driver.close()

@@ -8,6 +8,7 @@ import pytest
 from airflow_provider_deltaforge.storage.contract import Slot, Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.storage import worker
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -19,14 +20,15 @@ def store(durable_dsn):
 
 def test_swaps_of_several_processes_lose_nothing(store, durable_dsn):
     processes = [worker.spawn("count", durable_dsn, 50) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    assert [process.wait(PATIENCE_S) for process in processes] == [0] * 4
     assert store.slot("cas", "k") == Slot(200, b"200")
 
 
 def test_log_numbers_of_several_processes_are_one_sequence(store, durable_dsn):
     processes = [worker.spawn("append", durable_dsn, 50) for _ in range(3)]
     told = [
-        [int(line) for line in process.communicate(timeout=60)[0].split()] for process in processes
+        [int(line) for line in process.communicate(timeout=PATIENCE_S)[0].split()]
+        for process in processes
     ]
     stored = [entry.seq for entry in store.read("log")]
     assert all(numbers == sorted(numbers) for numbers in told)
@@ -42,12 +44,15 @@ def test_no_write_of_an_old_epoch_lands_after_the_next_one_was_taken(store, dura
         workers.append(pair)
         for process in pair:
             assert process.stdout.readline() == "ready\n"
-        time.sleep(0.3)
+        told = b"%d" % epoch
+        wait_until(
+            lambda told=told: any(e.value == told for e in store.read("epochs", limit=10**6))
+        )
         assert store.swap("epochs", "p", epoch, b"") == epoch + 1
         # The order of the log is the order of the commits: this entry is the bump.
         store.append("epochs", "p", b"taken %d" % (epoch + 1))
     acknowledged = [
-        sum(int(process.communicate(timeout=60)[0]) for process in pair) for pair in workers
+        sum(int(process.communicate(timeout=PATIENCE_S)[0]) for process in pair) for pair in workers
     ]
     _assert_epochs_do_not_mix([entry.value for entry in store.read("epochs", limit=10**6)])
     for epoch, count in enumerate(acknowledged, 1):
@@ -74,7 +79,7 @@ def test_the_check_for_mixed_epochs_sees_a_late_write():
 @pytest.mark.parametrize("after", [1, worker.KEYS, worker.KEYS + 1, worker.KEYS + 2])
 def test_a_process_killed_inside_a_transaction_leaves_nothing(store, durable_dsn, after):
     process = worker.spawn("die", durable_dsn, after)
-    assert process.wait(60) == -9
+    assert process.wait(PATIENCE_S) == -9
     assert _numbers(store) == ([], [], [])
     store.transact(worker.same(7))  # Nothing it held keeps others out.
     assert _numbers(store) == ([b"7"] * worker.KEYS, [b"7"], [b"7"])

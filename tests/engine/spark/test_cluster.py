@@ -13,7 +13,7 @@ from tests.engine.scripted_run import PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Cell, Stage, close_log, end_family, judged, started
 from tests.servers import postgres, spark
 from tests.servers.process import HOST, free_port
-from tests.servers.spark import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

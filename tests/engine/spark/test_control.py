@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.control import pipelines
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Cell, close_log, end_family, judged, started
 from tests.servers.process import family
-from tests.servers.spark import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -6,26 +6,31 @@ import pytest
 
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 
 HANDS = 4
-WORK_S = 10.0
-"""Longer than a busy machine takes to start four Python workers."""
 
 
-def test_the_hands_of_a_table_work_at_the_same_time(monkeypatch):
-    def pretend(job, run_id, hands):
+def test_the_hands_of_a_table_work_at_the_same_time(monkeypatch, tmp_path):
+    place, wanted, patience_s = str(tmp_path), HANDS, PATIENCE_S
+
+    def meet(job, run_id, hands):
+        """Wait for all hands: taken one after the other, none would ever meet another."""
         import time
+        from pathlib import Path
 
         from airflow_provider_deltaforge.engine.copying import Copied
 
-        for _ in hands:
-            begun = time.time()
-            time.sleep(WORK_S)
-            yield Copied("c", repr(begun), 1)
+        for (chunk,) in hands:
+            Path(place, chunk).touch()
+            deadline = time.monotonic() + patience_s
+            while len(list(Path(place).iterdir())) < wanted and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield Copied(chunk, "t", len(list(Path(place).iterdir())))
 
-    monkeypatch.setattr(runner, "_copied", pretend)
+    monkeypatch.setattr(runner, "_copied", meet)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--master local[{HANDS}] pyspark-shell")
@@ -36,6 +41,4 @@ def test_the_hands_of_a_table_work_at_the_same_time(monkeypatch):
     finally:
         spark.stop()
     assert [one.outcome for one in copied] == [None] * HANDS
-    begun = sorted(float(one.table) for one in copied)
-    assert len(begun) == HANDS
-    assert begun[-1] - begun[0] < WORK_S
+    assert [one.rows for one in copied] == [HANDS] * HANDS

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from tests.engine.scripted_run import kill
 from tests.engine.spark import frame_application, parquet
 from tests.servers.process import family
-from tests.servers.spark import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -49,7 +49,7 @@ def streamed(
     source: MySqlSource,
     position: Position,
     done: Callable[[list[dict[str, Any]]], bool],
-    timeout_s: float = 30,
+    timeout_s: float = 120,
 ) -> list[dict[str, Any]]:
     """Return the log's events from ``position`` until ``done`` says it is enough."""
     found: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ def source_of(server: Server, database: str, **settings: Any) -> MySqlSource:
 
 
 def batches(
-    source: MySqlSource, start: Position, end: Position, timeout_s: float = 60
+    source: MySqlSource, start: Position, end: Position, timeout_s: float = 120
 ) -> Iterator[ChangeBatch]:
     """Yield everything between two positions."""
     reader = source.open(start)

@@ -27,7 +27,7 @@ def test_two_readers_with_one_server_id_end_with_an_error_that_says_so(server: S
     fresh(server, "b_collision")
     sql.execute(server, "CREATE TABLE t (id int primary key)", database="b_collision")
     found: list[BaseException] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
 
     def read(name: str) -> None:
         reader = source_of(server, "b_collision", id=name, server_id=7707).open(None)
@@ -43,7 +43,7 @@ def test_two_readers_with_one_server_id_end_with_an_error_that_says_so(server: S
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join(90)
+        reader.join(150)
     assert "7707" in str(found[0])
     assert "Give this source its own 'server_id'" in str(found[0])
 
@@ -170,7 +170,7 @@ class _Writer:
         assert not self._thread.is_alive()
 
 
-def _read_until(reader: Any, keys: list[bytes], done: Any, timeout_s: float = 60) -> None:
+def _read_until(reader: Any, keys: list[bytes], done: Any, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < deadline, f"{len(keys)} rows"

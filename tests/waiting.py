@@ -1,0 +1,25 @@
+"""Waiting in tests: look often and be patient. A deadline ends a hang; it judges nothing."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 120.0
+"""Far more than the slowest machine of continuous integration needs."""
+
+
+def wait_until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Return when the condition holds; the traceback says what was waited for."""
+    wait_for("the condition of the caller", condition, patience_s)
+
+
+def wait_for(what: str, found: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Wait until ``found`` returns something true.
+
+    Raises:
+        AssertionError: it did not in ``patience_s`` seconds; the text says what was waited for.
+    """
+    deadline = time.monotonic() + patience_s
+    while not found():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {patience_s:.0f} s for {what}")
+        time.sleep(0.02)
