@@ -25,22 +25,26 @@ class DeltaForgeSnapshotOperator(PipelineOperator):
     the final counts to XCom. A retry, or a run after a crash, goes on with the chunks not done.
 
     Args:
-        tables: copy only these (``db.table``); all captured tables when empty.
+        mode: ``initial`` copies what was there once; ``never`` copies nothing.
+        tables: copy only these (``db.table``), a list or separated by commas; all captured tables
+            when empty.
         where: an SQL condition on the rows; needs exactly one table.
         poll_interval: time between two looks at the state store.
     """
 
-    template_fields: Sequence[str] = (*PipelineOperator.template_fields, "tables", "where")
+    template_fields: Sequence[str] = (*PipelineOperator.template_fields, "tables", "where", "mode")
 
     def __init__(
         self,
         *,
-        tables: Sequence[str] = (),
+        mode: str = "initial",
+        tables: Sequence[str] | str = (),
         where: str | None = None,
         poll_interval: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.mode = mode
         self.tables = tables
         self.where = where
         self.poll_interval = poll_interval
@@ -49,7 +53,11 @@ class DeltaForgeSnapshotOperator(PipelineOperator):
         """Start the snapshot job unless it is done, and defer."""
         task, owner = self.pipeline_task(), owner_token(context)
         hook = task.hook()
-        wish = Wish(tuple(self.tables), self.where)
+        wish = self._wish()
+        if self.mode not in {"initial", "never"} and not wish.tables:
+            raise AirflowFailException(f"mode must be 'initial' or 'never', got {self.mode!r}")
+        if self.mode == "never" and not wish.tables:
+            return None
         try:
             with hook.store() as store:
                 name = apply(store, task.agreed_text()).name
@@ -69,7 +77,7 @@ class DeltaForgeSnapshotOperator(PipelineOperator):
         name, word, generation = event["pipeline"], event["event"], event["generation"]
         refuse_gone(event)
         task = self.pipeline_task()
-        hook, wish = task.hook(), Wish(tuple(self.tables), self.where)
+        hook, wish = task.hook(), self._wish()
         job = task.job(name, generation, SCRIPT, wish.arguments())
         with hook.store() as store:
             if word == "resubmit":
@@ -88,6 +96,10 @@ class DeltaForgeSnapshotOperator(PipelineOperator):
             again_ms = now_ms() + int(verdict.wait_s * 1000)
             return self._watch(Watch.of(event), again_ms)
         raise give_up(hook, present, verdict, "snapshot not finished, ")
+
+    def _wish(self) -> Wish:
+        tables = self.tables.split(",") if isinstance(self.tables, str) else self.tables
+        return Wish(tuple(name.strip() for name in tables if name.strip()), self.where or None)
 
     def _result(self, name: str, counts: Mapping[str, Any] | None) -> dict[str, Any]:
         publish(name, counts or {})

@@ -39,6 +39,18 @@ def test_the_wheel_holds_every_module_and_the_spark_jobs(wheel):
     } - held == set()
 
 
+def test_the_wheel_holds_the_example_dags_and_their_documents(wheel):
+    examples = {
+        f"airflow_provider_deltaforge/example_dags/{path.relative_to(CHECKOUT / 'dags')}"
+        for suffix in ("py", "yaml")
+        for path in (CHECKOUT / "dags").rglob(f"*.{suffix}")
+    }
+
+    held = {name for name in wheel.namelist() if "/example_dags/" in name}
+    assert held == examples
+    assert "airflow_provider_deltaforge/example_dags/pipelines/orders.yaml" in held
+
+
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     tops = {name.split("/")[0] for name in wheel.namelist()}
 
