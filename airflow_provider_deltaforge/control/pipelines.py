@@ -79,23 +79,31 @@ def stop(store: Store, name: str, backend: Backend, grace_s: float = STOP_GRACE_
         RetryableError: its driver runs where this process cannot end it, and did not end by
             itself.
     """
-    record = ask_to_stop(store, name)
-    if record.handle is not None:
-        end_driver(store, name, backend, record.handle, grace_s)
-    else:
-        _wait_for_silence(Control(store, name), grace_s, "inside another process")
-    return record
+    return _await_end(store, ask_to_stop(store, name), name, backend, grace_s)
+
+
+def ask_to_stop_if_owner(store: Store, name: str, owner: str) -> ControlRecord | None:
+    """Ask the driver to end if ``owner`` still supervises it; return the record if it did.
+
+    In one swap: a newer supervisor that adopted the driver wrote its own token, and its stream
+    goes on.
+    """
+    if Control(store, name).read() is None:
+        return None
+
+    def change(record: ControlRecord) -> ControlRecord:
+        return changed(record, desired="stopped") if record.owner == owner else record
+
+    record = Control(store, name).update(change)
+    return record if record.owner == owner else None
 
 
 def stop_if_owner(store: Store, name: str, backend: Backend, owner: str) -> bool:
-    """Stop the pipeline if ``owner`` still supervises it; say whether it did.
-
-    A newer supervisor that adopted the driver wrote its own token, and its stream goes on.
-    """
-    record = existing(store, name).read()
-    if record is None or record.owner != owner:
+    """Stop the pipeline if ``owner`` still supervises it; say whether it did."""
+    record = ask_to_stop_if_owner(store, name, owner)
+    if record is None:
         return False
-    stop(store, name, backend)
+    _await_end(store, record, name, backend, STOP_GRACE_S)
     return True
 
 
@@ -168,6 +176,16 @@ def _want(store: Store, name: str, desired: str) -> ControlRecord:
         return changed(record, desired=desired)
 
     return existing(store, name).update(change)
+
+
+def _await_end(
+    store: Store, record: ControlRecord, name: str, backend: Backend, grace_s: float
+) -> ControlRecord:
+    if record.handle is not None:
+        end_driver(store, name, backend, record.handle, grace_s)
+    else:
+        _wait_for_silence(Control(store, name), grace_s, "inside another process")
+    return record
 
 
 def _wait_for_silence(control: Control, grace_s: float, place: str) -> None:

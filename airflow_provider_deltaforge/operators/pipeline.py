@@ -1,13 +1,16 @@
 """What the operators share that start drivers: the arguments that name a pipeline and Spark."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import RestartBudget, Verdict
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask
 from airflow_provider_deltaforge.operators.deferring import DeferringOperator
@@ -67,11 +70,28 @@ def refuse_gone(event: Mapping[str, Any]) -> None:
         raise AirflowFailException(f"{event['pipeline']}: {event['reason']}")
 
 
+def summary(present: PipelineStatus) -> dict[str, Any]:
+    """Return the status a window ends with, and refuse to be green over a stream that died."""
+    if present.desired == "stopped":
+        raise AirflowSkipException(f"{present.name} is being stopped by request")
+    if not present.alive:
+        raise AirflowException(f"{present.name} is {present.status}: {present.reason}")
+    return present.as_dict()
+
+
 def give_up(
     hook: DeltaForgeHook, present: PipelineStatus, verdict: Verdict, prefix: str = ""
 ) -> AirflowFailException:
-    """Return the error that fails the task without an Airflow retry, with the log's end."""
-    tail = hook.backend().logs_tail(present.handle) if present.handle else ""
+    """Return the error that fails the task without an Airflow retry, with the log's end.
+
+    A driver that hangs is ended: nothing may write on behind a red task.
+    """
+    handle, backend = present.handle, hook.backend()
+    if handle and handle.get("generation") == present.generation:
+        with suppress(RetryableError):
+            if backend.status(handle).state is JobState.RUNNING:
+                backend.stop(handle, 0)
+    tail = backend.logs_tail(handle) if handle else ""
     shown = f"\n--- end of the driver's log ---\n{tail}" if tail else ""
     reason = f"{present.name}: {prefix}{verdict.reason}"
     return AirflowFailException(f"{verdict.error_class or 'failed'}: {reason}{shown}")

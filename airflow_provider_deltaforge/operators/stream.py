@@ -1,18 +1,25 @@
 """Run and supervise a pipeline's stream."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_deltaforge.control.attend import settle
+from airflow_provider_deltaforge.control.launch import Handle
 from airflow_provider_deltaforge.control.pipelines import apply, now_ms
 from airflow_provider_deltaforge.control.starting import restart, start
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.jobs import Watch, attendance, owner_token
-from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, give_up, refuse_gone
+from airflow_provider_deltaforge.operators.pipeline import (
+    PipelineOperator,
+    give_up,
+    refuse_gone,
+    summary,
+)
+from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 
 _SCRIPT = "stream_job.py"
@@ -22,12 +29,14 @@ class DeltaForgeStreamOperator(PipelineOperator):
     """Adopt the pipeline's stream or start it, then watch it without a worker slot.
 
     The task succeeds when its window is over, *without stopping the stream*; the next run adopts
-    it. It fails when the stream is dead and restarting cannot help.
+    it. It fails when the stream is dead and restarting cannot help, and when another supervisor
+    took it over; it is skipped when a person stopped the stream.
 
     Args:
         window: how long one run supervises; None for ever.
-        on_kill: ``stop`` the stream when a user marks or clears the task, or ``leave`` it. An
-            attempt that was adopted by a newer one never stops it.
+        on_kill: ``stop`` the stream when a user marks the task failed or successful, or ``leave``
+            it. Clearing the task, and whatever happens to workers and triggerers, leaves the
+            stream to the next attempt either way.
         poll_interval: time between two looks at the state store.
     """
 
@@ -45,37 +54,38 @@ class DeltaForgeStreamOperator(PipelineOperator):
         self.window = window
         self.kill_policy = on_kill
         self.poll_interval = poll_interval
+        self._held: tuple[Any, Watch] | None = None
 
     def execute(self, context: Mapping[str, Any]) -> Any:
-        """Apply the document, adopt or start the driver, and defer."""
+        """Apply the document, adopt or start the driver, and watch it."""
         task, owner = self.pipeline_task(), owner_token(context)
         window_end_ms = now_ms() + int(self.window.total_seconds() * 1000) if self.window else None
         hook = task.hook()
         try:
             with hook.store() as store:
                 name = apply(store, task.agreed_text()).name
+                self._held = (context["ti"], Watch(name, 0, owner))
                 started = start(store, task.job(name, 0, _SCRIPT), hook.backend(), owner)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
         word = "adopted" if started.adopted else "started"
         self.log.info("%s generation %d of %s", word, started.generation, name)
-        context["ti"].xcom_push(key="driver", value=dict(started.handle))
-        self.keep(context, "driver", dict(started.handle))
+        self._tell(context, started.handle)
         return self._watch(context, Watch(name, started.generation, owner, window_end_ms))
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
-        name, word = event["pipeline"], event["event"]
         refuse_gone(event)
-        if word == "window_over":
-            return self._summary(name)
+        name, watch = event["pipeline"], Watch.of(event)
+        self._held = (context.get("ti"), watch)
         task = self.pipeline_task()
-        hook, job = task.hook(), task.job(name, event["generation"], _SCRIPT)
+        hook, job = task.hook(), task.job(name, watch.generation, _SCRIPT)
         with hook.store() as store:
-            if word == "resubmit":
-                restart(store, job, hook.backend())
-                return self._watch(context, Watch.of(event))
-            supervision = attendance(store, hook, job, event["owner"], self.budget)
+            if event["event"] == "window_over":
+                return summary(status(store, name, hook.backend()))
+            if event["event"] == "resubmit":
+                return self._restart(context, watch, lambda: restart(store, job, hook.backend()))
+            supervision = attendance(store, hook, job, watch.owner, self.budget)
             verdict = settle(supervision, event["exit_code"])
             present = status(store, name)
         if verdict.action == "finished":
@@ -83,14 +93,27 @@ class DeltaForgeStreamOperator(PipelineOperator):
         if verdict.action == "give_up":
             raise give_up(hook, present, verdict)
         self.log.warning("%s died (%s); restart in %.0f s", name, verdict.reason, verdict.wait_s)
-        return self._watch(context, Watch.of(event), now_ms() + int(verdict.wait_s * 1000))
+        return self._watch(context, watch, now_ms() + int(verdict.wait_s * 1000))
 
-    def _summary(self, name: str) -> dict[str, Any]:
-        """Return the present status, and refuse to be green over a stream that just died."""
-        present = self.pipeline_task().hook().get_status(name)
-        if not present.alive:
-            raise AirflowException(f"{name} is {present.status}: {present.reason}")
-        return present.as_dict()
+    def on_kill(self) -> None:
+        """Ask the stream to end if a user ended the task while its process runs."""
+        if self.kill_policy == "stop" and self._held is not None:
+            instance, watch = self._held
+            ask_to_stop_from_worker(self.deltaforge_conn_id, watch, instance)
+
+    def _restart(
+        self, context: Mapping[str, Any], watch: Watch, again: Callable[[], Handle | None]
+    ) -> Any:
+        try:
+            self._tell(context, again())
+        except RetryableError as error:  # The trigger sees why: taken over, or dead as before.
+            self.log.warning("%s not started again: %s", watch.pipeline, error)
+        return self._watch(context, watch)
+
+    def _tell(self, context: Mapping[str, Any], handle: Handle | None) -> None:
+        if handle and "ti" in context:
+            context["ti"].xcom_push(key="driver", value=dict(handle))
+            self.keep(context, "driver", dict(handle))
 
     def _watch(
         self, context: Mapping[str, Any], watch: Watch, resubmit_at_ms: int | None = None

@@ -1,6 +1,7 @@
 """Watch a running stream from the triggerer, without holding a worker slot."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -8,16 +9,14 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_deltaforge.control.launch import JobState
-from airflow_provider_deltaforge.control.pipelines import existing, now_ms, stop_if_owner
+from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import Silence
-from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.storage.contract import Store
-
-_KILL_GRACE_S = 3.0
-"""Long enough for an attempt that was cleared and re-run to write its own token."""
+from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
 
 _SAY_EVERY_S = 300.0
 
@@ -87,21 +86,23 @@ class StreamTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_s)
 
     async def on_kill(self) -> None:
-        """Stop the stream if this attempt still owns it; runs when a user acts on the task.
+        """Stop the stream if a user ended the task; see ``triggers.killed``.
 
-        In a thread, because the triggerer cancels a coroutine that awaits after about a second.
+        In a thread of its own: the triggerer cancels a coroutine that awaits after about a second,
+        and the threads it shares among triggers are few.
         """
-        if self.kill_policy == "stop":
-            await asyncio.to_thread(self.stop_if_still_owner)
+        if self.kill_policy != "stop":
+            return
+        stopping = threading.Thread(target=self.stop_if_still_owner, name="deltaforge-on-kill")
+        stopping.start()
+        while stopping.is_alive():
+            await asyncio.sleep(0.1)
 
     def stop_if_still_owner(self) -> None:
-        """Stop the stream unless another attempt has adopted it by the end of the grace."""
-        time.sleep(_KILL_GRACE_S)
-        hook = DeltaForgeHook(self.deltaforge_conn_id)
+        """Stop the stream unless another attempt has adopted it, or is about to."""
         try:
-            with hook.store() as store:
-                stop_if_owner(store, self.watched.pipeline, hook.backend(), self.watched.owner)
-        except DeltaForgeError:
+            stop_unless_adopted(self.deltaforge_conn_id, self.watched, self.task_instance)
+        except Exception:
             self.log.exception(
                 "could not stop %s; stop it with `deltaforge stop`", self.watched.pipeline
             )
@@ -139,8 +140,8 @@ class StreamTrigger(BaseTrigger):
     def _window_over(self, present: PipelineStatus) -> TriggerEvent | None:
         end_ms = self.watched.window_end_ms
         over = end_ms is not None and now_ms() >= end_ms
-        # A driver that does not speak may be dead already: no success over it.
-        speaks = present.alive and present.status != "starting"
+        # One that does not speak may be dead already, one that was stopped ends: no success yet.
+        speaks = present.alive and present.status != "starting" and present.desired != "stopped"
         return self._event("window_over") if over and speaks else None
 
     def _event(self, event: str, **details: Any) -> TriggerEvent:

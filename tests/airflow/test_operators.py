@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightO
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.triggers import stream as stream_trigger
+from airflow_provider_deltaforge.triggers import killed
 from tests.control.bench import DOCUMENT, fake_driver, wait_until
 
 
@@ -32,7 +32,7 @@ def connection(monkeypatch, tmp_path, dsn):
         "backend",
         lambda _: LocalBackend(tmp_path / "jobs", compose=fake_driver),
     )
-    monkeypatch.setattr(stream_trigger, "_KILL_GRACE_S", 0.2)
+    monkeypatch.setattr(killed, "GRACE_S", 0.2)
 
 
 @pytest.fixture

@@ -1,0 +1,103 @@
+"""What a killed task means for the stream it watches.
+
+``on_kill`` runs when a user marks the task failed or successful, when he clears it, and also when
+another triggerer took the trigger over. Only the first two mean *stop*; the state of the task
+instance tells them apart. Where it cannot be asked, the owner token decides after a grace: an
+attempt that was cleared and run again has written its own by then.
+"""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner, stop_if_owner
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.hooks.jobs import Watch
+from airflow_provider_deltaforge.storage.control import Control
+
+GRACE_S = 3.0
+PATIENCE_S = 60.0
+"""How long a cleared task may take to its next attempt before nobody waits for it here."""
+
+_POLL_S = 0.5
+_WORKER_PATIENCE_S = 4.0  # Airflow sends SIGKILL 5 s after SIGTERM.
+
+_OVER = frozenset({"failed", "success", "skipped", "upstream_failed", "removed"})
+
+log = logging.getLogger(__name__)
+
+
+def is_over(instance: Any) -> bool | None:
+    """Say whether a task instance has ended for good; None when Airflow does not tell."""
+    if instance is None:
+        return None
+    try:
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        mapped = instance.map_index if instance.map_index >= 0 else None
+        states = RuntimeTaskInstance.get_task_states(
+            instance.dag_id, mapped, task_ids=[instance.task_id], run_ids=[instance.run_id]
+        )
+    except Exception:  # Outside a task or triggerer there is nobody to ask.
+        log.warning("Airflow does not tell the state of the task", exc_info=True)
+        return None
+    told = states.get(instance.run_id)
+    # A task instance that was deleted together with its run or DAG has ended, too.
+    return not told or set(told.values()) <= _OVER
+
+
+def stop_unless_adopted(conn_id: str, watch: Watch, instance: Any) -> bool:
+    """Stop the stream when its task has ended, unless another attempt adopts it; say if it did.
+
+    Blocking. Tries again while the state store is away.
+    """
+    began = time.monotonic()
+    failure: RetryableError | None = None
+    while (waited_s := time.monotonic() - began) < PATIENCE_S:
+        try:
+            if not _is_owner(conn_id, watch):
+                return False
+            over = is_over(instance)
+            if over or (over is None and waited_s >= GRACE_S):
+                return _stop(conn_id, watch)
+            failure = None
+        except RetryableError as error:
+            failure = error
+        if not threading.main_thread().is_alive():
+            break  # The triggerer ends; nobody may keep it waiting.
+        time.sleep(_POLL_S)
+    why = str(failure) if failure else "its task was cleared and has not begun again"
+    log.warning("%s runs on without a supervisor: %s", watch.pipeline, why)
+    return False
+
+
+def ask_to_stop_from_worker(conn_id: str, watch: Watch, instance: Any) -> None:
+    """Ask the stream to end if a user ended the task whose process is about to be killed.
+
+    A worker that is only drained or evicted sends the same signal: then the task still counts as
+    running, and the next attempt adopts the stream. In a thread, because the signal may have
+    interrupted a call that holds Airflow's own channel.
+    """
+
+    def ask() -> None:
+        if is_over(instance):
+            with DeltaForgeHook(conn_id).store() as store:
+                ask_to_stop_if_owner(store, watch.pipeline, watch.owner)
+
+    asking = threading.Thread(target=ask, daemon=True, name="deltaforge-on-kill")
+    asking.start()
+    asking.join(_WORKER_PATIENCE_S)
+
+
+def _is_owner(conn_id: str, watch: Watch) -> bool:
+    with DeltaForgeHook(conn_id).store() as store:
+        record = Control(store, watch.pipeline).read()
+    return record is not None and record.owner == watch.owner
+
+
+def _stop(conn_id: str, watch: Watch) -> bool:
+    hook = DeltaForgeHook(conn_id)
+    with hook.store() as store:
+        return stop_if_owner(store, watch.pipeline, hook.backend(), watch.owner)
