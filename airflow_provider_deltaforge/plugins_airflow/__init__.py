@@ -1,1 +1,1 @@
-"""The Airflow plug-in: pages and endpoints."""
+"""The Airflow plug-in: the page that shows pipelines, and the endpoints behind it."""

@@ -1,0 +1,51 @@
+"""Who may see and change a pipeline, asked of Airflow's own auth manager.
+
+A pipeline is as open as the DAG that supervises it. One that no DAG supervises may be seen by
+whoever may see DAGs, and changed by whoever may edit the connection of its state store.
+"""
+
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    ConnectionDetails,
+    DagAccessEntity,
+    DagDetails,
+)
+from airflow.models import Connection
+from airflow.models.dag import DagModel
+
+
+def may_see(user: Any, dag_id: str | None) -> bool:
+    """Say whether the user may see how the pipelines of a DAG are."""
+    return _may(user, "GET", dag_id, None)
+
+
+def may_read_log(user: Any, dag_id: str | None) -> bool:
+    """Say whether the user may read what the drivers of a DAG's pipelines wrote."""
+    return _may(user, "GET", dag_id, DagAccessEntity.TASK_LOGS)
+
+
+def may_read_document(user: Any, dag_id: str | None) -> bool:
+    """Say whether the user may read the documents of a DAG's pipelines."""
+    return _may(user, "GET", dag_id, DagAccessEntity.CODE)
+
+
+def may_change(user: Any, dag_id: str | None, conn_id: str) -> bool:
+    """Say whether the user may pause, resume and stop the pipelines of a DAG."""
+    if dag_id is not None:
+        return _may(user, "PUT", dag_id, DagAccessEntity.TASK_INSTANCE)
+    details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
+    return bool(
+        get_auth_manager().is_authorized_connection(method="PUT", details=details, user=user)
+    )
+
+
+def _may(user: Any, method: Any, dag_id: str | None, entity: DagAccessEntity | None) -> bool:
+    team_name = DagModel.get_team_name(dag_id) if dag_id else None
+    details = DagDetails(id=dag_id, team_name=team_name)
+    return bool(
+        get_auth_manager().is_authorized_dag(
+            method=method, access_entity=entity, details=details, user=user
+        )
+    )
