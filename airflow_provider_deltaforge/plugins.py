@@ -57,7 +57,7 @@ SOURCES = Room(
         "mysql": f"{_ROOT}.sources.mysql.source:MySqlSource",
         "postgres": f"{_ROOT}.sources.postgres:PostgresSource",
         "scripted": f"{_ROOT}.sources.scripted:ScriptedSource",
-        "turso": f"{_ROOT}.sources.turso:TursoSource",
+        "turso": f"{_ROOT}.sources.turso.source:TursoSource",
     },
 )
 

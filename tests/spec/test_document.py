@@ -142,7 +142,7 @@ class TestUnbuilt:
             ),
             (document(spec="sink_batch_deadline_secs: 9"), "spec.sink_batch_deadline_secs: 9 s"),
             (
-                document().replace("type: scripted", "type: turso")
+                document().replace("type: scripted", "type: postgres")
                 + "    - {type: nats, config: {id: n, url: n, subject: s}}\n",
                 None,
             ),
@@ -179,12 +179,6 @@ class TestUnbuilt:
             "postgres",
             {"id": "a", "dsn": "d", "slot": "s", "publication": "p"},
             lambda source: source.open(None),
-        ),
-        (
-            SOURCES,
-            "turso",
-            {"id": "a", "url": "u", "tables": ["*"]},
-            lambda source: source.open_snapshot(),
         ),
         (SINKS, "redis", {"id": "a", "uri": "u", "stream": "s"}, lambda sink: sink.open("orders")),
         (SINKS, "nats", {"id": "a", "url": "u", "subject": "s"}, lambda sink: sink.open("orders")),

@@ -1,0 +1,1 @@
+"""Row changes of a Turso database or a SQLite file."""

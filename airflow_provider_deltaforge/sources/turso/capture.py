@@ -1,0 +1,241 @@
+"""The capture table of Turso: what it holds, which part is still there, and the tables' history.
+
+A row is one change, in commit order; a row of type 2 ends a transaction. Changes of the catalog
+are among them, with the statement that made the table before and after, so the columns that were
+in force for each row are known. A renamed table or column leaves no row: it is found because the
+catalog then differs from what the history says.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
+from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.records import values_of
+from airflow_provider_deltaforge.sources.turso.tables import (
+    DB,
+    Captured,
+    Table,
+    captured_tables,
+    table_of,
+)
+
+DELETE, UPDATE, INSERT, COMMIT = -1, 0, 1, 2
+CATALOG = "sqlite_schema"
+PRAGMA = "PRAGMA unstable_capture_data_changes_conn"
+
+VERSIONS = "turso_cdc_version"
+_VERSION = "v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the capture table."""
+
+    change_id: int
+    time: int
+    tx: int
+    kind: int
+    table: str | None
+    id: Any
+    before: bytes | None
+    after: bytes | None
+    updates: bytes | None
+
+
+class Capture:
+    """Reads the capture table; every method but ``head_id`` belongs inside one view.
+
+    Args:
+        database: the open file.
+        name: of the capture table.
+        captured: the tables to follow.
+    """
+
+    def __init__(self, database: Database, name: str, captured: Captured) -> None:
+        self._database = database
+        self._name = name
+        self._from = f"FROM {quoted(name)}"
+        self._captured = captured
+
+    def check(self) -> None:
+        """Check that capture was ever switched on, in the way that can be read.
+
+        Raises:
+            FatalError: it was not.
+        """
+        if not exists(self._database, self._name):
+            raise FatalError(
+                f"nothing is captured: there is no table {self._name} (source.cdc_table_name); "
+                f"every connection that writes must run {PRAGMA}('full') first"
+            )
+        version = None
+        if exists(self._database, VERSIONS):
+            version = self._database.one(
+                f"SELECT version FROM {VERSIONS} WHERE table_name = ?", (self._name,)
+            )
+        if version != _VERSION:
+            raise FatalError(
+                f"{self._name} has the layout {version or 'v1'}, without ends of transactions; "
+                f"write with pyturso 0.8.3 or newer into a new capture table ({_VERSION})"
+            )
+
+    def head_id(self) -> int:
+        """Return the number of the last change; 0 when nothing was captured yet."""
+        return int(self._database.one(f"SELECT max(change_id) {self._from}") or 0)
+
+    def head(self) -> Place:
+        """Return the place behind everything that is committed."""
+        rows = self.after(self.head_id() - 1, 1)
+        last, time = (rows[-1].change_id, rows[-1].time) if rows else (0, 0)
+        return self.place(last, time, captured_tables(self._database, self._captured))
+
+    def place(self, last: int, time: int, tables: Mapping[str, Table]) -> Place:
+        """Return a place of this mode."""
+        return Place("native", last, time, schemas={n: t.mark for n, t in tables.items()})
+
+    def after(self, change_id: int, limit: int) -> list[Row]:
+        """Return the changes behind a number, in order."""
+        sql = (
+            "SELECT change_id, change_time, change_txn_id, change_type, table_name, id, before, "
+            f"after, CASE table_name WHEN '{CATALOG}' THEN updates END {self._from} "
+            "WHERE change_id > ? ORDER BY change_id LIMIT ?"
+        )
+        return [Row(*row) for row in self._database.rows(sql, (change_id, limit))]
+
+    def check_kept(self, place: Place) -> None:
+        """Check that everything behind a place is still there.
+
+        Raises:
+            PositionLostError: it is not.
+        """
+        last = place.change_id or 0
+        remedy = "take a new snapshot, and prune only what every pipeline has acknowledged"
+        rows = self._database.rows(
+            f"SELECT change_id, change_time {self._from} WHERE change_id >= ? ORDER BY change_id "
+            "LIMIT 1",
+            (last,),
+        )
+        if not rows:
+            if last:
+                raise PositionLostError(
+                    f"{self._name} ends before change {last}, which was read: the file was "
+                    f"replaced, or the table was emptied and counts from 1 again; {remedy}"
+                )
+            return
+        first, time = rows[0]
+        if first > last + 1:
+            raise PositionLostError(
+                f"{self._name} begins at change {first}, but is needed from {last + 1}; {remedy}"
+            )
+        if first == last and place.change_time not in (0, time):
+            raise PositionLostError(
+                f"change {last} of {self._name} is not the one that was read: the file was "
+                f"replaced; {remedy}"
+            )
+
+    def tables_at(self, place: Place) -> dict[str, Table]:
+        """Return the captured tables as they were at a place.
+
+        Raises:
+            SchemaError: that is not known, and rows of such a table are still to be read.
+        """
+        now = captured_tables(self._database, self._captured)
+        then = dict(now)
+        for row in reversed(self._catalog_rows(place.change_id or 0)):
+            old, new = catalog_change(row, self._captured)
+            if new is not None:
+                then.pop(new.name, None)
+            if old is not None:
+                then[old.name] = old
+        for name, mark in place.schemas.items():
+            if name not in then or then[name].mark != mark:
+                self._refuse_pending(name, place.change_id or 0)
+        return then
+
+    def verify(self, tables: Mapping[str, Table], change_id: int) -> dict[str, Table]:
+        """Return ``tables``, as they were at a change, with renames nobody had to wait for.
+
+        Raises:
+            SchemaError: the catalog changed without a row saying so, and rows are to be read of
+                which nobody knows whether they were written before it.
+        """
+        state = dict(tables)
+        doubted: set[str] = set()
+        told: set[str] = set()
+        for row in self._catalog_rows(change_id):
+            old, new = catalog_change(row, self._captured)
+            told |= {table.name for table in (old, new) if table is not None}
+            if old is not None:
+                known = state.pop(old.name, None)
+                if known is None or known.mark != old.mark:
+                    doubted.add(old.name)
+            if new is not None:
+                state[new.name] = new
+        now = captured_tables(self._database, self._captured)
+        doubted |= {name for name, table in now.items() if _mark(state, name) != table.mark}
+        doubted |= state.keys() - now.keys()
+        agreed = dict(tables)
+        for name in sorted(doubted):
+            if name in tables or name in told:  # All rows of a table new to us came after it.
+                self._refuse_pending(name, change_id)
+            agreed.pop(name, None)
+            if name in now:
+                agreed[name] = now[name]
+        return agreed
+
+    def _refuse_pending(self, name: str, change_id: int) -> None:
+        pending = self._database.one(
+            f"SELECT min(change_id) {self._from} WHERE change_id > ? AND table_name = ?",
+            (change_id, name),
+        )
+        if pending is not None:
+            raise SchemaError(
+                f"{DB}.{name} was renamed, or altered by a connection that does not capture, while "
+                f"its changes from {pending} on were not read yet: nobody knows which columns they "
+                "have; take a new snapshot, and let the pipeline catch up before such a change"
+            )
+
+    def _catalog_rows(self, change_id: int) -> list[Row]:
+        sql = (
+            "SELECT change_id, change_time, change_txn_id, change_type, table_name, id, before, "
+            f"after, updates {self._from} WHERE change_id > ? AND table_name = '{CATALOG}' "
+            "ORDER BY change_id"
+        )
+        return [Row(*row) for row in self._database.rows(sql, (change_id,))]
+
+
+def exists(database: Database, table: str) -> bool:
+    """Say whether there is a table of that name."""
+    sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
+    return bool(database.rows(sql, (table,)))
+
+
+def catalog_change(row: Row, captured: Captured) -> tuple[Table | None, Table | None]:
+    """Return the captured table that a row of the catalog describes, before and after."""
+    return _described(row.before, captured), _described(row.after, captured)
+
+
+def statement_of(row: Row) -> str:
+    """Return the statement of a catalog change, as far as it was kept."""
+    if row.updates is not None:
+        values: Sequence[Any] = values_of(row.updates)
+        if isinstance(values[-1], str):
+            return values[-1]
+    kind, name, _, _, sql = values_of(row.after or row.before or b"")[:5]
+    return str(sql) if row.kind == INSERT else f"DROP {str(kind).upper()} {quoted(str(name))}"
+
+
+def _described(record: bytes | None, captured: Captured) -> Table | None:
+    if record is None:
+        return None
+    kind, name, _, _, sql = values_of(record)[:5]
+    if kind != "table" or sql is None or name not in captured:
+        return None
+    return table_of(str(name), str(sql))
+
+
+def _mark(tables: Mapping[str, Table], name: str) -> str | None:
+    return tables[name].mark if name in tables else None

@@ -1,0 +1,229 @@
+"""The database file: which engine may open it, how it is opened, and what its errors mean.
+
+Two engines know the format, and they do not see each other's write-ahead log: Turso keeps its
+index in ``<file>-tshm``, SQLite in ``<file>-shm``. A reader of the other engine would go on
+seeing an old state without any error, so the file's locks are looked at before and while reading.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    RetryableError,
+    SpecError,
+)
+
+Engine = Literal["turso", "sqlite"]
+
+SHARED = "multiprocess_wal"
+_SHARE = f"open it there with turso.connect(path, experimental_features={SHARED!r})"
+_LOCKS = Path("/proc/locks")
+_SQLITE_LOCKS_FROM = 0x40000000  # SQLite locks bytes from here on, Turso the file from byte 0.
+_BUSY_S = 10.0
+_REMOTE = ("libsql://", "http://", "https://", "ws://", "wss://")
+
+
+def file_of(url: str) -> Path:
+    """Return the database file that a document's ``url`` names.
+
+    Raises:
+        SpecError: it names no file.
+    """
+    if url.startswith(_REMOTE):
+        raise SpecError(
+            f"source.url: {url.partition('://')[0]}:// cannot be followed: the engine opens files "
+            "only, and a synced replica does not capture changes; name the application's "
+            "file, as 'file:/path/shop.db' or a path"
+        )
+    path = url.removeprefix("file://") if url.startswith("file://") else url.removeprefix("file:")
+    if not path or ":memory:" in path or "?" in path:
+        raise SpecError("source.url: name a file, without parameters; memory cannot be shared")
+    return Path(path)
+
+
+def usual_engine(path: Path) -> Engine:
+    """Return the engine of whoever writes the file: Turso leaves its shared index beside it."""
+    return "turso" if Path(f"{path}-tshm").exists() else "sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lock:
+    kind: str
+    first: int
+
+
+def check_engine(path: Path, engine: Engine) -> None:
+    """Check that nobody uses the file in a way that ``engine`` would not see.
+
+    Only where the kernel lists its locks (Linux).
+
+    Raises:
+        RetryableError: somebody does; once they have closed it, the call may be repeated.
+    """
+    if engine == "sqlite":
+        if _locks(Path(f"{path}-tshm")):
+            raise RetryableError(
+                f"{path} is open in Turso, whose writes SQLite does not see; use cdc_mode: native"
+            )
+        return
+    for lock in _locks(path):
+        if lock.kind == "WRITE" and lock.first == 0:
+            raise RetryableError(f"{path} is locked by one Turso process alone; {_SHARE}")
+        if lock.first >= _SQLITE_LOCKS_FROM:
+            raise RetryableError(
+                f"{path} is open in SQLite, whose writes Turso does not see; close it there, or, "
+                f"if no process uses Turso, delete {path}-tshm and follow the file with "
+                "cdc_mode: triggers or polling"
+            )
+
+
+def _locks(path: Path) -> list[_Lock]:
+    """Return who locks a file, from the kernel's list: opening it would drop our own locks."""
+    try:
+        inode = f":{path.stat().st_ino}"
+        lines = _LOCKS.read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        words = [word for word in line.split()[1:] if word != "->"]
+        if len(words) > 5 and words[4].endswith(inode):
+            found.append(_Lock(words[2], int(words[5])))
+    return found
+
+
+class Database:
+    """One connection to the file; its methods may be called from any thread, one at a time."""
+
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self.path = path
+        self.engine: Engine = engine
+        self._lock = threading.RLock()
+        self._connection: Any = None
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+        with self._lock, translated(f"reading {self.path}"):
+            return list(self._open().execute(sql, tuple(values)).fetchall())
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Return the first value of the first row, or None."""
+        rows = self.rows(sql, values)
+        return rows[0][0] if rows else None
+
+    @contextmanager
+    def view(self) -> Iterator[None]:
+        """Let everything read inside come from one committed state."""
+        with self._lock:
+            self.rows("BEGIN")
+            try:
+                yield
+            except BaseException:
+                self.close()  # Ends the transaction, whatever state it is in.
+                raise
+            self.rows("COMMIT")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Commit everything done inside, or nothing."""
+        with self._lock:
+            self.rows("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
+            self.rows("COMMIT")
+
+    def close(self) -> None:
+        """Let go of the file. Safe to call twice; the next statement opens it again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            if not self.path.exists():
+                raise FatalError(
+                    f"there is no file {self.path}; check source.url, and that the process that "
+                    "reads it runs on the machine that has it"
+                )
+            check_engine(self.path, self.engine)
+            self._connection = _turso(self.path) if self.engine == "turso" else _sqlite(self.path)
+        return self._connection
+
+
+def _turso(path: Path) -> Any:
+    try:
+        import turso
+    except ImportError as error:
+        raise FatalError(
+            "the Turso engine is not installed; pip install 'airflow-provider-deltaforge[turso]'"
+        ) from error
+    connection = turso.connect(str(path), experimental_features=SHARED, isolation_level=None)
+    connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}").fetchall()
+    return connection
+
+
+def _sqlite(path: Path) -> Any:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=_BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.text_factory = _text
+    return connection
+
+
+def _text(data: bytes) -> str | bytes:
+    """Keep the bytes of a text that is none: they are then written as base64."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn the engines' errors into ours."""
+    try:
+        yield
+    except DeltaForgeError:
+        raise
+    except Exception as error:
+        if not _from_engine(error):
+            raise
+        text = str(error)
+        small = text.lower()
+        if "locked by another process" in small:
+            raise RetryableError(f"{doing}: another process has it for itself; {_SHARE}") from error
+        if "database is locked" in small or "busy" in small:
+            raise RetryableError(
+                f"{doing}: the database is locked; a writer holds its transaction too long, or a "
+                f"Turso process has the file for itself: {_SHARE}"
+            ) from error
+        if "readonly" in small or "permission" in small or "unable to open" in small:
+            raise AccessError(
+                f"{doing}: {text}; the user needs to write the file and its folder"
+            ) from error
+        raise FatalError(f"{doing}: {text}") from error
+
+
+def _from_engine(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error | OSError) or type(error).__module__.startswith("turso")
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'

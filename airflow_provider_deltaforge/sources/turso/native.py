@@ -1,0 +1,249 @@
+"""Follows the capture table that Turso itself writes."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.sources.turso.capture import (
+    CATALOG,
+    COMMIT,
+    DELETE,
+    INSERT,
+    Capture,
+    Row,
+    catalog_change,
+    statement_of,
+)
+from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
+from airflow_provider_deltaforge.sources.turso.files import Database, check_engine
+from airflow_provider_deltaforge.sources.turso.pacing import Pace
+from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.records import row_of
+from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
+from airflow_provider_deltaforge.sources.turso.tables import DB, Captured, Table
+
+_OPS = {INSERT: "c", 0: "u", DELETE: "d"}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeChunk:
+    """Rows of the capture table that one set of table definitions decodes.
+
+    Attributes:
+        rows: in order.
+        tables: the definitions, by name.
+        before: the place before the rows.
+        open_tx: the last transaction goes on in the next chunk.
+        continues: the first transaction began in an earlier chunk.
+    """
+
+    rows: tuple[Row, ...]
+    tables: Mapping[str, Table]
+    before: Place
+    open_tx: bool = False
+    continues: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Return the length in bytes of the row images."""
+        return sum(64 + len(row.before or b"") + len(row.after or b"") for row in self.rows)
+
+    @property
+    def ends(self) -> tuple[Place, ...]:
+        """Return the places behind the chunk's complete transactions."""
+        marks = {name: table.mark for name, table in self.tables.items()}
+        return tuple(
+            Place("native", row.change_id, row.time, schemas=marks)
+            for row in self.rows
+            if row.kind == COMMIT
+        )
+
+    @property
+    def end(self) -> Position:
+        """Return where reading may resume after the chunk's last complete transaction."""
+        ends = self.ends
+        return (ends[-1] if ends else self.before).as_json()
+
+
+class NativeReader:
+    """A reader of the capture table.
+
+    Args:
+        database: the file; the reader closes it.
+        capture: its capture table.
+        captured: the tables to follow.
+        start: the place to begin behind.
+        source_id: seeds the event ids.
+        pace: how often to look, and how much to take.
+        schema_events: changes of tables become events as well.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        capture: Capture,
+        captured: Captured,
+        start: Place,
+        source_id: str,
+        pace: Pace,
+        schema_events: bool,  # noqa: FBT001
+    ) -> None:
+        self._database = database
+        self._capture = capture
+        self._captured = captured
+        self._place = start  # Behind the last complete transaction that was handed out.
+        self._last = start.change_id or 0  # The last row that was read, and its time.
+        self._time = start.change_time
+        self._source_id = source_id
+        self._pace = pace
+        self._schema_events = schema_events
+        self._ready: deque[NativeChunk] = deque()
+        self._tables: dict[str, Table] = {}
+        self._version: int | None = None
+        self._inside = False
+        self._begin()
+
+    def read(self, timeout_s: float) -> NativeChunk | None:
+        """Return the next changes; None when none came within ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while not self._ready and self._pace.wait(deadline):
+            self._fetch()
+        return self._ready.popleft() if self._ready else None
+
+    def decode(self, chunk: NativeChunk) -> ChangeBatch:
+        """Turn the chunk's row images into change events."""
+        events = Events()
+        tx = 0
+        for row in chunk.rows:
+            if row.kind == COMMIT:
+                if len(events) and events.tx[-1] == tx:
+                    events.tx_end[-1] = True
+                tx += 1
+            elif row.table == CATALOG:
+                if self._schema_events and any(catalog_change(row, self._captured)):
+                    _add_statement(events, row, tx)
+            elif row.table in self._captured:
+                _add_row(events, row, _table(chunk, row), tx)
+        ends = tuple(place.as_json() for place in chunk.ends) or (chunk.end,)
+        return events.batch(
+            chunk.end,
+            TxPositions(ends),
+            self._source_id,
+            "native",
+            open_tx=chunk.open_tx,
+            continues=chunk.continues,
+        )
+
+    def acknowledge(self, position: Position) -> None:
+        """Keep everything: the capture table belongs to the application."""
+
+    def close(self) -> None:
+        """Let go of the file. Safe to call twice."""
+        self._pace.end()
+        self._database.close()
+
+    def _begin(self) -> None:
+        with self._database.view():
+            self._capture.check()
+            self._capture.check_kept(self._place)
+            self._tables = self._capture.tables_at(self._place)
+
+    def _fetch(self) -> None:
+        check_engine(self._database.path, self._database.engine)
+        version = self._database.one("PRAGMA schema_version")
+        if self._capture.head_id() == self._last and version == self._version:
+            return
+        with self._database.view():
+            self._capture.check_kept(Place("native", self._last, self._time))
+            self._verify()
+            rows = self._capture.after(self._last, self._pace.batch_size)
+        self._cut(rows)
+        self._pace.took(len(rows))
+
+    def _verify(self) -> None:
+        version = self._database.one("PRAGMA schema_version")
+        if version != self._version:
+            self._tables = self._capture.verify(self._tables, self._last)
+            self._version = version
+
+    def _cut(self, rows: list[Row]) -> None:
+        """Make chunks, each with one set of table definitions."""
+        start = 0
+        for index, row in enumerate(rows):
+            if row.table != CATALOG:
+                continue
+            old, new = catalog_change(row, self._captured)
+            if old is None and new is None:
+                continue
+            self._hand_out(rows[start:index])
+            start = index
+            self._tables = dict(self._tables)
+            if old is not None:
+                self._tables.pop(old.name, None)
+            if new is not None:
+                self._tables[new.name] = new
+        self._hand_out(rows[start:])
+
+    def _hand_out(self, rows: list[Row]) -> None:
+        if not rows:
+            return
+        open_tx = rows[-1].kind != COMMIT
+        chunk = NativeChunk(tuple(rows), self._tables, self._place, open_tx, self._inside)
+        self._inside = open_tx
+        self._last, self._time = rows[-1].change_id, rows[-1].time
+        if chunk.ends:
+            self._place = chunk.ends[-1]
+        self._ready.append(chunk)
+
+
+def _table(chunk: NativeChunk, row: Row) -> Table:
+    table = chunk.tables.get(str(row.table))
+    if table is None:
+        raise SchemaError(
+            f"{DB}.{row.table}: change {row.change_id} is of a table whose columns are not known, "
+            "because it was renamed, made or dropped without being captured; take a new snapshot"
+        )
+    return table
+
+
+def _add_row(events: Events, row: Row, table: Table, tx: int) -> None:
+    before = None if row.before is None else row_of(table, row.before)
+    after = None if row.after is None else row_of(table, row.after)
+    if row.kind == DELETE:
+        after = None
+    image = before if after is None else after
+    if image is None:
+        raise SchemaError(
+            f"{DB}.{table.name}: change {row.change_id} was captured without its row; capture with "
+            "the level 'full', and take a new snapshot"
+        )
+    _add(events, row, tx, _OPS[row.kind], table.name)
+    events.before.append(None if before is None else row_json(table, before))
+    events.after.append(None if after is None else row_json(table, after))
+    events.key.append(key_json(table, image))
+    events.schema_version.append(table.schema.fingerprint)
+    events.ddl.append(None)
+
+
+def _add_statement(events: Events, row: Row, tx: int) -> None:
+    _add(events, row, tx, "ddl", "_ddl")
+    for column in (events.before, events.after, events.key, events.schema_version):
+        column.append(None)
+    events.ddl.append(orjson.dumps({"sql": statement_of(row), "database": DB}))
+
+
+def _add(events: Events, row: Row, tx: int, op: str, table: str) -> None:
+    events.op.append(op)
+    events.table.append(table)
+    events.ts_ms.append(row.time * 1000)
+    events.tx.append(tx)
+    events.row.append(row.change_id - row.tx)
+    events.tx_id.append(str(row.tx))
+    events.tx_end.append(False)
+    events.name.append(b"%d:%d" % (row.change_id, row.time))
+    events.source_position.append(b'"change_id":%d' % row.change_id)

@@ -1,0 +1,81 @@
+"""Positions: what they hold, and how they compare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.events.change import Position
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in what one mode reads.
+
+    Attributes:
+        mode: ``native``, ``triggers`` or ``polling``.
+        change_id: of the last change read; None with polling.
+        change_time: when it was made, which tells a replaced file; 0 when not known.
+        tables: with polling, the last value of each table's tracking column.
+        schemas: with native, each captured table's fingerprint at that place.
+    """
+
+    mode: str
+    change_id: int | None = None
+    change_time: int = 0
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> Position:
+        """Return the position as it is stored."""
+        out: dict[str, Any] = {
+            "mode": self.mode,
+            "last_change_id": self.change_id,
+            "table_positions": dict(self.tables),
+        }
+        if self.change_time:
+            out["last_change_time"] = self.change_time
+        if self.schemas:
+            out["schemas"] = dict(self.schemas)
+        return out
+
+    @classmethod
+    def from_json(cls, position: Position) -> "Place":
+        """Read a stored position."""
+        last = position.get("last_change_id")
+        return cls(
+            str(position.get("mode") or "native"),
+            None if last is None else int(last),
+            int(position.get("last_change_time") or 0),
+            dict(position.get("table_positions") or {}),
+            dict(position.get("schemas") or {}),
+        )
+
+
+def compare(left: Position, right: Position) -> int:
+    """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``.
+
+    Raises:
+        PositionLostError: the two lie on histories that cannot be ordered.
+    """
+    a, b = Place.from_json(left), Place.from_json(right)
+    if a.mode != b.mode:
+        raise PositionLostError(
+            f"positions of the modes {a.mode} and {b.mode} cannot be ordered; take a new snapshot"
+        )
+    if a.mode != "polling":
+        return ((a.change_id or 0) > (b.change_id or 0)) - ((a.change_id or 0) < (b.change_id or 0))
+    ahead = any(_after(value, b.tables.get(name)) for name, value in a.tables.items())
+    behind = any(_after(value, a.tables.get(name)) for name, value in b.tables.items())
+    if ahead and behind:
+        raise PositionLostError(
+            "each of two positions is ahead in a table of its own; take a new snapshot"
+        )
+    return ahead - behind
+
+
+def _after(left: Any, right: Any) -> bool:
+    """Say whether a tracking value lies after another; nothing lies before everything."""
+    if left is None or right is None:
+        return left is not None
+    return bool(left > right)

@@ -1,0 +1,101 @@
+"""What a document says about a Turso database or a SQLite file."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pydantic import Field, PositiveInt, SecretStr, field_validator
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
+from airflow_provider_deltaforge.sources.patterns import check_patterns
+from airflow_provider_deltaforge.sources.turso import positions
+from airflow_provider_deltaforge.sources.turso.files import file_of
+from airflow_provider_deltaforge.spec.settings import Settings
+
+
+class NativeCapture(Settings):
+    """Turso's own change capture."""
+
+    level: Literal["data", "binlog"] = "data"
+    """``data``: changes of rows; ``binlog``: also changes of tables, as ``ddl`` events."""
+
+
+class TursoSource(Source):
+    """Row changes of a Turso database or a SQLite file."""
+
+    connector = "turso"
+
+    url: str = Field(min_length=1)
+    """The database file: a path, or ``file:`` and a path."""
+    auth_token: SecretStr | None = None
+    """Token of a Turso cloud database, which cannot be followed; refused at start."""
+    tables: tuple[str, ...]
+    """Captured tables: exact names, ``prefix%`` or ``*``; never the system's."""
+    cdc_mode: Literal["native", "triggers", "polling", "auto"] = "auto"
+    """How changes are found; ``auto`` takes the first of the three that the file offers."""
+    poll_interval_ms: PositiveInt = 1000
+    """How often to look for changes, in milliseconds."""
+    native_cdc: NativeCapture = NativeCapture()
+    """Turso's own change capture."""
+    cdc_table_name: str = Field(default="turso_cdc", min_length=1)
+    """The table native capture writes to."""
+    tracking_column: str = Field(default="_rowid_", min_length=1)
+    """The growing column that polling compares."""
+    auto_create_triggers: bool = False
+    """Create the triggers that ``triggers`` needs."""
+    batch_size: PositiveInt = 1000
+    """Changes read at once."""
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            check_patterns(value, "source.tables")
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        if not value:
+            raise ValueError("name tables, or '*' for every table that is not the system's")
+        return value
+
+    def unbuilt(self) -> list[str]:
+        """Name what cannot be followed: a database behind a URL."""
+        found = []
+        if "url" in self.model_fields_set:  # The reference page asks without any.
+            try:
+                file_of(self.url)
+            except SpecError as error:
+                found.append(str(error))
+        if self.auth_token is not None:
+            found.append("source.auth_token: a file needs none; take the key out")
+        return found
+
+    def open(
+        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+    ) -> LogReader:
+        """Start reading after ``position``; at the head of the changes when it is None."""
+        from airflow_provider_deltaforge.sources.turso.modes import open_reader
+
+        return open_reader(self, position)
+
+    def open_snapshot(self) -> Snapshotter:
+        """Open the file for reading tables."""
+        from airflow_provider_deltaforge.sources.turso.modes import open_snapshot
+
+        return open_snapshot(self)
+
+    def preflight(self) -> Sequence[Finding]:
+        """Check the file, its locks, capture and tables; never raises for a finding."""
+        from airflow_provider_deltaforge.sources.turso.preflight import preflight
+
+        return preflight(self)
+
+    def compare(self, left: Position, right: Position) -> int:
+        """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
+        return positions.compare(left, right)
+
+    def head(self) -> Position:
+        """Return the current end of the changes."""
+        from airflow_provider_deltaforge.sources.turso.modes import head
+
+        return head(self)

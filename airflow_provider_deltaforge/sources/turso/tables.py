@@ -1,0 +1,141 @@
+"""Tables: their columns and keys, from the catalog or from the statement that made them."""
+
+import sqlite3
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+
+DB = "main"
+
+_SYSTEM = ("sqlite_", "_df_", "_litestream", "_turso", "__turso")
+_ROWID_NAMES = ("rowid", "_rowid_", "oid")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table, as its CREATE TABLE says.
+
+    Attributes:
+        schema: columns in order, and the primary key.
+        real: per column, whether whole numbers in it are stored as such but mean REAL.
+        rowid: the name under which SQL knows the row's number; None WITHOUT ROWID.
+        generated: columns that are computed.
+    """
+
+    schema: TableSchema
+    real: tuple[bool, ...]
+    rowid: str | None
+    generated: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.schema.table
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        return tuple(column.name for column in self.schema.columns)
+
+    @cached_property
+    def key_at(self) -> tuple[int, ...]:
+        """Where the primary key's columns are."""
+        return tuple(self.columns.index(name) for name in self.schema.primary_key)
+
+    @cached_property
+    def mark(self) -> str:
+        """A short fingerprint, for positions."""
+        return self.schema.fingerprint.removeprefix("sha256:")[:12]
+
+
+class Captured:
+    """Decides which tables are captured: the document's patterns, never the system's tables."""
+
+    def __init__(self, patterns: tuple[str, ...], cdc_table: str) -> None:
+        self._matcher = TableMatcher(patterns, DB)
+        self._cdc = {cdc_table.lower(), "turso_cdc", "turso_cdc_version"}
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether a table is captured."""
+        small = str(name).lower()
+        system = small.startswith(_SYSTEM) or small in self._cdc
+        return not system and self._matcher.matches(DB, str(name))
+
+
+def captured_tables(database: Database, captured: Captured) -> dict[str, Table]:
+    """Return the captured tables that are there now, by name."""
+    found = database.rows(
+        "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND sql IS NOT NULL ORDER BY name"
+    )
+    return {str(n): table_of(str(n), str(sql)) for n, sql in found if n in captured and _plain(sql)}
+
+
+def _plain(sql: str) -> bool:
+    return not sql.lstrip().upper().startswith("CREATE VIRTUAL")
+
+
+@lru_cache(maxsize=4096)
+def table_of(name: str, sql: str) -> Table:
+    """Return the table that a CREATE TABLE statement makes.
+
+    Raises:
+        SchemaError: the statement is not understood.
+    """
+    memory = sqlite3.connect(":memory:")
+    try:
+        # A rename leaves the old name in statements of some versions: the catalog's name counts.
+        memory.execute(sql)
+        made = memory.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchone()[0]
+        rows = memory.execute(f"PRAGMA table_xinfo({quoted(made)})").fetchall()
+        plain = memory.execute(
+            "SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?", (made,)
+        ).fetchone()[0]
+    except sqlite3.Error as error:
+        raise SchemaError(
+            f"{DB}.{name}: its definition is not understood ({error}); leave it out of 'tables'"
+        ) from error
+    finally:
+        memory.close()
+    columns = tuple(
+        Column(
+            name=str(row[1]),
+            data_type=affinity(str(row[2])),
+            column_type=str(row[2]),
+            nullable=not row[3],
+            ordinal_position=index + 1,
+            default_value=None if row[4] is None else str(row[4]),
+            extra=_extra(row, sql),
+        )
+        for index, row in enumerate(rows)
+    )
+    key = [str(row[1]) for row in sorted(rows, key=lambda row: int(row[5])) if row[5]]
+    used = {column.name.lower() for column in columns}
+    rowid = next((word for word in _ROWID_NAMES if word not in used), None)
+    return Table(
+        schema=TableSchema(DB, None, name, columns, tuple(key)),
+        real=tuple(column.data_type == "real" for column in columns),
+        rowid=None if plain else rowid,
+        generated=tuple(str(row[1]) for row in rows if row[6] in (2, 3)),
+    )
+
+
+def _extra(row: tuple[object, ...], sql: str) -> str | None:
+    if row[6] in (2, 3):
+        return "generated"
+    return "autoincrement" if row[5] and "AUTOINCREMENT" in sql.upper() else None
+
+
+def affinity(declared: str) -> str:
+    """Return a column's affinity by SQLite's rules, in their order."""
+    words = declared.upper()
+    if "INT" in words:
+        return "integer"
+    if any(word in words for word in ("CHAR", "CLOB", "TEXT")):
+        return "text"
+    if "BLOB" in words or not words:
+        return "blob"
+    return "real" if any(word in words for word in ("REAL", "FLOA", "DOUB")) else "numeric"
