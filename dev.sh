@@ -13,7 +13,7 @@ help() {
 usage: ./dev.sh VERB [arguments]
 
 Try it
-  demo                         MySQL to Kafka through Airflow and Spark, on this machine
+  demo [--ui]                  an embedded database through Airflow and Spark, in two minutes
   run DOCUMENT.yaml            run one pipeline without Airflow (deltaforge run)
 
 Check it
@@ -245,7 +245,7 @@ main() {
     case $verb in
     setup) say "ready" ;;
     demo)
-        need_test_servers
+        need_java
         exec "$PY" -m tests.demo "$@"
         ;;
     run) exec "$VENV/bin/deltaforge" run "$@" ;;
@@ -254,8 +254,8 @@ main() {
         need_test_servers
         say "pytest"
         # Most tests wait for servers: three at a time keep two cores busy. Each worker has its
-        # own servers, and a file's tests stay together.
-        [ $# -gt 0 ] || set -- -n 3 --dist loadfile
+        # own servers, and a file's tests stay together; tests/ordering.py says which come first.
+        [ $# -gt 0 ] || set -- -n 3 --dist loadfile --no-loadscope-reorder
         exec "$PY" -m pytest "$@"
         ;;
     check) check ;;

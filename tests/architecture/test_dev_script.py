@@ -127,5 +127,11 @@ def test_a_long_step_is_one_line_and_its_output_is_kept_for_failures(tmp_path):
     assert "noise" in log.read_text()
 
 
+def test_the_demo_asks_for_nothing_but_java():
+    stubs = "setup() { :; }; need_java() { echo java; }; need_server() { echo $1; }; PY=echo;"
+
+    assert bash(f"{stubs} main demo --ui").stdout == "java\n-m tests.demo --ui\n"
+
+
 def test_continuous_integration_runs_the_same_script():
     assert "exec ./dev.sh test" in (CHECKOUT / ".ci" / "run").read_text()

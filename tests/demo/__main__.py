@@ -1,46 +1,52 @@
-"""``python -m tests.demo``: MariaDB, Airflow and Spark on this machine, then a report.
+"""``python -m tests.demo``: an embedded database, Airflow and Spark on this machine, then a report.
 
-Starts a database of its own with a small shop in it, runs the example DAG (preflight, snapshot,
-stream) while a writer changes rows, and compares the sink with the source at the end. Nothing is
-left running.
+Fills a shop in a Turso file, starts an Airflow of its own, and has it run the example DAG
+(preflight, snapshot, stream) while a writer changes rows. What arrived is compared with the shop
+row by row. Nothing is left running.
 """
 
 import argparse
+import os
 import shutil
-import signal
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import turso
 from rich.console import Console
 
-from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.places import jobs_directory
-from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import DeltaForgeError
-from airflow_provider_deltaforge.storage.location import StoreLocation
-from tests.demo import airflow_run, report, shop, watching
-from tests.demo.steps import step
-from tests.servers import mariadb
-from tests.servers.process import Server
+from tests.demo import report, shop
+from tests.demo.arrivals import ENVELOPES, TABLES, Arrivals, Rows
+from tests.demo.dag_run import DagError, DagRun, start_airflow
+from tests.demo.ending import Endings, Stopped, keep_logs, only_one, stop_stream, sweep
+from tests.demo.showing import Line, Show
+from tests.servers.process import ServerError
 
-HERE = Path(__file__).parent
-AFTERWARDS_S = 10
-TOPICS = [f"shop.{table}" for table in report.TABLES]
+DOCUMENT = Path(__file__).parent / "shop.yaml"
+FOREVER_S = 6 * 3600
+FAILURES = (DagError, DeltaForgeError, ServerError, turso.Error)
+_SETTLE_S = 60.0
+_UI_PAUSE_S = 0.2
+_RESULTS = ("shop.db*", "logs", *ENVELOPES)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything of one demo lies."""
+    """Where everything of one demo lies, and how long it streams."""
 
-    scratch: Path
     output: Path
     seconds: int
-    kafka: bool
+    ui: bool
+
+    @property
+    def scratch(self) -> Path:
+        """Return what goes away at the end."""
+        return self.output / "run"
 
     @property
     def store(self) -> Path:
@@ -48,140 +54,152 @@ class Plan:
         return self.scratch / "state.db"
 
     @property
-    def document(self) -> Path:
-        """Return the pipeline document."""
-        return HERE / ("shop_kafka.yaml" if self.kafka else "shop.yaml")
+    def database(self) -> Path:
+        """Return the shop's file."""
+        return self.output / "shop.db"
+
+    def variables(self) -> dict[str, str]:
+        """Return what the document and the DAG ask of the environment."""
+        return {
+            "SHOP_DB": str(self.database),
+            "SHOP_OUTPUT": str(self.output),
+            "DELTAFORGE_ORDERS_DOCUMENT": str(DOCUMENT),
+            "DELTAFORGE_ORDERS_WINDOW_S": str(FOREVER_S if self.ui else self.seconds),
+            "DELTAFORGE_ORDERS_MASTER": "local[2]",
+        }
 
 
 def main() -> int:
     """Run the demo and return the exit code."""
     options = argparse.ArgumentParser(prog="dev.sh demo", description=__doc__)
-    options.add_argument("--kafka", action="store_true", help="to a Kafka broker instead of files")
+    options.add_argument("--ui", action="store_true", help="leave Airflow running until Ctrl-C")
     options.add_argument("--seconds", type=int, default=20, help="how long to stream (default 20)")
     options.add_argument("--output", type=Path, default=Path(".deltaforge/demo"))
     asked = options.parse_args()
-    console = Console()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    output = asked.output.absolute()
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="deltaforge-demo-") as scratch:
-        try:
-            return run(console, Plan(Path(scratch), output, asked.seconds, asked.kafka))
-        except KeyboardInterrupt:
-            console.print("stopped")
-            return 130
-        except (airflow_run.DagError, DeltaForgeError) as error:
-            _keep_logs(Path(scratch), output)
-            console.print(f"[bold red]the demo failed[/]; logs are in {output}")
-            console.print(str(error), markup=False, highlight=False)
-            return 1
-
-
-def run(console: Console, plan: Plan) -> int:
-    """Start everything, run the DAG, report; whatever happens, stop everything."""
-    with ExitStack() as stack:
-        title = f"MariaDB with {shop.CUSTOMERS:,} customers and {shop.ORDERS:,} orders"
-        with step(console, title):
-            server = mariadb.start(plan.scratch / "mariadb")
-            stack.callback(server.stop)
-            shop.fill(server)
-        variables = {"MYSQL_DSN": server.dsn("shop"), **_sink_variables(console, plan, stack)}
-        env = airflow_run.environment(
-            plan.scratch / "airflow",
-            plan.store,
-            {
-                **variables,
-                "DELTAFORGE_ORDERS_DOCUMENT": str(plan.document),
-                "DELTAFORGE_ORDERS_WINDOW_S": str(plan.seconds),
-            },
-        )
-        with step(console, "an Airflow of its own"):
-            airflow_run.prepare(env)
-        stack.callback(_stop_stream, plan)
-        arrivals = _arrivals(plan, variables)
-        arrivals.start()
-        stack.callback(arrivals.stop)
-        writer = shop.Writer(server)
-        writer.start()
-        stack.callback(writer.stop)
-        with step(
-            console,
-            "Airflow runs the DAG while rows change",
-            lambda: f"{_words(plan)}; {sum(arrivals.counts.values()):,} events arrived",
-        ):
-            airflow_run.run_dag("orders_pipeline", env)
-        with step(console, "the stream goes on without Airflow"):
-            time.sleep(AFTERWARDS_S)
-        with step(console, "the last change has arrived, the stream is stopped"):
-            writer.stop()
-            _settle(server, arrivals)
-            _stop_stream(plan)
-            arrivals.stop()
-        tables = {name: shop.rows_of(server, name) for name in report.TABLES}
-        place = f"topics {', '.join(TOPICS)}" if plan.kafka else f"{plan.output}/*.jsonl"
-        return 0 if report.show(console, arrivals, tables, place) else 1
-
-
-def _sink_variables(console: Console, plan: Plan, stack: ExitStack) -> dict[str, str]:
-    if not plan.kafka:
-        return {"DEMO_OUTPUT": str(plan.output)}
-    from tests.servers import kafka
-
-    with step(console, "a Kafka broker"):
-        broker = kafka.start(plan.scratch / "kafka")
-    stack.callback(broker.stop)
-    return {"KAFKA_BROKERS": f"{broker.host}:{broker.port}"}
-
-
-def _arrivals(plan: Plan, variables: dict[str, str]) -> watching.Arrivals:
-    if plan.kafka:
-        return watching.topics(variables["KAFKA_BROKERS"], TOPICS)
-    return watching.files(plan.output)
-
-
-def _words(plan: Plan) -> str:
-    """Return where the DAG is, from the state store: the snapshot is generation 1, then 2."""
-    if not plan.store.exists():
-        return "1/3 preflight"
-    store = StoreLocation.from_dsn(f"sqlite:///{plan.store}").open()
+    plan = Plan(asked.output.absolute(), asked.seconds, asked.ui)
+    show, endings = Show(Console()), Endings()
     try:
-        present = status(store, "shop")
-    except DeltaForgeError:
-        return "1/3 preflight"
-    finally:
-        store.close()
-    task = "2/3 snapshot" if present.generation < 2 else "3/3 stream"
-    return f"{task} is {present.status}"
+        with only_one(plan.output), _cleared(show, plan, endings) as stack:
+            equal = _run(show, plan, stack, endings)
+    except Stopped as stopped:
+        show.console.print("stopped; nothing is left running")
+        return stopped.exit_code
+    except FAILURES as error:
+        show.console.print("[bold red]the demo failed[/]")
+        show.console.print(str(error), markup=False, highlight=False)
+        return 1
+    return 0 if equal else 1
 
 
-def _settle(server: Server, arrivals: watching.Arrivals, patience_s: float = 20) -> None:
-    """Wait until the sink holds the writer's last change; the report says so if it never does."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        now = {name: shop.rows_of(server, name) for name in report.TABLES}
-        states = {name: dict(arrivals.state.get(name, {})) for name in report.TABLES}
-        if not any(report.differences(now[name], states[name]) for name in report.TABLES):
-            return
-        time.sleep(0.3)
-
-
-def _stop_stream(plan: Plan) -> None:
-    """Drain and end the driver, if there is one."""
-    if not plan.store.exists():
-        return
-    dsn = f"sqlite:///{plan.store}"
-    store = StoreLocation.from_dsn(dsn).open()
+@contextmanager
+def _cleared(show: Show, plan: Plan, endings: Endings) -> Iterator[ExitStack]:
+    """Clear the place, and put everything away afterwards whatever happens."""
+    sweep(plan.scratch, plan.store)
+    for old in (path for name in _RESULTS for path in plan.output.glob(name)):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    plan.scratch.mkdir()
+    stack = ExitStack()
+    stack.callback(shutil.rmtree, plan.scratch, ignore_errors=True)
     try:
-        if "shop" in pipelines.Control.list_pipelines(store):
-            pipelines.stop(store, "shop", LocalBackend(jobs_directory(dsn)), 15)
+        yield stack
+    except FAILURES:
+        show.console.print(f"the logs are in {keep_logs(plan.scratch, plan.output)}")
+        raise
     finally:
-        store.close()
+        endings.be_deaf()
+        stack.close()
 
 
-def _keep_logs(scratch: Path, output: Path) -> None:
-    for log in (*scratch.glob("airflow/*.log"), *scratch.glob("jobs/*/driver.log")):
-        shutil.copy(log, output / f"{log.parent.name}-{log.name}")
+def _run(show: Show, plan: Plan, stack: ExitStack, endings: Endings) -> bool:
+    """Start everything, run the DAG, report; say whether the output equals the source."""
+    title = f"a shop with {shop.CUSTOMERS:,} customers and {shop.ORDERS:,} orders in a Turso file"
+    with show.step(title):
+        shop.fill(plan.database)
+    stack.callback(stop_stream, plan.store)
+    with show.step("Airflow: scheduler, triggerer, DAG processor, API server"):
+        service = start_airflow(plan.scratch, plan.store, plan.variables())
+        stack.callback(service.stop)
+    run, arrivals, writer = DagRun(service), Arrivals(plan.output), shop.Writer(plan.database)
+    stack.callback(arrivals.stop)
+    stack.callback(writer.stop)
+    if plan.ui:
+        _tell_addresses(show, run)
+    arrivals.start()
+    writer.start()
+    with show.step("Airflow runs the DAG while rows change", lambda: _lines(run, arrivals, writer)):
+        run.begin()
+        run.follow(lambda: writer.check() or (plan.ui and arrivals.streamed_for(plan.seconds)))
+    if plan.ui:
+        return _stay(show, plan, run, arrivals, writer)
+    run.pause()
+    with show.step("Airflow is stopped, the stream goes on without it"):
+        service.stop()
+    writer.stop()
+    tables = _settled(show, plan, arrivals)
+    endings.be_deaf()
+    with show.step("the stream is drained and ended"):
+        stack.close()
+    equal = report.show(show.console, arrivals, tables, writer.commits)
+    _tell_next(show, plan)
+    return equal
+
+
+def _stay(show: Show, plan: Plan, run: DagRun, arrivals: Arrivals, writer: shop.Writer) -> bool:
+    """Report, and go on until somebody asks to end."""
+    with writer.still():
+        tables = _settled(show, plan, arrivals)
+        equal = report.show(show.console, arrivals, tables, writer.commits)
+    writer.pause_s = _UI_PAUSE_S
+    _tell_next(show, plan)
+    _tell_addresses(show, run)
+    show.console.print("[bold]Everything goes on; Ctrl-C stops it.[/]")
+    try:
+        with show.step("streaming", lambda: _lines(run, arrivals, writer)):
+            run.follow(lambda: bool(writer.check()), patience_s=2 * FOREVER_S)
+    except Stopped:
+        show.console.print("stopping …")
+    return equal
+
+
+def _settled(show: Show, plan: Plan, arrivals: Arrivals) -> dict[str, Rows]:
+    """Wait until the output holds what the shop does; the report says so if it never does."""
+    tables = {name: shop.rows_of(plan.database, name) for name in TABLES}
+    deadline = time.monotonic() + _SETTLE_S
+    with show.step("the last change has arrived"):
+        while any(arrivals.differences(name, rows) for name, rows in tables.items()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+    return tables
+
+
+def _lines(run: DagRun, arrivals: Arrivals, writer: shop.Writer) -> list[Line]:
+    """Return where everything is, for people who wait."""
+    more = {
+        "snapshot": f"{arrivals.events('r'):,} rows copied",
+        "stream": f"{arrivals.events('cud'):,} changes arrived",
+    }
+    tasks = [
+        (name, state, more.get(name, "") if state else "") for name, state in run.tasks.items()
+    ]
+    return [("writer", "running", f"{len(writer.commits):,} changes committed"), *tasks]
+
+
+def _tell_addresses(show: Show, run: DagRun) -> None:
+    show.console.print(f"  the run    {run.url}", highlight=False, soft_wrap=True)
+    if run.page is not None:
+        show.console.print(f"  DeltaForge {run.page}", highlight=False, soft_wrap=True)
+
+
+def _tell_next(show: Show, plan: Plan) -> None:
+    place = os.path.relpath(plan.output)
+    tell = partial(show.console.print, highlight=False, soft_wrap=True)
+    tell(f"\nThe output lies in {place}: native, debezium, cloudevents; one file per table")
+    tell(f"  head -n 1 {place}/native/orders.jsonl")
+    if not plan.ui:
+        tell("  ./dev.sh demo --ui       the same run in the Airflow UI")
+    tell("  dags/orders_pipeline.py  the DAG; tests/demo/shop.yaml is its document")
+    tell(f"[dim]{show.elapsed_s:.0f} s in all[/]")
 
 
 if __name__ == "__main__":

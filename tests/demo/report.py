@@ -3,7 +3,6 @@
 import json
 import statistics
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from rich import box
@@ -11,106 +10,112 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tests.demo.watching import Arrivals
+from tests.demo.arrivals import ENVELOPES, Arrivals, Rows, latencies
+from tests.demo.shop import Change
 
-TABLES = ("customers", "orders")
-_KINDS = {"r": "copied", "c": "insert", "u": "update", "d": "delete"}
-
-
-def differences(
-    source: Mapping[int, Mapping[str, Any]], sink: Mapping[int, Mapping[str, Any]]
-) -> list[int]:
-    """Return the keys whose last state at the sink is not the source's."""
-    wrong = []
-    for key in {*source, *sink}:
-        here, there = source.get(key), sink.get(key)
-        if here is None or there is None or any(_text(here[c]) != _text(there[c]) for c in here):
-            wrong.append(key)
-    return sorted(wrong)
+_SHOWN = (
+    ("native", "u", "an update"),
+    ("debezium", "c", "an insert"),
+    ("cloudevents", "d", "a delete"),
+)
 
 
 def show(
-    console: Console, arrivals: Arrivals, tables: Mapping[str, Mapping[int, Any]], place: str
+    console: Console,
+    arrivals: Arrivals,
+    tables: Mapping[str, Rows],
+    commits: Mapping[Change, float],
 ) -> bool:
-    """Print the report; say whether the sink holds what the source holds."""
-    counts = Table(title="\nWhat arrived", title_justify="left", box=box.SIMPLE_HEAD)
-    counts.add_column("table")
-    for heading in ("copied", "inserts", "updates", "deletes", "rows now", "equal"):
-        counts.add_column(heading, justify="right", no_wrap=True)
-    equal = True
-    for name in TABLES:
-        wrong = differences(tables[name], arrivals.state.get(name, {}))
-        equal = equal and not wrong
-        verdict = "[green]yes[/]" if not wrong else f"[bold red]{len(wrong)} differ[/]"
-        ops = (f"{arrivals.counts[name, op]:,}" for op in "rcud")
-        counts.add_row(f"shop.{name}", *ops, f"{len(tables[name]):,}", verdict)
-        if wrong:
-            console.print(f"[bold red]shop.{name} differs from the source at keys {wrong[:5]}[/]")
-    console.print(counts)
-    console.print("[dim]equal: the last state of every key is the row in the database[/]")
-    _show_latency(console, arrivals)
-    _show_examples(console, arrivals.examples)
-    console.print(f"\nThe output lies in {place}")
+    """Print the report; say whether the output holds what the source holds."""
+    equal = _show_tables(console, arrivals, tables)
+    _show_latency(console, *latencies(commits, arrivals.seen))
+    _show_examples(console, arrivals)
     return equal
 
 
-def _show_latency(console: Console, arrivals: Arrivals) -> None:
-    live, waited = arrivals.latencies()
+def _show_tables(console: Console, arrivals: Arrivals, tables: Mapping[str, Rows]) -> bool:
+    page = _page("What arrived", "table")
+    for heading in ("copied", "inserts", "updates", "deletes", "rows now", "equal"):
+        page.add_column(heading, justify="right", no_wrap=True)
+    equal = True
+    for name, rows in tables.items():
+        wrong = arrivals.differences(name, rows)
+        equal = equal and not wrong
+        verdict = "[green]yes[/]" if not wrong else "[bold red]no[/]"
+        ops = (f"{arrivals.events(op, name):,}" for op in "rcud")
+        page.add_row(f"shop.{name}", *ops, f"{len(rows):,}", verdict)
+        for envelope, keys in wrong.items():
+            console.print(
+                f"[bold red]shop.{name} in {envelope} differs from the source in {len(keys)} "
+                f"rows; the first keys are {keys[:5]}[/]"
+            )
+    console.print(page)
+    console.print("[dim]equal: the last state of every row, in each envelope, is the database's[/]")
+    return equal
+
+
+def _show_latency(console: Console, live: list[float], waited: list[float]) -> None:
     if len(live) > 1:
+        page = _page("Latency, from the writer's commit to a reader of the file", "live changes")
+        for heading in ("p50", "p99", "longest"):
+            page.add_column(heading, justify="right")
         cuts = statistics.quantiles(live, n=100, method="inclusive")
-        table = Table(
-            title="\nLatency, statement to reader",
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
+        page.add_row(
+            f"{len(live):,}", *(f"{s * 1000:,.0f} ms" for s in (cuts[49], cuts[98], max(live)))
         )
-        for heading in ("events", "p50", "p99", "longest"):
-            table.add_column(heading, justify="right")
-        table.add_row(
-            f"{len(live):,}", *(f"{ms:,.0f} ms" for ms in (cuts[49], cuts[98], max(live)))
-        )
-        console.print(table)
+        console.print(page)
     else:
-        console.print("\n[bold red]The stream never caught up: no event came within a second[/]")
+        console.print("\n[bold red]The stream never caught up: no change came within a second[/]")
     if waited:
         console.print(
-            f"[dim]not counted: {len(waited):,} events written earlier, while tables were copied "
-            f"and Spark started; they waited up to {max(waited) / 1000:,.0f} s[/]"
+            f"[dim]not counted: {len(waited):,} changes made earlier, while tables were copied and "
+            f"Spark started; they waited up to {max(waited):,.0f} s[/]"
         )
 
 
-def _show_examples(console: Console, examples: Mapping[str, Mapping[str, Any]]) -> None:
-    table = Table(title="\nThe last of each kind", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("row", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    for op, kind in _KINDS.items():
-        if op in examples:
-            event = examples[op]
-            image = event["after"] or event["before"]
-            row = f"{event['source']['table']} {image['id']}"
-            table.add_row(kind, row, Text(_what(event)))
-    console.print(table)
-    if "u" in examples:
-        console.print("The update as it lies in the output, laid out for reading:")
-        console.print_json(json.dumps(examples["u"]))
+def _show_examples(console: Console, arrivals: Arrivals) -> None:
+    for envelope, op, words in _SHOWN:
+        event = arrivals.examples.get((envelope, op))
+        if event is not None:
+            console.print(Text.assemble("\n", (f"{words} in the {envelope} envelope", "italic")))
+            console.print(laid_out(event, console.width - 1), markup=False, soft_wrap=True)
+    counted = (f"{arrivals.events('rcud', envelope=name):,} {name}" for name in ENVELOPES)
+    console.print(f"\nEvents written: {', '.join(counted)}", highlight=False)
 
 
-def _what(event: Mapping[str, Any]) -> str:
-    before, after = event["before"] or {}, event["after"] or {}
-    if event["op"] != "u":
-        return _columns(after or before)
-    shown = [
-        f"{name}: {before.get(name)} → {value}"
-        for name, value in after.items()
-        if before.get(name) != value and name != "written_us"
-    ]
-    return ", ".join(shown) or "only written_us"
+def laid_out(value: Any, width: int, indent: str = "", label: str = "") -> str:
+    """Return JSON for reading: an object without objects in it fills its lines.
+
+    Args:
+        value: what to show.
+        width: columns there are.
+        indent: what the lines after the first begin with.
+        label: what the first line begins with.
+    """
+    flat = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict) or len(indent) + len(label) + len(flat) < width:
+        return f"{label}{flat}"
+    inner = indent + "  "
+    parts = [laid_out(item, width, inner, f'"{name}": ') for name, item in value.items()]
+    if not any(isinstance(item, dict) for item in value.values()):
+        return f"{label}{{{_filled(parts, width, inner, label)}}}"
+    return f"{label}{{\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}}}"
 
 
-def _columns(image: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in image.items() if name not in {"id", "written_us"}}
-    return ", ".join(f"{name}: {value}" for name, value in shown.items())
+def _filled(parts: list[str], width: int, indent: str, label: str) -> str:
+    """Return the parts with commas, as many on a line as there is room for."""
+    lines = [""]
+    used = len(indent) + len(label)
+    for part in parts:
+        if lines[-1] and used + len(part) + 3 > width:
+            lines.append("")
+            used = len(indent)
+        lines[-1] += f", {part}" if lines[-1] else part
+        used += len(part) + 2
+    return f",\n{indent}".join(lines)
 
 
-def _text(value: object) -> str:
-    return str(Decimal(value) if isinstance(value, Decimal) else value)
+def _page(title: str, first: str) -> Table:
+    page = Table(title=f"\n{title}", title_justify="left", box=box.SIMPLE_HEAD)
+    page.add_column(first)
+    return page

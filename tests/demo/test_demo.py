@@ -1,21 +1,27 @@
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 240
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 
 def demo(output, *words):
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.demo", "--output", str(output), *words],
+        [sys.executable, "-u", "-m", "tests.demo", "--output", str(output), *words],
         cwd=ROOT,
-        env={**os.environ, "COLUMNS": "160", "TMPDIR": str(output.parent)},
+        env={**os.environ, "COLUMNS": "80", "TMPDIR": str(output.parent)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -24,40 +30,70 @@ def demo(output, *words):
 
 
 def left_behind(place):
+    """Return the processes that name a place in their words or their environment."""
     found = []
     for process in psutil.process_iter():
         try:
-            words = process.cmdline()
+            told = [*process.cmdline(), *process.environ().values()]
         except psutil.Error:
             continue
-        if any(str(place) in word for word in words):
-            found.append(words)
+        if process.pid != os.getpid() and any(str(place) in word for word in told):
+            found.append(process.cmdline())
     return found
 
 
-@pytest.mark.airflow
-@pytest.mark.spark
-def test_the_dag_carries_a_real_database_to_files_that_equal_it(tmp_path):
-    process = demo(tmp_path / "out", "--seconds", "5")
-    told, _ = process.communicate(timeout=240)
+def changes(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_dag_carries_an_embedded_database_to_files_that_equal_it(tmp_path):
+    output = tmp_path / "out"
+    process = demo(output, "--seconds", "5")
+    told, _ = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 0, told
-    assert told.count(" yes ") == 2
+    assert len(re.findall(r"shop\.(customers|orders) .* yes", told)) == 2
+    assert re.search(r"preflight: success(.|\n)*snapshot: success(.|\n)*stream: success", told)
+    assert max(map(len, told.partition("The output lies in")[0].splitlines())) <= 80, told
+    for envelope, inside in (("native", None), ("debezium", "payload"), ("cloudevents", "data")):
+        found = changes(output / envelope / "orders.jsonl")
+        ops = {(event[inside] if inside else event)["op"] for event in found}
+        assert ops == {"r", "c", "u", "d"}
+    assert left_behind(output) == []
+    assert not (output / "run").exists()
+
+
+def test_with_ui_it_reports_and_goes_on_until_it_is_interrupted(tmp_path):
+    process = demo(tmp_path / "out", "--ui", "--seconds", "2")
+    told = []
+    for line in process.stdout:
+        told.append(line)
+        if "Ctrl-C" in line:
+            break
+    text = "".join(told)
+    address = re.search(r"the run +(http://\S+)", text)
+    assert address, text
+    assert urllib.request.urlopen(address[1]).status == 200
+    assert process.poll() is None
+
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=PATIENCE_S)
+
+    assert process.returncode == 0, text + rest
     assert left_behind(tmp_path) == []
+    assert not (tmp_path / "out" / "run").exists()
 
 
-@pytest.mark.airflow
-@pytest.mark.spark
-def test_interrupted_anywhere_it_leaves_nothing_behind(tmp_path):
+def test_interrupted_while_a_driver_starts_it_leaves_nothing_behind(tmp_path):
     process = demo(tmp_path / "out")
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("deltaforge-demo-*/jobs/*/pid")):
+    deadline = time.monotonic() + PATIENCE_S
+    while not list(tmp_path.glob("out/run/jobs/*/pid")):
         assert time.monotonic() < deadline
         assert process.poll() is None, process.stdout.read()
-        time.sleep(0.2)
-    time.sleep(2)
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    told, _ = process.communicate(timeout=60)
+    told, _ = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 130, told
     assert left_behind(tmp_path) == []
+    assert not (tmp_path / "out" / "run").exists()

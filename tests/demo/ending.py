@@ -1,0 +1,116 @@
+"""How the demo ends, whatever ends it: no process and no scratch files stay."""
+
+import contextlib
+import fcntl
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+PIPELINE = "shop"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DRAIN_S = 15.0
+
+
+class Stopped(BaseException):
+    """Somebody asked the demo to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+class Endings:
+    """Turns the first request to end into ``Stopped``; once work is being put away, none."""
+
+    def __init__(self) -> None:
+        self._deaf = False
+        for number in _SIGNALS:
+            signal.signal(number, self._heard)
+
+    def be_deaf(self) -> None:
+        """Heed no request any more: what follows ends by itself."""
+        self._deaf = True
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if not self._deaf:
+            self._deaf = True
+            raise Stopped(number)
+
+
+@contextlib.contextmanager
+def only_one(output: Path) -> Iterator[None]:
+    """Hold the output directory while the block runs.
+
+    Raises:
+        DeltaForgeError: another demo holds it.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DeltaForgeError(
+                f"another demo writes to {output}; end it, or name another place with --output"
+            ) from None
+        yield
+
+
+def stop_stream(store: Path) -> None:
+    """Drain the pipeline and end its driver, if there is one; then whatever is left of any."""
+    if not store.exists():
+        return
+    dsn = f"sqlite:///{store}"
+    backend = LocalBackend(jobs_directory(dsn))
+    opened = StoreLocation.from_dsn(dsn).open()
+    try:
+        if PIPELINE in pipelines.Control.list_pipelines(opened):
+            pipelines.stop(opened, PIPELINE, backend, _DRAIN_S)
+    except DeltaForgeError:
+        # Airflow was ended between starting a driver and writing down which.
+        pass
+    finally:
+        opened.close()
+    for pid_file in backend.directory.glob("*/pid"):
+        _end_job(backend, pid_file)
+
+
+def sweep(place: Path, store: Path) -> None:
+    """Take away what a demo that was killed has left in its scratch directory."""
+    if place.exists():
+        stop_stream(store)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def keep_logs(place: Path, output: Path) -> Path:
+    """Copy the logs out of the scratch directory."""
+    logs = output / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for log in (*place.glob("airflow/*.log"), *place.glob("jobs/*/driver.log")):
+        shutil.copy(log, logs / f"{log.parent.name}-{log.name}")
+    for log in place.glob("airflow/logs/dag_id=*/run_id=*/*/*.log"):
+        shutil.copy(log, logs / f"{log.parent.name}-{log.name}")
+    return logs
+
+
+def _end_job(backend: LocalBackend, pid_file: Path) -> None:
+    pid = int(pid_file.read_text() or 0)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        handle = {
+            "name": pid_file.parent.name,
+            "directory": str(pid_file.parent.absolute()),
+            "host": socket.gethostname(),
+            "pid": pid,
+            "started_at": psutil.Process(pid).create_time() if pid else None,
+        }
+        backend.stop(handle, 0)
