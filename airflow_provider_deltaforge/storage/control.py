@@ -119,7 +119,7 @@ class Control:
         try:
             record = self._keep(document, spec_hash, source_id)
             # While this was half done the claim looked forgotten; see ``_claim``.
-            self._claim(source_id)
+            self._claim(source_id, kept=True)
         except SpecError:
             if former is not None and text is not None:
                 self._keep(text, former.spec_hash, former.source_id)
@@ -255,8 +255,8 @@ class Control:
             f"pipeline {self.pipeline}: a newer driver has started; this one ends without writing"
         )
 
-    def _claim(self, source_id: str) -> None:
-        """Become the holder of a source id.
+    def _claim(self, source_id: str, *, kept: bool = False) -> None:
+        """Become the holder of a source id, or once the record is ``kept``, make sure of it.
 
         A holder that was killed between claiming and keeping its document, or before it let go of
         a former id, has a record without this id: its claim is forgotten, and taken over.
@@ -264,15 +264,17 @@ class Control:
         while True:
             slot = self.store.slot(names.CLAIMS, source_id)
             holder = slot.state.decode() if slot is not None else ""
-            if holder == self.pipeline:
+            mine = holder == self.pipeline
+            if mine and not kept:
                 return
-            owner = Control(self.store, holder).read() if holder else None
+            owner = Control(self.store, holder).read() if holder and not mine else None
             if owner is not None and owner.source_id == source_id:
                 raise SpecError(
                     f"spec.source.config.id: {source_id!r} belongs to pipeline {holder!r}; two "
                     "pipelines with one source id would share its server id and event ids: "
                     "choose another id, or delete that pipeline"
                 )
+            # A holder swaps too: who saw its claim before the record was there comes too late.
             version = slot.version if slot is not None else 0
             name = self.pipeline.encode()
             if self.store.swap(names.CLAIMS, source_id, version, name) is not None:

@@ -98,6 +98,29 @@ def test_one_of_many_who_claim_a_source_id_at_once_gets_it(store):
         assert sum(threads.map(claim, range(6))) == 1
 
 
+def test_a_claim_seen_before_its_record_was_kept_is_not_taken_over_afterwards(control, store):
+    late = Control(_Late(store, lambda: control.apply("one", "h", "shop")), "invoices")
+    store.swap(names.CLAIMS, "shop", 0, b"orders")  # Claimed, and nothing kept yet.
+    with pytest.raises(SpecError, match="belongs to pipeline 'orders'"):
+        late.apply("two", "h", "shop")
+    assert Control.list_pipelines(store) == ["orders"]
+
+
+class _Late:
+    """A store whose first swap comes only after somebody else has done something."""
+
+    def __init__(self, store, before):
+        self._store, self._before = store, [before]
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def swap(self, *arguments):
+        if self._before:
+            self._before.pop()()
+        return self._store.swap(*arguments)
+
+
 def test_changes_of_many_at_once_are_all_made(control):
     def restart(number):
         control.update(lambda old: old.model_copy(update={"restarts": [*old.restarts, number]}))
