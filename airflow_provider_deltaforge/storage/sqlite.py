@@ -6,6 +6,7 @@ file must not lie on a network file system: WAL needs memory that all its users 
 """
 
 import contextlib
+import errno
 import os
 import random
 import sqlite3
@@ -107,8 +108,13 @@ class SqliteStore(SqlStore):
     def _create_file(self) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Before SQLite opens it, which would make it readable by everybody.
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            # Before SQLite opens it, which would make it readable by everybody. Never a file that
+            # is there: closing it would drop the locks of this process's other connections to it.
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._path, flags, 0o600))
+            if not os.access(self._path, os.R_OK | os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise AccessError(
                 f"the state file {self._path} cannot be opened for writing: {error.strerror}; give "
