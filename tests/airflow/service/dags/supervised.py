@@ -1,0 +1,78 @@
+"""DAGs with one stream task each. A test can hold the task at a chosen place, and kill it there.
+
+This module lives in Airflow's own processes and imports nothing of the tests.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_provider_deltaforge.control.launch import Handle, Job
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+
+_HOLDS = Path(os.environ["DELTAFORGE_TEST_HOLDS"])
+_submit = LocalBackend.submit
+
+
+def hold(pipeline: str, place: str) -> None:
+    """Wait here while a test asks for it; the first process that comes is held, others pass."""
+    asked = _HOLDS / f"{pipeline}.{place}.asked"
+    held = asked.with_suffix(".held")
+    try:
+        asked.rename(held)
+    except FileNotFoundError:
+        return
+    held.write_text(str(os.getpid()))
+    deadline = time.monotonic() + 300
+    while held.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _held_submit(self: LocalBackend, job: Job) -> Handle:
+    hold(job.pipeline, "before_submit")
+    handle = _submit(self, job)
+    hold(job.pipeline, "after_submit")
+    return handle
+
+
+LocalBackend.submit = _held_submit  # type: ignore[method-assign]
+
+
+class HeldStream(DeltaForgeStreamOperator):
+    """Our stream operator; a test can hold it before it defers and after it was resumed."""
+
+    def hand_over(self, context: Mapping[str, Any], trigger: Any, *rest: Any) -> Any:
+        hold(trigger.watch["pipeline"], "before_defer")
+        return super().hand_over(context, trigger, *rest)
+
+    def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
+        hold(event["pipeline"], "complete")
+        return super().execute_complete(context, event)
+
+
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "stream_stop": {},
+    "stream_leave": {"on_kill": "leave"},
+    "stream_budget": {"restarts_max": 1},
+    "stream_other": {},
+    "stream_window": {"window": timedelta(seconds=5)},
+}
+
+for _name, _options in _KINDS.items():
+    with DAG(_name, schedule=None) as _dag:
+        HeldStream(
+            task_id="stream",
+            document="{{ dag_run.conf['document'] }}",
+            master="local[1]",
+            poll_interval=timedelta(seconds=1),
+            retries=2,
+            retry_delay=timedelta(seconds=1),
+            **{"window": None, **_options},
+        )
+    globals()[_name] = _dag

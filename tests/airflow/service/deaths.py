@@ -1,0 +1,156 @@
+"""Processes that die under a supervised stream: nobody asked for anything.
+
+Every case takes a pipeline of its own, and raises AssertionError where Airflow, the control record
+or the process table do not show what they must.
+"""
+
+import os
+import signal
+
+import psutil
+
+from tests.airflow.service.steps import only, same_driver, stays, stopped_by_request
+from tests.airflow.service.supervised import Supervised, TaskRun
+from tests.servers.spark import command_line
+
+
+def task_process_killed(place: str, pipeline: Supervised) -> None:
+    """SIGKILL of the task process while it executes: the retry adopts or starts anew."""
+    pipeline.hold(place)
+    run = pipeline.trigger()
+    os.kill(pipeline.wait_held(place), signal.SIGKILL)
+    pipeline.say("task process killed (SIGKILL)")
+    pipeline.release(place)
+    run.wait({"deferred"}, attempt=2)
+    pipeline.wait_delivers()
+    pipeline.wait("one driver", lambda: len(pipeline.processes.living()) == 1)
+    if place == "before_defer":
+        assert len(pipeline.processes.seen) == 1, "the retry did not adopt"
+    stopped_by_request(pipeline, run, attempt=2)
+
+
+def task_process_terminated(pipeline: Supervised) -> None:
+    """SIGTERM of the task process, as a drained worker sends it: nobody asked to stop."""
+    pipeline.hold("before_defer")
+    run = pipeline.trigger()
+    held = pipeline.wait_held("before_defer")
+    pipeline.wait_delivers()
+    session = only(pipeline)
+    os.kill(held, signal.SIGTERM)
+    pipeline.say("task process terminated (SIGTERM)")
+    stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
+    pipeline.release("before_defer")
+    run.wait({"deferred"})
+    same_driver(pipeline, session)
+    stopped_by_request(pipeline, run, run.task["try_number"])
+
+
+def worker_killed(pipeline: Supervised) -> None:
+    """SIGKILL of the task process and its supervisor: found by the missing heartbeat."""
+    pipeline.hold("before_defer")
+    run = pipeline.trigger()
+    held = pipeline.wait_held("before_defer")
+    supervisor = psutil.Process(held).ppid()
+    for pid in (supervisor, held):
+        os.kill(pid, signal.SIGKILL)
+    pipeline.say("worker and task process killed (SIGKILL)")
+    pipeline.release("before_defer")
+    run.wait({"deferred"}, attempt=2)
+    same_driver(pipeline, only(pipeline))
+    stopped_by_request(pipeline, run, attempt=2)
+
+
+def resumed_task_killed(pipeline: Supervised) -> None:
+    """SIGKILL in ``execute_complete``, after the driver died: the retry starts a new one."""
+    run = pipeline.begin()
+    pipeline.hold("complete")
+    dead = pipeline.kill_driver()
+    os.kill(pipeline.wait_held("complete"), signal.SIGKILL)
+    pipeline.say("resumed task process killed (SIGKILL)")
+    pipeline.release("complete")
+    run.wait({"deferred"}, attempt=2)
+    pipeline.wait_delivers()
+    assert only(pipeline) != dead
+    stopped_by_request(pipeline, run, attempt=2)
+
+
+def triggerer_ended(number: signal.Signals, pipeline: Supervised) -> None:
+    """The triggerer dies: the stream goes on, and another triggerer watches it."""
+    run = pipeline.begin()
+    session = only(pipeline)
+    triggerer_dies(number, pipeline, run)
+    same_driver(pipeline, session)
+    stopped_by_request(pipeline, run)
+
+
+def triggerer_dies(number: signal.Signals, pipeline: Supervised, run: TaskRun) -> None:
+    """Let the triggerer die and come back; the task stays deferred."""
+    airflow = pipeline.stage.airflow
+    session, attempt = only(pipeline), run.task["try_number"]
+    airflow.kill("triggerer", number)
+    pipeline.say(f"triggerer ended ({number.name})")
+    try:
+        stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
+        pipeline.wait_delivers()
+    finally:
+        airflow.start_again("triggerer")
+    pipeline.say("triggerer started again")
+    task = run.task
+    assert (task["state"], task["try_number"]) == ("deferred", attempt)
+
+
+def scheduler_killed(pipeline: Supervised) -> None:
+    """SIGKILL of the scheduler: nothing happens to the stream or its task."""
+    run = pipeline.begin()
+    session, airflow = only(pipeline), pipeline.stage.airflow
+    airflow.kill("scheduler", signal.SIGKILL)
+    pipeline.say("scheduler killed (SIGKILL)")
+    try:
+        stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
+        pipeline.wait_delivers()
+    finally:
+        airflow.start_again("scheduler")
+    pipeline.say("scheduler started again")
+    assert run.task["state"] == "deferred"
+    same_driver(pipeline, session)
+    stopped_by_request(pipeline, run)
+
+
+def driver_killed(pipeline: Supervised) -> None:
+    """SIGKILL of the driver: restarted within the budget, without an Airflow retry."""
+    run = pipeline.begin()
+    pipeline.kill_driver()
+    pipeline.wait("a restart", lambda: len(pipeline.record.restarts) == 1)
+    pipeline.wait_delivers()
+    run.wait({"deferred"})
+    assert (run.task["try_number"], pipeline.record.generation) == (1, 1)
+    only(pipeline)
+    stopped_by_request(pipeline, run)
+
+
+def driver_killed_too_often(pipeline: Supervised) -> None:
+    """A driver that dies more often than the budget allows: red, with the reason, at once."""
+    run = pipeline.begin("stream_budget")
+    pipeline.kill_driver()
+    pipeline.wait("a restart", lambda: len(pipeline.record.restarts) == 1)
+    pipeline.wait_delivers()
+    pipeline.kill_driver()
+    run.wait({"failed", "success", "skipped"})
+    assert (run.task["state"], run.task["try_number"]) == ("failed", 1)
+    assert "1 restarts within" in run.log()
+    pipeline.wait_gone()
+
+
+def jvm_killed(pipeline: Supervised) -> None:
+    """SIGKILL of the driver's JVM alone: its Python children end too, and one restart follows."""
+    run = pipeline.begin()
+    session = only(pipeline)
+    for process in psutil.process_iter():
+        if os.getsid(process.pid) == session and "java" in command_line(process.pid).split(" ")[0]:
+            process.kill()
+    pipeline.say("the driver's JVM killed (SIGKILL)")
+    pipeline.wait("a restart", lambda: len(pipeline.record.restarts) == 1)
+    pipeline.wait_delivers()
+    assert only(pipeline) != session
+    assert run.task["try_number"] == 1
+    stopped_by_request(pipeline, run)

@@ -1,0 +1,53 @@
+"""One Airflow and one state store for many kills."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.places import jobs_directory
+from tests.servers import airflow
+from tests.servers.airflow import Airflow
+
+DAGS = Path(__file__).parent / "dags"
+DAG_IDS = ("stream_stop", "stream_leave", "stream_budget", "stream_other", "stream_window")
+
+
+@dataclass
+class Stage:
+    """A running Airflow whose default connection is the store of all pipelines here."""
+
+    directory: Path
+    airflow: Airflow
+    dsn: str
+    holds: Path
+
+    @property
+    def backend(self) -> LocalBackend:
+        """Return where drivers are launched."""
+        return LocalBackend(jobs_directory(self.dsn))
+
+
+@contextlib.contextmanager
+def stage(directory: Path) -> Iterator[Stage]:
+    """Start Airflow with the DAGs of this folder."""
+    holds = directory / "holds"
+    holds.mkdir(parents=True)
+    path = directory / "state.db"
+    connection = {"conn_type": "deltaforge", "extra": {"path": str(path)}}
+    environment = {
+        "AIRFLOW_CONN_DELTAFORGE_DEFAULT": json.dumps(connection),
+        "DELTAFORGE_TEST_HOLDS": str(holds),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(directory / "spark"),
+    }
+    running = airflow.start(directory, dags=DAGS, env=environment)
+    try:
+        for dag in DAG_IDS:
+            running.rest.wait_for_dag(dag)
+            running.rest.unpause(dag)
+        yield Stage(directory, running, f"sqlite:///{path}", holds)
+    finally:
+        running.stop()

@@ -1,0 +1,43 @@
+"""What many cases do and check."""
+
+import time
+from collections.abc import Callable
+
+from airflow_provider_deltaforge.control import pipelines
+from tests.airflow.service.supervised import Supervised, TaskRun
+
+_OBSERVED_S = 6.0
+"""How long something that must stay as it is, is looked at: twice the trigger's grace."""
+
+
+def stays(pipeline: Supervised, what: str, holds: Callable[[], object]) -> None:
+    """Look for a while, and fail as soon as it does not hold."""
+    end = time.monotonic() + _OBSERVED_S
+    while time.monotonic() < end:
+        assert holds(), f"{what} did not stay"
+        time.sleep(0.3)
+    pipeline.say(f"{what} stays")
+
+
+def same_driver(pipeline: Supervised, session: int) -> None:
+    """Assert that this driver and no other has worked for the pipeline, and still does."""
+    assert pipeline.processes.living() == {session}, "another driver lives"
+    assert pipeline.processes.seen == {session}, "another driver was started"
+    pipeline.wait_delivers()
+    pipeline.say("the same driver delivers on")
+
+
+def only(pipeline: Supervised) -> int:
+    """Return the one living driver's session."""
+    living = pipeline.processes.living()
+    assert len(living) == 1, f"{len(living)} drivers live"
+    return living.pop()
+
+
+def stopped_by_request(pipeline: Supervised, run: TaskRun, attempt: int = 1) -> None:
+    """Stop the stream as a person does; the task that watches it must be skipped, not green."""
+    pipelines.stop(pipeline.store, pipeline.name, pipeline.stage.backend)
+    pipeline.say("stopped by request")
+    run.wait({"skipped", "success", "failed"}, attempt)
+    assert run.task["state"] == "skipped"
+    pipeline.wait_gone()
