@@ -249,7 +249,8 @@ def _settings(home: Path, dags: Path, port: int, parallelism: int) -> dict[str, 
             "task_instance_heartbeat_timeout": 60,
         },
         "triggerer": {"job_heartbeat_sec": 2, "triggerer_health_check_threshold": 10},
-        "workers": {"socket_cleanup_timeout": 5},
+        # A task on a busy machine waits for the API server rather than failing.
+        "workers": {"socket_cleanup_timeout": 5, "execution_api_timeout": 60},
         "usage_data_collection": {"enabled": False},
     }
     options = {

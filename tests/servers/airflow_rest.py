@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import httpx
 
-_POLL_S = 0.25
+_POLL_S = 0.5
 
 
 class RestError(AssertionError):

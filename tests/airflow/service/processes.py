@@ -40,7 +40,7 @@ class Processes:
             self.kill(session)
 
     def _look(self) -> None:
-        while not self._over.wait(0.2):
+        while not self._over.wait(0.5):
             living = self.living()
             self.seen |= living
             self.most = max(self.most, len(living))

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_deltaforge.control import pipelines
-from tests.airflow.service.supervised import Supervised, TaskRun
+from tests.airflow.service.supervised import POLL_S, Supervised, TaskRun
 
 _OBSERVED_S = 6.0
 """How long something that must stay as it is, is looked at: twice the trigger's grace."""
@@ -15,7 +15,7 @@ def stays(pipeline: Supervised, what: str, holds: Callable[[], object]) -> None:
     end = time.monotonic() + _OBSERVED_S
     while time.monotonic() < end:
         assert holds(), f"{what} did not stay"
-        time.sleep(0.3)
+        time.sleep(POLL_S)
     pipeline.say(f"{what} stays")
 
 

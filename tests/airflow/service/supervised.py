@@ -16,10 +16,12 @@ from tests.airflow.service.processes import Processes
 from tests.airflow.service.stage import Stage
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, judge
-from tests.waiting import wait_for
 
 TASK = "stream"
 PATIENCE_S = 240.0
+POLL_S = 0.5
+"""Every look asks Airflow's API server or the state store, which share two slow cores with us."""
+
 ROWS, KEYS = 3, 60
 
 DOCUMENT = """
@@ -119,7 +121,7 @@ class Supervised:
     def wait(self, what: str, found: Callable[[], object]) -> None:
         """Wait for something; say how the pipeline stands when it does not happen."""
         try:
-            wait_for(what, found, PATIENCE_S)
+            _wait_for(what, found)
         except AssertionError as error:
             present = self.status()
             tail = self.stage.backend.logs_tail(present.handle, 15) if present.handle else ""
@@ -205,7 +207,7 @@ class TaskRun:
             return task["try_number"] >= attempt and task["state"] in states
 
         try:
-            wait_for(f"attempt {attempt} of the task to be {states}", arrived, PATIENCE_S)
+            _wait_for(f"attempt {attempt} of the task to be {states}", arrived)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {self.shown()}\n{self.log()[-2000:]}") from error
         self.pipeline.say(f"task {self.shown()}")
@@ -230,3 +232,11 @@ class TaskRun:
         """Return the log of the present attempt."""
         task = self.task
         return self.pipeline.stage.airflow.rest.log(self.dag, self.id, TASK, task["try_number"])
+
+
+def _wait_for(what: str, found: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not found():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {PATIENCE_S:.0f} s for {what}")
+        time.sleep(POLL_S)
