@@ -1,7 +1,8 @@
-"""``./dev.sh bench [drain|latency|render]``: figures as JSON, and a table of them.
+"""``./dev.sh bench [drain|latency|render|idle]``: figures as JSON, and a table of them.
 
 Starts a MySQL and a Kafka of its own. ``drain`` delivers a backlog and measures every stage alone
-in the same run; ``latency`` keeps up with a steady writer under default settings.
+in the same run; ``latency`` keeps up with a steady writer under default settings; ``idle`` shows
+how soon a pipeline obeys and what it costs at rest.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import stages, whole, workload
+from benchmarks import idle, stages, whole, workload
 from tests.servers import kafka, mariadb, mysql
 from tests.servers.process import Server
 
@@ -27,7 +28,9 @@ _out = Console()
 def main() -> None:
     """Measure what was asked for and write it down."""
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
-    parser.add_argument("what", choices=["drain", "latency", "render"], nargs="?", default="drain")
+    parser.add_argument(
+        "what", choices=["drain", "latency", "render", "idle"], nargs="?", default="drain"
+    )
     parser.add_argument("--events", type=int, default=1_000_000, help="backlog of drain")
     parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
     parser.add_argument("--source", choices=["mysql", "mariadb"], default="mysql")
@@ -38,6 +41,9 @@ def main() -> None:
     if asked.what == "render":
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
+    if asked.what == "idle":
+        idle.main(RESULTS, result | {"machine": whole.machine(), "engine": "spark local[2]"})
+        return
     result |= {"machine": whole.machine(), "engine": "process" if asked.local else "spark local[2]"}
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))

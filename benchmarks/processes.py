@@ -56,7 +56,7 @@ class Sampler:
                 process = psutil.Process(pid)
                 for one in (process, *process.children(recursive=True)):
                     with suppress(psutil.Error):
-                        name = _named(root, one)
+                        name = named(root, one)
                         times = one.cpu_times()
                         self._cpu[name, one.pid] = times.user + times.system
                         resident[name] += one.memory_info().rss / MIB
@@ -64,7 +64,8 @@ class Sampler:
             self._peak[name] = max(self._peak[name], mib)
 
 
-def _named(root: str, process: psutil.Process) -> str:
+def named(root: str, process: psutil.Process) -> str:
+    """Return what a process is: a root by its name, a driver's children by their kind."""
     if root != "driver":
         return root
     command = " ".join(process.cmdline())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ordering import rough_s
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
@@ -13,6 +14,11 @@ from tests.servers.process import Server
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a reviewed change rewrite the files that hold wire shapes."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start long files first; see ``tests/ordering.py``."""
+    items.sort(key=lambda item: -rough_s(item.nodeid))
 
 
 @pytest.fixture

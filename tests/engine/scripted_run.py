@@ -22,7 +22,7 @@ from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, judge
 
 NAME = "scripted"
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 
 DOCUMENT = """
 apiVersion: deltaforge/v1

@@ -237,8 +237,12 @@ def kill_victim(
         assert shared is not None
         executors = shared.cluster.executors()
         assert executors, "there is no executor to kill"
-        for pid in executors:
-            kill(pid)
+        # With its Python workers, as with a machine: an orphan would store its checkpoint first.
+        everything = [one for pid in executors for one in family(pid)]
+        assert held in everything, "the held worker belongs to no executor"
+        for pid in everything:
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid)
         wait_for("the executors' end", lambda: not set(executors) & set(shared.cluster.executors()))
 
 

@@ -1,7 +1,7 @@
 """The engine on Spark when something dies, or when two drivers run at once.
 
 ``python -m tests.prove kills`` runs every border against every victim; here each victim dies at
-one border, so that the mechanism cannot rot.
+one border, so that the mechanism cannot rot. An executor dies in ``spark/test_cluster.py``.
 """
 
 import os
@@ -16,7 +16,6 @@ import pytest
 from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.engine.outcome import EXIT_FATAL
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from tests.engine import spark_kills
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Victim, end_family, judged, run_cell, started
 from tests.servers.process import family
@@ -36,15 +35,6 @@ pytestmark = pytest.mark.spark
 )
 def test_a_victim_on_spark_loses_nothing(victim, border, tmp_path):
     assert run_cell(border, victim, tmp_path / "cell", None).wrong == ()
-
-
-def test_an_executor_of_a_cluster_dies_and_the_application_goes_on(tmp_path):
-    with spark_kills.stage(tmp_path / "stage") as shared:
-        cell = run_cell(Border.SINK_WRITTEN, Victim.EXECUTOR, tmp_path / "cell", shared)
-
-    # The orphaned lane may still store its checkpoint before the next epoch: then nothing repeats.
-    assert cell.wrong == ()
-    assert cell.streamed > 0
 
 
 @pytest.fixture

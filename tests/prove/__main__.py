@@ -1,4 +1,4 @@
-"""``python -m tests.prove [area …] [--seeds n]``: run long proofs and write what they found.
+"""``python -m tests.prove [area …]``: run long proofs and write what they found.
 
 An area is one module of this package with a docstring and a function
 ``prove(seeds: int, report: Report) -> bool``.
@@ -29,6 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.prove", description=__doc__)
     parser.add_argument("areas", nargs="*", metavar="area", help=f"of {', '.join(known)}")
     parser.add_argument("--seeds", type=_positive, default=1, metavar="n", help="runs of each case")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="text",
+        help="only cases whose name holds this, such as jvm or sink_written/executor; repeatable",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the good cases of an interrupted run"
+    )
     chosen = parser.parse_args(arguments)
     unknown = sorted(set(chosen.areas) - set(known))
     if unknown:
@@ -36,7 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = []
     for name in chosen.areas or known:
         module = importlib.import_module(f"tests.prove.{name}")
-        if not module.prove(chosen.seeds, Report(name, chosen.seeds)):
+        try:
+            report = Report(name, chosen.seeds, only=tuple(chosen.only), resume=chosen.resume)
+        except ValueError as error:
+            parser.error(str(error))
+        if not module.prove(chosen.seeds, report):
             wrong.append(name)
     return 1 if wrong else 0
 

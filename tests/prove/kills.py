@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,25 +19,33 @@ def prove(seeds: int, report: Report) -> bool:
     """Run the matrix; say whether every cell held."""
     directory = Path(tempfile.mkdtemp(prefix="deltaforge-kills-"))
     cells = [
-        (seed, victim, border) for seed in range(seeds) for victim in Victim for border in Border
+        (seed, victim, border)
+        for seed in range(seeds)
+        for victim in Victim
+        for border in Border
+        if report.wants(
+            f"{border.value}/{victim.value}", border=border.value, victim=victim.value, seed=seed
+        )
     ]
+    on_cluster = any(victim is Victim.EXECUTOR for _, victim, _ in cells)
+    place = stage(directory / "stage") if on_cluster else nullcontext()
     wrong = 0
     columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn())
-    with stage(directory / "stage") as shared, Progress(*columns, TimeRemainingColumn()) as bar:
+    with place as shared, Progress(*columns, TimeRemainingColumn()) as bar:
         task = bar.add_task("kills", total=len(cells))
         for number, (seed, victim, border) in enumerate(cells):
             bar.update(task, description=f"{border.value} / {victim.value}")
-            place = directory / f"cell{number}"
+            home = directory / f"cell{number}"
             if possible(border, victim):
-                cell = run_cell(border, victim, place, shared, seed)
+                cell = run_cell(border, victim, home, shared, seed)
             else:
                 cell = Cell(border.value, victim.value, seed, result=_NOT_POSSIBLE)
             report.add(cell.as_dict())
-            for line in _told(cell, place):
+            for line in _told(cell, home):
                 bar.console.print(line, markup=False)
             wrong += bool(cell.wrong)
             if not cell.wrong:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(home, ignore_errors=True)
             bar.advance(task)
     report.write(complete=True)
     if not wrong:

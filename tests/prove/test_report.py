@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.prove import report as report_module
 from tests.prove.__main__ import areas, main
 from tests.prove.report import Report
 
@@ -34,3 +35,38 @@ def test_an_interrupted_proof_says_that_it_is_not_complete(tmp_path):
 
     report.write(complete=True)
     assert json.loads((tmp_path / "example.json").read_text())["complete"]
+
+
+@pytest.fixture
+def committed(monkeypatch):
+    """Git as it answers in a clean checkout."""
+    monkeypatch.setattr(report_module, "_git", lambda *words: "" if "status" in words else "a" * 40)
+
+
+def test_a_resumed_proof_keeps_what_was_good(tmp_path, committed):
+    first = Report("example", 1, directory=tmp_path)
+    first.add({"border": "one", "seed": 0, "result": "ok"})
+    first.add({"border": "two", "seed": 0, "result": "wrong"})
+
+    again = Report("example", 1, directory=tmp_path, resume=True)
+
+    wanted = [name for name in ("one", "two", "three") if again.wants(name, border=name, seed=0)]
+    assert wanted == ["two", "three"]
+    assert again.cases == first.cases[:1]
+
+
+def test_a_proof_of_other_code_is_not_resumed(tmp_path, committed, monkeypatch):
+    Report("example", 1, directory=tmp_path).add({"result": "ok"})
+    monkeypatch.setattr(report_module, "_git", lambda *words: "" if "status" in words else "b" * 40)
+
+    with pytest.raises(ValueError, match="without --resume"):
+        Report("example", 1, directory=tmp_path, resume=True)
+
+
+def test_a_proof_of_some_cases_is_not_complete(tmp_path):
+    report = Report("example", 1, directory=tmp_path, only=("jvm",))
+
+    assert report.wants("sink_written/jvm")
+    assert not report.wants("sink_written/worker")
+    report.write(complete=True)
+    assert not json.loads((tmp_path / "example.json").read_text())["complete"]

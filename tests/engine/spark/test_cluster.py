@@ -1,4 +1,4 @@
-"""A standalone cluster: executors share neither files nor environment with the driver."""
+"""A standalone cluster: executors share neither files nor environment with the driver, and die."""
 
 import json
 import re
@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.engine.outcome import EXIT_SPEC
 from tests.engine.scripted_run import PATIENCE_S, ScriptedRun
-from tests.engine.spark_kills import Cell, Stage, close_log, end_family, judged, started
+from tests.engine.spark_kills import (
+    Cell,
+    Stage,
+    Victim,
+    close_log,
+    end_family,
+    judged,
+    run_cell,
+    started,
+)
 from tests.servers import postgres, spark
 from tests.servers.process import HOST, free_port
 from tests.waiting import wait_for
@@ -115,6 +125,17 @@ def test_a_store_that_executors_cannot_open_is_refused(cluster, drivers, tmp_pat
     assert "use postgresql://" in run.log.read_text()
     assert "is a file of this host" in run.log.read_text()
     assert not run.output.exists()
+
+
+def test_an_executor_dies_and_the_application_goes_on(cluster, store, tmp_path):
+    running, _ = cluster
+    stage = Stage(running, store)
+
+    cell = run_cell(Border.SINK_WRITTEN, Victim.EXECUTOR, tmp_path / "cell", stage)
+
+    assert cell.wrong == ()
+    assert cell.streamed > 0
+    assert cell.redelivered > 0
 
 
 class Nothing:

@@ -1,0 +1,107 @@
+"""``./dev.sh bench idle``: how soon a pipeline obeys, and what it costs while it does nothing.
+
+Seconds belong here and not into tests: a slow machine is no defect. The source is scripted, so
+that only our own processes are measured.
+"""
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from airflow_provider_deltaforge.control import pipelines
+from benchmarks.processes import MIB, named, wait_until
+from tests.engine.scripted_run import NAME, ScriptedRun
+from tests.engine.spark_kills import end_family, started
+
+_IDLE_S = 20.0
+_out = Console()
+
+
+def measure(master: str = "local[2]") -> dict[str, Any]:
+    """Start, pause, rest, resume and stop one pipeline; return seconds, cores and memory."""
+    with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
+        run = ScriptedRun(Path(place), master=master, transactions=0, rate=100)
+        run.begin_at(0)
+        begun = time.monotonic()
+        driver = started(run, None)
+        try:
+            return _played(run, driver, begun)
+        finally:
+            end_family(driver)
+            run.store.close()
+
+
+def _played(run: ScriptedRun, driver: "subprocess.Popen[bytes]", begun: float) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    wait_until(lambda: _status(run) == "running")
+    told["first_event_s"] = round(time.monotonic() - begun, 2)
+    time.sleep(3)
+    told["streaming_mib"] = memory(driver.pid)
+    told["pause_s"] = _seconds(run, "paused", pipelines.pause)
+    before = cpu_s(driver.pid)
+    time.sleep(_IDLE_S)
+    told["paused_cores"] = round((cpu_s(driver.pid) - before) / _IDLE_S, 3)
+    told["resume_s"] = _seconds(run, "running", pipelines.resume)
+    told["stop_s"] = _seconds(run, "stopped", pipelines.ask_to_stop)
+    driver.wait(60)
+    return told
+
+
+def _seconds(run: ScriptedRun, wanted: str, ask: Callable[[Any, str], object]) -> float:
+    begun = time.monotonic()
+    ask(run.store, NAME)
+    wait_until(lambda: _status(run) == wanted)
+    return round(time.monotonic() - begun, 2)
+
+
+def _status(run: ScriptedRun) -> str:
+    progress = run.control.progress()
+    return progress.status if progress is not None else "none"
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process and its children have used."""
+    used = 0.0
+    for one in _family(pid):
+        try:
+            times = one.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used += times.user + times.system
+    return used
+
+
+def memory(pid: int) -> dict[str, int]:
+    """Return MiB by kind of process; pages that forks share count once (PSS)."""
+    found: dict[str, float] = {}
+    for one in _family(pid):
+        try:
+            name, nbytes = named("driver", one), one.memory_full_info().pss
+        except psutil.Error:
+            continue
+        found[name] = found.get(name, 0.0) + nbytes / MIB
+    return {name: round(mib) for name, mib in sorted(found.items())}
+
+
+def main(results: Path, about: dict[str, Any]) -> None:
+    """Measure, show and write ``idle.json``."""
+    told = about | measure()
+    (results / "idle.json").write_text(json.dumps(told, indent=2) + "\n")
+    table = Table("what", "measured")
+    for name, value in told.items():
+        table.add_row(name, str(value))
+    _out.print(table)
+    _out.print("written to benchmarks/results/idle.json")
