@@ -6,6 +6,8 @@ driver serves; without one, a snapshot job is started for it. A stream is never 
 
 A run that was triggered without a logical date has no data interval and copies whole tables,
 unless the form holds a condition.
+
+Set ``DELTAFORGE_ORDERS_CHANGED`` to the column that tells when a row changed (``updated_at``).
 """
 
 import os
@@ -21,6 +23,7 @@ DOCUMENT = os.environ.get(
     "DELTAFORGE_ORDERS_DOCUMENT", str(Path(__file__).parent / "pipelines" / "orders.yaml")
 )
 MASTER = os.environ.get("DELTAFORGE_ORDERS_MASTER", "local[*]")
+COLUMN = os.environ.get("DELTAFORGE_ORDERS_CHANGED", "updated_at")
 
 # Data intervals are in UTC, as the column must be; a row changed at the border is copied once.
 CHANGED_IN_INTERVAL = """
@@ -39,11 +42,11 @@ with DAG(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
-    max_active_runs=1,
+    max_active_runs=4,  # They wait together; the driver serves one after the other.
     params={
         **pipeline_params(tables=["shop.orders"], mode="always"),
         "column": Param(
-            "updated_at",
+            COLUMN,
             type="string",
             pattern="^[A-Za-z_][A-Za-z0-9_]*$",
             title="Column that tells when a row changed",

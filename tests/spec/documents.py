@@ -17,6 +17,8 @@ ENVIRONMENT = {
     "NATS_USER": "deltaforge",
     "POSTGRES_DSN": "postgres://cdc:planted-postgres-password@db.example.com:5432/shop",
     "REDIS_URI": "redis://:planted-redis-password@cache.example.com:6379/0",
+    "SHOP_DB": "/var/lib/shop/shop.db",
+    "SHOP_OUTPUT": "/var/lib/shop/out",
     "SSL_KEY_PASSWORD": "planted-key-password",
 }
 """Every variable that the documents in ``dags/pipelines`` name."""
