@@ -122,12 +122,13 @@ def _run(show: Show, plan: Plan, stack: ExitStack, endings: Endings) -> bool:
     run, arrivals, writer = DagRun(service), Arrivals(plan.output), shop.Writer(plan.database)
     stack.callback(arrivals.stop)
     stack.callback(writer.stop)
-    if plan.ui:
-        _tell_addresses(show, run)
     arrivals.start()
     writer.start()
-    with show.step("Airflow runs the DAG while rows change", lambda: _lines(run, arrivals, writer)):
+    with show.step("the DAG is read and let loose"):
         run.begin()
+    if plan.ui:
+        _tell_addresses(show, run)
+    with show.step("Airflow runs the DAG while rows change", lambda: _lines(run, arrivals, writer)):
         run.follow(lambda: writer.check() or (plan.ui and arrivals.streamed_for(plan.seconds)))
     if plan.ui:
         return _stay(show, plan, run, arrivals, writer)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -14,7 +15,6 @@ from tests.servers.airflow import Airflow
 from tests.servers.airflow_rest import RestError
 
 DAG_ID = "orders_pipeline"
-RUN_ID = "demo"
 TASKS = ("preflight", "snapshot", "stream")
 _DAG_FILE = Path(__file__).parents[2] / "dags" / f"{DAG_ID}.py"
 _LOOK_S = 0.5
@@ -44,21 +44,38 @@ def start_airflow(place: Path, store: Path, variables: Mapping[str, str]) -> Air
 
 
 class DagRun:
-    """A run that was triggered by hand."""
+    """The first run that the DAG's schedule makes."""
 
     def __init__(self, service: Airflow) -> None:
-        self._rest = service.rest
-        self.url = f"{service.url}/dags/{DAG_ID}/runs/{RUN_ID}"
+        self._service, self._rest = service, service.rest
+        self._id = ""
         self.page = _page(service)
         self.state = ""
         self.tasks: dict[str, str] = dict.fromkeys(TASKS, "")
 
-    def begin(self) -> None:
-        """Trigger the run, then let the DAG work."""
-        self._rest.wait_for_dag(DAG_ID)
-        # In this order the run is the only active one, and the schedule makes none beside it.
-        self._rest.trigger(DAG_ID, run_id=RUN_ID)
+    @property
+    def url(self) -> str:
+        """Return where the UI shows the run."""
+        return f"{self._service.url}/dags/{DAG_ID}/runs/{quote(self._id, safe='')}"
+
+    @property
+    def _api_path(self) -> str:
+        return f"/dags/{DAG_ID}/dagRuns/{quote(self._id, safe='')}"
+
+    def begin(self, patience_s: float = 300) -> None:
+        """Let the DAG work: its schedule begins a run at once, and the next when that is over.
+
+        Raises:
+            DagError: no run came in time.
+        """
+        self._rest.wait_for_dag(DAG_ID, patience_s)
         self._rest.unpause(DAG_ID)
+        deadline = time.monotonic() + patience_s
+        while not (runs := self._rest.runs(DAG_ID)):
+            if time.monotonic() > deadline:
+                raise DagError(f"the scheduler made no run within {patience_s:.0f} s")
+            time.sleep(_LOOK_S)
+        self._id = runs[0]["dag_run_id"]
 
     def follow(self, enough: Callable[[], bool], patience_s: float = 600) -> None:
         """Look at the run until it has ended or ``enough`` says so.
@@ -82,7 +99,7 @@ class DagRun:
         self._rest.pause(DAG_ID)
 
     def _look(self) -> None:
-        path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}"
+        path = self._api_path
         try:
             found = self._rest.get(f"{path}/taskInstances")["task_instances"]
             self.state = str(self._rest.get(path)["state"])
@@ -93,7 +110,7 @@ class DagRun:
             self.tasks[task["task_id"].rpartition(".")[2]] = task["state"] or ""
 
     def _why(self) -> str:
-        path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances"
+        path = f"{self._api_path}/taskInstances"
         failed = [
             task
             for task in self._rest.get(path)["task_instances"]
@@ -103,7 +120,7 @@ class DagRun:
         return "\n".join(texts) or "the run failed, but no task of it; read the scheduler's log"
 
     def _log_end(self, name: str, attempt: int) -> str:
-        path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/{name}/logs/{attempt}"
+        path = f"{self._api_path}/taskInstances/{name}/logs/{attempt}"
         content = self._rest.get(path, full_content=True)["content"]
         lines = [text for event in content if (text := _told(event))]
         return "\n".join([f"task {name} failed; the end of its log:", *lines[-_LOG_LINES:]])

@@ -18,6 +18,7 @@ _SHOWN = (
     ("debezium", "c", "an insert"),
     ("cloudevents", "d", "a delete"),
 )
+_TEXT_MAX = 40
 
 
 def show(
@@ -34,7 +35,7 @@ def show(
 
 
 def _show_tables(console: Console, arrivals: Arrivals, tables: Mapping[str, Rows]) -> bool:
-    page = _page("What arrived", "table")
+    page = _page(console, "What arrived", "table")
     for heading in ("copied", "inserts", "updates", "deletes", "rows now", "equal"):
         page.add_column(heading, justify="right", no_wrap=True)
     equal = True
@@ -43,10 +44,10 @@ def _show_tables(console: Console, arrivals: Arrivals, tables: Mapping[str, Rows
         equal = equal and not wrong
         verdict = "[green]yes[/]" if not wrong else "[bold red]no[/]"
         ops = (f"{arrivals.events(op, name):,}" for op in "rcud")
-        page.add_row(f"shop.{name}", *ops, f"{len(rows):,}", verdict)
+        page.add_row(name, *ops, f"{len(rows):,}", verdict)
         for envelope, keys in wrong.items():
             console.print(
-                f"[bold red]shop.{name} in {envelope} differs from the source in {len(keys)} "
+                f"[bold red]{name} in {envelope} differs from the source in {len(keys)} "
                 f"rows; the first keys are {keys[:5]}[/]"
             )
     console.print(page)
@@ -56,7 +57,9 @@ def _show_tables(console: Console, arrivals: Arrivals, tables: Mapping[str, Rows
 
 def _show_latency(console: Console, live: list[float], waited: list[float]) -> None:
     if len(live) > 1:
-        page = _page("Latency, from the writer's commit to a reader of the file", "live changes")
+        page = _page(
+            console, "Latency, from the writer's commit to a reader of the file", "live changes"
+        )
         for heading in ("p50", "p99", "longest"):
             page.add_column(heading, justify="right")
         cuts = statistics.quantiles(live, n=100, method="inclusive")
@@ -84,7 +87,7 @@ def _show_examples(console: Console, arrivals: Arrivals) -> None:
 
 
 def laid_out(value: Any, width: int, indent: str = "", label: str = "") -> str:
-    """Return JSON for reading: an object without objects in it fills its lines.
+    """Return JSON for reading: long texts are cut, and an object without objects fills its lines.
 
     Args:
         value: what to show.
@@ -92,6 +95,8 @@ def laid_out(value: Any, width: int, indent: str = "", label: str = "") -> str:
         indent: what the lines after the first begin with.
         label: what the first line begins with.
     """
+    if isinstance(value, str) and len(value) > _TEXT_MAX:
+        value = f"{value[:_TEXT_MAX]}…"
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict) or len(indent) + len(label) + len(flat) < width:
         return f"{label}{flat}"
@@ -115,7 +120,8 @@ def _filled(parts: list[str], width: int, indent: str, label: str) -> str:
     return f",\n{indent}".join(lines)
 
 
-def _page(title: str, first: str) -> Table:
-    page = Table(title=f"\n{title}", title_justify="left", box=box.SIMPLE_HEAD)
+def _page(console: Console, title: str, first: str) -> Table:
+    console.print(Text(f"\n{title}", "italic"))
+    page = Table(box=box.SIMPLE, show_edge=False, padding=(0, 2, 0, 0))
     page.add_column(first)
     return page
