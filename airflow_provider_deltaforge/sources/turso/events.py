@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
+from airflow_provider_deltaforge.events.change import (
+    CHANGE_SCHEMA,
+    ChangeBatch,
+    Position,
+    Positions,
+)
 from airflow_provider_deltaforge.sources.turso.tables import DB
 
 
@@ -46,7 +51,7 @@ class Events:
         """Return how many events there are."""
         return len(self.op)
 
-    def batch(self, end: Position, positions: TxPositions, *seed: str, **flags: Any) -> ChangeBatch:
+    def batch(self, end: Position, positions: Positions, *seed: str, **flags: Any) -> ChangeBatch:
         """Return the events as a batch that ends at a position.
 
         Args:

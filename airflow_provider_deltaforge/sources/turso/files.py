@@ -119,6 +119,10 @@ class Database:
         rows = self.rows(sql, values)
         return rows[0][0] if rows else None
 
+    def changes_seen(self) -> Any:
+        """Return a number that other connections' commits change; None where there is none."""
+        return self.one("PRAGMA data_version") if self.engine == "sqlite" else None
+
     @contextmanager
     def view(self) -> Iterator[None]:
         """Let everything read inside come from one committed state."""

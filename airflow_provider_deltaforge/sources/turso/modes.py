@@ -1,63 +1,143 @@
-"""Opens a source in the mode its document, its position or its file asks for."""
+"""Opens a source in the mode its document, its position or its file asks for.
 
+A position belongs to one mode for good: with ``auto``, a pipeline that has begun goes on in the
+mode it began with, whatever the file offers later.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
-from airflow_provider_deltaforge.sources.turso.capture import Capture
-from airflow_provider_deltaforge.sources.turso.files import Database, file_of
+from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
+from airflow_provider_deltaforge.sources.turso.files import Database, file_of, usual_engine
 from airflow_provider_deltaforge.sources.turso.native import NativeReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
+from airflow_provider_deltaforge.sources.turso.polling import Growth, PollReader
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.snapshot import TursoSnapshotter
-from airflow_provider_deltaforge.sources.turso.tables import Captured
+from airflow_provider_deltaforge.sources.turso.tables import Captured, captured_tables
+from airflow_provider_deltaforge.sources.turso.trigger_sql import shadow_name
+from airflow_provider_deltaforge.sources.turso.triggers import Shadows, TriggerReader
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.source import TursoSource
 
+_log = logging.getLogger(__name__)
 
-def open_reader(source: "TursoSource", position: Position | None) -> LogReader:
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file, opened for one mode; ``log`` is where its changes are."""
+
+    mode: str
+    database: Database
+    captured: Captured
+    log: Capture | Shadows | Growth
+
+    def prepare(self) -> None:
+        """Check that changes are captured; make the triggers that are wanted."""
+        if isinstance(self.log, Shadows):
+            self.log.prepared()
+
+    def head(self) -> Place:
+        """Return the place behind everything committed, inside a view."""
+        if isinstance(self.log, Capture):
+            self.log.check()
+        return self.log.head()
+
+
+def open_mode(source: "TursoSource", position: Position | None = None) -> Opened:
+    """Open a source's file in the mode that applies.
+
+    Raises:
+        PositionLostError: the position was made in another mode than the document's.
+    """
+    path = file_of(source.url)
+    captured = Captured(source.tables, source.cdc_table_name)
+    mode: str = source.cdc_mode
+    made = None if position is None else Place.from_json(position).mode
+    if mode == "auto":
+        mode = made or chosen_mode(source)
+    elif made is not None and made != mode:
+        raise PositionLostError(
+            f"source.cdc_mode is {mode}, but the pipeline stands at a position of the mode {made}; "
+            f"set it back to {made}, or take a new snapshot"
+        )
+    database = Database(path, "turso" if mode == "native" else usual_engine(path))
+    log: Capture | Shadows | Growth
+    if mode == "native":
+        log = Capture(database, source.cdc_table_name, captured)
+    elif mode == "triggers":
+        log = Shadows(database, captured, create=source.auto_create_triggers)
+    else:
+        log = Growth(database, captured, source.tracking_column)
+    return Opened(mode, database, captured, log)
+
+
+def chosen_mode(source: "TursoSource") -> str:
+    """Return the first mode that the file offers: native, triggers, polling."""
+    path = file_of(source.url)
+    database = Database(path, usual_engine(path))
+    try:
+        captured = Captured(source.tables, source.cdc_table_name)
+        if exists(database, source.cdc_table_name):
+            mode = "native"
+        else:
+            names = captured_tables(database, captured)
+            made = any(exists(database, shadow_name(name)) for name in names)
+            mode = "triggers" if made or source.auto_create_triggers else "polling"
+    finally:
+        database.close()
+    _log.info("source %s: cdc_mode auto follows %s by %s", source.id, path, mode)
+    return mode
+
+
+def open_reader(source: "TursoSource", position: Position | None, *, cleans: bool) -> LogReader:
     """Return a reader behind ``position``; at the head when it is None."""
-    database = Database(file_of(source.url), "turso")
-    captured = _captured(source)
-    capture = Capture(database, source.cdc_table_name, captured)
-    start = Place.from_json(head(source) if position is None else position)
+    opened = open_mode(source, position)
+    database, log = opened.database, opened.log
     pace = Pace(source.poll_interval_ms / 1000, source.batch_size)
-    level = source.native_cdc.level == "binlog"
-    return NativeReader(database, capture, captured, start, source.id, pace, level)
+    with _closed_on_error(database):
+        start = _head(opened) if position is None else Place.from_json(position)
+        if isinstance(log, Capture):
+            level = source.native_cdc.level == "binlog"
+            captured = opened.captured
+            return NativeReader(database, log, captured, start, source.id, pace, level)
+        if isinstance(log, Shadows):
+            return TriggerReader(database, log, start, source.id, pace, cleans=cleans)
+        return PollReader(database, log, start, source.id, pace)
 
 
 def open_snapshot(source: "TursoSource") -> Snapshotter:
     """Return what reads the tables."""
-    database = Database(file_of(source.url), "turso")
-    captured = _captured(source)
-
-    def capture(opened: Database) -> Capture:
-        return Capture(opened, source.cdc_table_name, captured)
-
-    return TursoSnapshotter(
-        database,
-        captured,
-        lambda opened: _head(capture(opened)),
-        lambda opened, place: capture(opened).check_kept(place),
-        source.id,
-    )
+    opened = open_mode(source)
+    return TursoSnapshotter(opened, source.id)
 
 
 def head(source: "TursoSource") -> Position:
     """Return the position behind everything that is committed."""
-    database = Database(file_of(source.url), "turso")
+    opened = open_mode(source)
     try:
-        with database.view():
-            return _head(Capture(database, source.cdc_table_name, _captured(source))).as_json()
+        return _head(opened).as_json()
     finally:
+        opened.database.close()
+
+
+def _head(opened: Opened) -> Place:
+    opened.prepare()
+    with opened.database.view():
+        return opened.head()
+
+
+@contextmanager
+def _closed_on_error(database: Database) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
         database.close()
-
-
-def _head(capture: Capture) -> Place:
-    capture.check()
-    return capture.head()
-
-
-def _captured(source: "TursoSource") -> Captured:
-    return Captured(source.tables, source.cdc_table_name)
+        raise

@@ -1,7 +1,5 @@
 """Follows the capture table that Turso itself writes."""
 
-import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +18,8 @@ from airflow_provider_deltaforge.sources.turso.capture import (
     statement_of,
 )
 from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
-from airflow_provider_deltaforge.sources.turso.files import Database, check_engine
+from airflow_provider_deltaforge.sources.turso.files import Database
+from airflow_provider_deltaforge.sources.turso.following import FileReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.records import row_of
@@ -70,7 +69,7 @@ class NativeChunk:
         return (ends[-1] if ends else self.before).as_json()
 
 
-class NativeReader:
+class NativeReader(FileReader):
     """A reader of the capture table.
 
     Args:
@@ -93,27 +92,18 @@ class NativeReader:
         pace: Pace,
         schema_events: bool,  # noqa: FBT001
     ) -> None:
-        self._database = database
+        super().__init__(database, pace)
         self._capture = capture
         self._captured = captured
         self._place = start  # Behind the last complete transaction that was handed out.
         self._last = start.change_id or 0  # The last row that was read, and its time.
         self._time = start.change_time
         self._source_id = source_id
-        self._pace = pace
         self._schema_events = schema_events
-        self._ready: deque[NativeChunk] = deque()
         self._tables: dict[str, Table] = {}
         self._version: int | None = None
         self._inside = False
         self._begin()
-
-    def read(self, timeout_s: float) -> NativeChunk | None:
-        """Return the next changes; None when none came within ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
-        while not self._ready and self._pace.wait(deadline):
-            self._fetch()
-        return self._ready.popleft() if self._ready else None
 
     def decode(self, chunk: NativeChunk) -> ChangeBatch:
         """Turn the chunk's row images into change events."""
@@ -139,22 +129,13 @@ class NativeReader:
             continues=chunk.continues,
         )
 
-    def acknowledge(self, position: Position) -> None:
-        """Keep everything: the capture table belongs to the application."""
-
-    def close(self) -> None:
-        """Let go of the file. Safe to call twice."""
-        self._pace.end()
-        self._database.close()
-
     def _begin(self) -> None:
         with self._database.view():
             self._capture.check()
             self._capture.check_kept(self._place)
             self._tables = self._capture.tables_at(self._place)
 
-    def _fetch(self) -> None:
-        check_engine(self._database.path, self._database.engine)
+    def _look(self) -> None:
         version = self._database.one("PRAGMA schema_version")
         if self._capture.head_id() == self._last and version == self._version:
             return

@@ -3,24 +3,31 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_deltaforge.errors import FatalError, SchemaError, SpecError
+from airflow_provider_deltaforge.errors import (
+    FatalError,
+    PositionLostError,
+    SchemaError,
+    SpecError,
+)
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.turso.chunks import plan_table, select_rows
 from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
-from airflow_provider_deltaforge.sources.turso.files import Database, check_engine, quoted
+from airflow_provider_deltaforge.sources.turso.files import check_engine, quoted
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
-    Captured,
     Table,
     captured_tables,
 )
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.sources.turso.modes import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -31,32 +38,22 @@ class TursoSnapshotter:
     """Plans and reads chunks over one connection, opened when first needed.
 
     Args:
-        database: the file; the snapshotter closes it.
-        captured: the tables to copy.
-        head: returns the place behind everything committed, inside a view.
-        check_kept: raises PositionLostError when changes behind a place are gone.
+        opened: the file in one mode; the snapshotter closes it.
         source_id: seeds the event ids.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        captured: Captured,
-        head: Callable[[Database], Place],
-        check_kept: Callable[[Database, Place], None],
-        source_id: str,
-    ) -> None:
+    def __init__(self, opened: "Opened", source_id: str) -> None:
         self.warnings: list[str] = []
-        self._database = database
-        self._captured = captured
-        self._head = head
-        self._check_kept = check_kept
+        self._opened = opened
+        self._database = opened.database
+        self._captured = opened.captured
         self._source_id = source_id
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
+        self._opened.prepare()
         with self._database.view():
-            return self._head(self._database).as_json()
+            return self._opened.head().as_json()
 
     def plan(
         self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
@@ -83,7 +80,7 @@ class TursoSnapshotter:
         """
         check_engine(self._database.path, self._database.engine)
         with self._database.view():
-            cut = self._head(self._database).as_json()
+            cut = self._opened.head().as_json()
             ts_ms = int(time.time() * 1000)
             table = captured_tables(self._database, self._captured).get(chunk.table)
             if table is None:
@@ -104,8 +101,14 @@ class TursoSnapshotter:
         Raises:
             PositionLostError: they are not; the snapshot is worthless and must be cancelled.
         """
+        place = Place.from_json(position)
+        if place.mode != self._opened.mode:
+            raise PositionLostError(
+                f"the copy began with cdc_mode {place.mode}, but the file is followed by "
+                f"{self._opened.mode} now; start the snapshot again"
+            )
         with self._database.view():
-            self._check_kept(self._database, Place.from_json(position))
+            self._opened.log.check_kept(place)
 
     def close(self) -> None:
         """Let go of the file. Safe to call twice."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from pydantic import Field, PositiveInt, SecretStr, field_validator
+from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
@@ -47,6 +47,8 @@ class TursoSource(Source):
     batch_size: PositiveInt = 1000
     """Changes read at once."""
 
+    _cleans: bool = PrivateAttr(default=True)
+
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -68,6 +70,8 @@ class TursoSource(Source):
                 found.append(str(error))
         if self.auth_token is not None:
             found.append("source.auth_token: a file needs none; take the key out")
+        if self.cdc_mode not in ("native", "auto") and self.native_cdc.level == "binlog":
+            found.append("source.native_cdc: binlog needs cdc_mode: native")
         return found
 
     def open(
@@ -76,7 +80,13 @@ class TursoSource(Source):
         """Start reading after ``position``; at the head of the changes when it is None."""
         from airflow_provider_deltaforge.sources.turso.modes import open_reader
 
-        return open_reader(self, position)
+        return open_reader(self, position, cleans=self._cleans)
+
+    def beside(self, reader: str) -> "TursoSource":
+        """Return this source as a reader that never cleans up what it acknowledges."""
+        copy = self.model_copy()
+        copy._cleans = False  # noqa: SLF001 - our own class
+        return copy
 
     def open_snapshot(self) -> Snapshotter:
         """Open the file for reading tables."""

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 DB = "main"
 
 _SYSTEM = ("sqlite_", "_df_", "_litestream", "_turso", "__turso")
-_ROWID_NAMES = ("rowid", "_rowid_", "oid")
+ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def table_of(name: str, sql: str) -> Table:
     )
     key = [str(row[1]) for row in sorted(rows, key=lambda row: int(row[5])) if row[5]]
     used = {column.name.lower() for column in columns}
-    rowid = next((word for word in _ROWID_NAMES if word not in used), None)
+    rowid = next((word for word in ROWID_NAMES if word not in used), None)
     return Table(
         schema=TableSchema(DB, None, name, columns, tuple(key)),
         real=tuple(column.data_type == "real" for column in columns),

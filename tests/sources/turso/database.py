@@ -59,6 +59,7 @@ def copied(taken: TursoSource, chunk_rows: int = 10, run: str = "run", **wish) -
     """Return the rows of a whole snapshot."""
     snapshotter = taken.open_snapshot()
     try:
+        snapshotter.begin()
         return [
             row
             for chunk in snapshotter.plan(chunk_rows, **wish)

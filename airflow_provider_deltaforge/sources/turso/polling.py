@@ -1,0 +1,213 @@
+"""Follows inserts by a column that grows; updates and deletes are not seen."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.sources.turso.events import Events
+from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.following import FileReader
+from airflow_provider_deltaforge.sources.turso.pacing import Pace
+from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
+from airflow_provider_deltaforge.sources.turso.tables import (
+    DB,
+    ROWID_NAMES,
+    Captured,
+    Table,
+    captured_tables,
+)
+
+
+class Growth:
+    """The captured tables of a file, and how far each has grown.
+
+    Args:
+        database: the open file.
+        captured: the tables to follow.
+        column: the growing column.
+    """
+
+    def __init__(self, database: Database, captured: Captured, column: str) -> None:
+        self._database = database
+        self._captured = captured
+        self._column = column
+
+    def tables(self) -> dict[str, Table]:
+        """Return the captured tables that are there now."""
+        return captured_tables(self._database, self._captured)
+
+    def tracking(self, table: Table) -> str:
+        """Return the growing column's name in a table, as SQL writes it.
+
+        Raises:
+            FatalError: the table has none.
+        """
+        for name in table.columns:
+            if name.lower() == self._column.lower():
+                return quoted(name)
+        if self._column.lower() not in ROWID_NAMES:
+            raise FatalError(
+                f"source.tracking_column: {DB}.{table.name} has no column {self._column!r}; name "
+                "one that every captured table has, or leave the table out of 'tables'"
+            )
+        if table.rowid is None:
+            raise FatalError(
+                f"{DB}.{table.name} is WITHOUT ROWID: polling needs a growing column, so name one "
+                "as source.tracking_column, or leave the table out of 'tables'"
+            )
+        return quoted(table.rowid)
+
+    def head(self) -> Place:
+        """Return the place behind everything that is committed."""
+        grown = {}
+        for name, table in self.tables().items():
+            column = self.tracking(table)
+            grown[name] = _told(
+                table, self._database.one(f"SELECT max({column}) FROM {quoted(name)}")
+            )
+        return Place("polling", tables={n: v for n, v in grown.items() if v is not None})
+
+    def check_kept(self, place: Place) -> None:
+        """A table's rows cannot get lost behind a place: they are the log."""
+
+    def after(self, table: Table, last: Any, limit: int) -> list[tuple[Any, ...]]:
+        """Return rows behind a tracking value, the value in front; equal ones stay together."""
+        column, names = self.tracking(table), ", ".join(quoted(n) for n in table.columns)
+        condition = "1" if last is None else f"{column} > ?"
+        values = [] if last is None else [last]
+        order = f", {quoted(table.rowid)}" if table.rowid else ""
+        source = f"FROM {quoted(table.name)} WHERE {column} IS NOT NULL AND {condition}"
+        border = self._database.one(
+            f"SELECT {column} {source} ORDER BY {column} LIMIT 1 OFFSET ?", [*values, limit - 1]
+        )
+        if border is not None:
+            source += f" AND {column} <= ?"
+            values.append(border)
+        return self._database.rows(
+            f"SELECT {column}, {names} {source} ORDER BY {column}{order}", values
+        )
+
+
+def _told(table: Table, value: Any) -> Any:
+    if isinstance(value, bytes):
+        raise FatalError(
+            f"source.tracking_column: {DB}.{table.name} holds binary values in it; name a column "
+            "of numbers or texts"
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PollPositions:
+    """The positions behind the groups of a chunk."""
+
+    before: Mapping[str, Any]
+    groups: tuple[tuple[str, Any], ...]
+
+    def after(self, tx: int) -> Position:
+        """Return where reading may resume after group ``tx``."""
+        return Place("polling", tables={**self.before, **dict(self.groups[: tx + 1])}).as_json()
+
+
+@dataclass(frozen=True, slots=True)
+class PollChunk:
+    """New rows: the table's name, the tracking value, the row's values."""
+
+    rows: tuple[tuple[Any, ...], ...]
+    tables: Mapping[str, Table]
+    before: Mapping[str, Any]
+    time_ms: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return about how many bytes the rows have."""
+        return sum(
+            64 + sum(len(v) if isinstance(v, str | bytes) else 8 for v in row[2:])
+            for row in self.rows
+        )
+
+    @property
+    def positions(self) -> PollPositions:
+        """Return the positions behind each group of rows with one tracking value."""
+        return PollPositions(self.before, tuple(dict.fromkeys(row[:2] for row in self.rows)))
+
+    @property
+    def end(self) -> Position:
+        """Return where reading may resume."""
+        grown = {**self.before, **{row[0]: row[1] for row in self.rows}}
+        return Place("polling", tables=grown).as_json()
+
+
+class PollReader(FileReader):
+    """Reads rows behind the last value of their table's growing column.
+
+    Args:
+        database: the file; the reader closes it.
+        growth: its tables.
+        start: the place to begin behind.
+        source_id: seeds the event ids.
+        pace: how often to look, and how much to take.
+    """
+
+    def __init__(
+        self, database: Database, growth: Growth, start: Place, source_id: str, pace: Pace
+    ) -> None:
+        super().__init__(database, pace)
+        self._growth = growth
+        self._grown = dict(start.tables)
+        self._source_id = source_id
+        self._version: Any = None
+        for table in growth.tables().values():
+            growth.tracking(table)
+
+    def decode(self, chunk: PollChunk) -> ChangeBatch:
+        """Turn rows into inserts; rows with one tracking value are one transaction."""
+        events = Events()
+        last: tuple[Any, ...] | None = None
+        tx, row = -1, 0
+        for name, value, *image in chunk.rows:
+            if (name, value) == last:
+                row += 1
+                events.tx_end[-1] = False
+            else:
+                tx, row, last = tx + 1, 0, (name, value)
+            table = chunk.tables[name]
+            events.op.append("c")
+            events.table.append(name)
+            events.after.append(row_json(table, image))
+            events.key.append(key_json(table, image))
+            events.tx.append(tx)
+            events.row.append(row)
+            events.tx_end.append(True)
+            events.name.append(repr((name, value, row)).encode())
+            events.schema_version.append(table.schema.fingerprint)
+        count = len(events)
+        events.ts_ms = [chunk.time_ms] * count
+        events.before, events.ddl = [None] * count, [None] * count
+        events.tx_id, events.source_position = [None] * count, [None] * count
+        return events.batch(chunk.end, chunk.positions, self._source_id, "polling")
+
+    def _look(self) -> None:
+        version = self._database.changes_seen()
+        if version is not None and version == self._version:
+            return
+        full = False
+        with self._database.view():
+            tables = self._growth.tables()
+            for name, table in tables.items():
+                rows = self._growth.after(table, self._grown.get(name), self._pace.batch_size)
+                if rows:
+                    full = full or len(rows) >= self._pace.batch_size
+                    self._hand_out(table, rows)
+        self._version = None if full else version
+        self._pace.took(self._pace.batch_size if full else 0)
+
+    def _hand_out(self, table: Table, rows: list[tuple[Any, ...]]) -> None:
+        named = tuple((table.name, *row) for row in rows)
+        before = dict(self._grown)
+        self._ready.append(PollChunk(named, {table.name: table}, before, int(time.time() * 1000)))
+        self._grown[table.name] = rows[-1][0]

@@ -1,0 +1,267 @@
+"""Triggers, polling and auto, on files of both engines."""
+
+import sqlite3
+
+import pytest
+
+from airflow_provider_deltaforge.errors import (
+    FatalError,
+    PositionLostError,
+    RetryableError,
+    SchemaError,
+)
+from tests.sources.turso.database import Writer, copied, events_of, source, told
+
+ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, price REAL)"
+NOTES = "CREATE TABLE notes (word TEXT PRIMARY KEY, pic BLOB) WITHOUT ROWID"
+
+
+class SqliteWriter:
+    """An application that knows nothing of Turso; each ``run`` is a transaction."""
+
+    def __init__(self, path):
+        self.connection = sqlite3.connect(path)
+
+    def run(self, *statements):
+        for statement in statements:
+            self.connection.execute(statement)
+        self.connection.commit()
+
+    def close(self):
+        self.connection.close()
+
+
+def turso_writer(path):
+    return Writer(path, capture=False)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "app.db"
+
+
+@pytest.fixture(params=[SqliteWriter, turso_writer], ids=["sqlite", "turso"])
+def writer(request, path):
+    writer = request.param(path)
+    writer.run(ORDERS)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def sqlite_writer(path):
+    writer = SqliteWriter(path)
+    writer.run(ORDERS)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def opened(path):
+    readers = []
+
+    def open_at(position=None, **settings):
+        reader = source(path, **settings).open(position)
+        readers.append(reader)
+        return reader
+
+    yield open_at
+    for reader in readers:
+        reader.close()
+
+
+TRIGGERS = {"cdc_mode": "triggers", "auto_create_triggers": True}
+
+
+class TestTriggers:
+    def test_every_change_arrives_in_order(self, writer, opened):
+        reader = opened(**TRIGGERS)
+        writer.run("INSERT INTO orders VALUES (1, 'tea', 2), (2, 'mug', 9e999)")
+        writer.run("UPDATE orders SET price = 3 WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+
+        tea, mug = {"id": 1, "item": "tea", "price": 2.0}, {"id": 2, "item": "mug"}
+        assert [told(event) for event in events_of(reader)] == [
+            ("c", "orders", None, tea),
+            ("c", "orders", None, {**mug, "price": "Infinity"}),
+            ("u", "orders", tea, {**tea, "price": 3.0}),
+            ("d", "orders", {**mug, "price": "Infinity"}, None),
+        ]
+
+    def test_tables_share_one_order_over_small_batches(self, sqlite_writer, opened):
+        sqlite_writer.run(NOTES)
+        reader = opened(**TRIGGERS, batch_size=3)
+        for number in range(10):
+            sqlite_writer.run(
+                f"INSERT INTO orders VALUES ({number}, 'x', 1)",
+                f"INSERT INTO notes VALUES ('n{number}', x'00ff')",
+            )
+
+        events = events_of(reader)
+
+        assert [event["table"] for event in events] == ["orders", "notes"] * 10
+        assert told(events[1])[3] == {"word": "n0", "pic": {"_base64": "AP8="}}
+        assert len({event["event_id"] for event in events}) == 20
+
+    def test_only_what_is_acknowledged_is_cleaned_up(self, path, writer, opened):
+        begin = source(path, **TRIGGERS).head()
+        reader = opened(begin, **TRIGGERS)
+        for number in range(5):
+            writer.run(f"INSERT INTO orders VALUES ({number}, 'x', 1)")
+        chunk = reader.read(5)
+        halfway = reader.decode(chunk).positions.after(2)
+        reader.acknowledge(halfway)
+        reader.close()
+
+        again = opened(halfway, **TRIGGERS)
+
+        assert [told(event)[3]["id"] for event in events_of(again)] == [3, 4]
+        with pytest.raises(PositionLostError, match="cleaned up"):
+            opened(begin, **TRIGGERS)
+
+    def test_a_reader_beside_the_pipeline_cleans_nothing(self, path, writer, opened):
+        begin = source(path, **TRIGGERS).head()
+        writer.run("INSERT INTO orders VALUES (1, 'x', 1)")
+        beside = source(path, **TRIGGERS).beside("check").open(begin)
+        chunk = beside.read(5)
+        beside.acknowledge(chunk.end)
+        beside.close()
+
+        assert len(events_of(opened(begin, **TRIGGERS))) == 1
+
+    def test_without_leave_to_make_them_the_error_holds_the_sql(self, path, sqlite_writer, opened):
+        with pytest.raises(FatalError, match="auto_create_triggers") as caught:
+            opened(cdc_mode="triggers")
+
+        script = str(caught.value).partition("):\n")[2]
+        sqlite_writer.connection.executescript(script)
+        reader = opened(cdc_mode="triggers")
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+        assert [event["op"] for event in events_of(reader)] == ["c"]
+
+    def test_a_new_column_is_never_missed_silently(self, sqlite_writer, opened):
+        reader = opened(**TRIGGERS)
+        sqlite_writer.run("ALTER TABLE orders ADD COLUMN note TEXT")
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2, 'green')")
+
+        with pytest.raises(SchemaError, match=r"main\.orders was altered"):
+            events_of(reader)
+
+    def test_a_new_column_before_the_next_change_is_followed(self, sqlite_writer, opened):
+        reader = opened(**TRIGGERS)
+        sqlite_writer.run("ALTER TABLE orders ADD COLUMN note TEXT")
+        assert events_of(reader) == []
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2, 'green')")
+
+        (event,) = events_of(reader)
+        assert told(event)[3] == {"id": 1, "item": "tea", "price": 2.0, "note": "green"}
+
+    def test_a_rolled_back_change_never_arrives(self, sqlite_writer, opened):
+        reader = opened(**TRIGGERS)
+        sqlite_writer.connection.execute("INSERT INTO orders VALUES (1, 'tea', 2)")
+        sqlite_writer.connection.rollback()
+        sqlite_writer.run("INSERT INTO orders VALUES (2, 'mug', 2)")
+
+        assert [told(event)[3]["id"] for event in events_of(reader)] == [2]
+
+
+class TestPolling:
+    def test_inserts_arrive_and_reading_resumes(self, path, writer, opened):
+        begin = source(path, cdc_mode="polling").head()
+        writer.run("INSERT INTO orders VALUES (7, 'tea', 2), (9, 'mug', 3)")
+        reader = opened(begin, cdc_mode="polling")
+        chunk = reader.read(5)
+        batch = reader.decode(chunk)
+        writer.run("INSERT INTO orders VALUES (12, 'pot', 3)")
+
+        later = opened(batch.positions.after(0), cdc_mode="polling")
+
+        assert batch.end == {
+            "mode": "polling",
+            "last_change_id": None,
+            "table_positions": {"orders": 9},
+        }
+        assert [told(event)[3]["id"] for event in events_of(later)] == [9, 12]
+        assert {event["op"] for event in batch.rows.to_pylist()} == {"c"}
+
+    def test_rows_with_one_tracking_value_stay_together(self, path, sqlite_writer, opened):
+        settings = {"cdc_mode": "polling", "tracking_column": "price", "batch_size": 2}
+        begin = source(path, **settings).head()
+        sqlite_writer.run("INSERT INTO orders VALUES (1,'a',5),(2,'b',5),(3,'c',5),(4,'d',6)")
+
+        events = events_of(opened(begin, **settings))
+
+        assert [event["tx_end"] for event in events] == [False, False, True, True]
+        assert [told(event)[3]["id"] for event in events] == [1, 2, 3, 4]
+
+    def test_a_table_without_rowid_needs_a_column(self, sqlite_writer, opened):
+        sqlite_writer.run(NOTES)
+
+        with pytest.raises(FatalError, match=r"main\.notes is WITHOUT ROWID"):
+            opened(cdc_mode="polling")
+        with pytest.raises(FatalError, match="has no column 'moment'"):
+            opened(cdc_mode="polling", tables=["notes"], tracking_column="moment")
+        reader = opened(cdc_mode="polling", tables=["notes"], tracking_column="word")
+        sqlite_writer.run("INSERT INTO notes VALUES ('a', NULL)")
+        assert [event["key"] for event in events_of(reader)] == [b'{"word":"a"}']
+
+
+class TestAuto:
+    def test_native_comes_first(self, path):
+        writer = Writer(path)
+        writer.run(ORDERS)
+
+        assert source(path, cdc_mode="auto").head()["mode"] == "native"
+        writer.close()
+
+    def test_then_triggers_that_are_there(self, path, writer):
+        source(path, **TRIGGERS).head()
+
+        assert source(path, cdc_mode="auto").head()["mode"] == "triggers"
+
+    def test_then_polling(self, path, writer):
+        assert source(path, cdc_mode="auto").head()["mode"] == "polling"
+
+    def test_a_begun_pipeline_keeps_its_mode(self, path, writer, opened):
+        begin = source(path, cdc_mode="auto").head()
+        source(path, **TRIGGERS).head()
+        writer.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+
+        assert [event["op"] for event in events_of(opened(begin, cdc_mode="auto"))] == ["c"]
+        with pytest.raises(PositionLostError, match="a position of the mode polling"):
+            opened(begin, **TRIGGERS)
+
+
+class TestSnapshot:
+    def test_it_copies_tables_without_rowid_by_their_key(self, path, sqlite_writer):
+        sqlite_writer.run(
+            "CREATE TABLE pairs (a TEXT, b BLOB, v INT, PRIMARY KEY (a, b)) WITHOUT ROWID"
+        )
+        for a in "xyz":
+            for b in range(7):
+                sqlite_writer.run(f"INSERT INTO pairs VALUES ('{a}', x'0{b}', {b})")
+
+        rows = copied(source(path, **TRIGGERS), chunk_rows=4, tables=["pairs"])
+
+        assert [told(row)[3]["v"] for row in rows] == [*range(7)] * 3
+        assert len({row["event_id"] for row in rows}) == 21
+
+    def test_triggers_are_there_before_the_first_row_is_read(self, path, sqlite_writer, opened):
+        taken = source(path, **TRIGGERS)
+        snapshotter = taken.open_snapshot()
+        begin = snapshotter.begin()
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+        snapshotter.close()
+
+        assert len(events_of(opened(begin, **TRIGGERS))) == 1
+
+
+def test_a_file_open_in_turso_is_not_read_by_sqlite(path, sqlite_writer, other_process, opened):
+    reader = opened(cdc_mode="polling")
+    other_process(
+        "import turso; c = turso.connect(PATH, experimental_features='multiprocess_wal'); "
+        "c.execute('SELECT count(*) FROM orders').fetchall()",
+        path,
+    )
+
+    with pytest.raises(RetryableError, match="is open in Turso"):
+        events_of(reader)
