@@ -1,17 +1,32 @@
-"""Snapshots as things one can start and look at."""
+"""Snapshots as things one can ask for, look at and withdraw.
+
+The pipeline's own snapshot is a job, or the first thing its stream's driver does. Every other copy
+is a *request* in the control record: the driver that runs serves it, and goes on streaming; without
+a driver a snapshot job is started, which serves every request and ends.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.control import starting
 from airflow_provider_deltaforge.control.launch import Backend, Job
+from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
+from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.control import ControlRecord
+from airflow_provider_deltaforge.storage.requests import Request, Result, Results
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
-SCRIPT = "snapshot_job.py"
+SCRIPT = SNAPSHOT_SCRIPT
+
+NOT_DUE = (
+    "pipeline {name!r} is streaming, so its initial snapshot is over or was never wanted; ask for "
+    "a copy beside the stream: `deltaforge snapshot FILE --again` or `--tables`, or the operator's "
+    "mode 'always' or its `tables`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,37 +38,242 @@ class Wish:
 
     def __post_init__(self) -> None:
         if self.where is not None and len(self.tables) != 1:
-            raise SpecError("a snapshot with `where` needs exactly one table")
+            raise SpecError(
+                "where: a snapshot with a condition needs exactly one table in `tables`, got "
+                f"{', '.join(self.tables) or 'none'}"
+            )
 
-    def arguments(self) -> tuple[str, ...]:
-        """Return the words of ``snapshot_job.py``'s command line."""
-        words: tuple[str, ...] = ("--tables", ",".join(self.tables)) if self.tables else ()
-        return (*words, "--where", self.where) if self.where is not None else words
+    @classmethod
+    def of(cls, tables: Any, where: str | None) -> "Wish":
+        """Return what a person wrote: a list or comma-separated names, and perhaps a condition.
+
+        Raises:
+            SpecError: something else was written, or a condition without exactly one table.
+        """
+        parts = tables.split(",") if isinstance(tables, str) else list(tables or ())
+        if not all(isinstance(part, str) for part in parts):
+            raise SpecError(f"tables: names of tables are needed, got {tables!r}")
+        names = tuple(part.strip() for part in parts if part.strip())
+        return cls(names, (where or "").strip() or None)
 
 
-def start(store: Store, job: Job, backend: Backend, owner: str) -> starting.Started:
-    """Start a snapshot's driver, or adopt the one that runs.
+@dataclass(frozen=True, slots=True)
+class RequestState:
+    """One request as people and machines see it.
+
+    ``state`` is ``pending``, ``snapshotting``, ``done``, ``failed`` or ``cancelled``.
+    """
+
+    id: str
+    state: str
+    tables: tuple[str, ...]
+    where: str | None
+    by: str
+    requested_at_ms: int
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    reason: str | None = None
+    error_class: str | None = None
+    copied: Mapping[str, Any] = field(default_factory=dict)
+    """By table: ``chunks`` and ``rows`` copied; while it runs also those planned."""
+
+    @property
+    def settled(self) -> bool:
+        """Say whether nothing more will happen to it."""
+        return self.state in ("done", "failed", "cancelled")
+
+    @property
+    def rows(self) -> int:
+        """Return the rows copied in all tables."""
+        return sum(told["rows"] for told in self.copied.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able data."""
+        return {**asdict(self), "tables": list(self.tables), "rows": self.rows}
+
+
+def request(store: Store, name: str, wish: Wish, request_id: str, by: str) -> RequestState:
+    """Ask for a copy. An id that is pending with the same wish is adopted, not asked twice.
+
+    A finished id that is asked again is a new copy. One that is pending with another wish is
+    withdrawn and asked for anew, at the end of the line.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        wish: what to copy.
+        request_id: the asker's name for it, the same when the asker tries again.
+        by: the asker's token, which ``cancel`` compares.
 
     Raises:
-        SpecError: the pipeline's stream runs; the two must not write at the same time.
+        SpecError: there is no such pipeline.
+    """
+    results = Results(store, name)
+    new = Request(
+        id=request_id,
+        tables=list(wish.tables),
+        where=wish.where,
+        requested_at_ms=now_ms(),
+        by=by,
+    )
+
+    def place(record: ControlRecord) -> ControlRecord:
+        kept = []
+        adopted = False
+        for known in record.requests:
+            if not _open(known, request_id, results):
+                kept.append(known)
+            elif known.wish == new.wish:
+                adopted = True
+                kept.append(known.model_copy(update={"by": by}))
+            else:
+                reason = "asked again with another wish"
+                kept.append(known.model_copy(update={"cancelled": reason}))
+        return changed(record, requests=kept if adopted else [*kept, new])
+
+    record = existing(store, name).update(place)
+    placed = next(known for known in reversed(record.requests) if known.id == request_id)
+    return _state(store, name, placed)
+
+
+def request_state(store: Store, name: str, request_id: str) -> RequestState | None:
+    """Return how a request stands, or None when it is unknown or long forgotten."""
+    pending = [known for known in _pending(store, name) if known.id == request_id]
+    if pending:
+        return _state(store, name, pending[-1])
+    result = Results(store, name).latest(request_id)
+    return _settled(result) if result is not None else None
+
+
+def requests(store: Store, name: str) -> list[RequestState]:
+    """Return the latest requests that ended, oldest first, and then the pending ones in order."""
+    pending = _pending(store, name)
+    tickets = {known.ticket for known in pending}
+    ended = [result for result in Results(store, name).all() if result.ticket not in tickets]
+    return [*map(_settled, ended), *(_state(store, name, known) for known in pending)]
+
+
+def cancel(store: Store, name: str, request_id: str, reason: str, by: str | None = None) -> bool:
+    """Withdraw a pending request; one that is being served ends at the next chunk.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        request_id: which one.
+        reason: why, for its result.
+        by: withdraw it only while this asker holds it.
+
+    Returns:
+        Whether there was something to withdraw.
+    """
+    results = Results(store, name)
+    found: list[str] = []
+
+    def withdraw(record: ControlRecord) -> ControlRecord:
+        found.clear()
+        kept = []
+        for known in record.requests:
+            if _open(known, request_id, results) and by in (None, known.by):
+                found.append(known.ticket)
+                kept.append(known.model_copy(update={"cancelled": reason}))
+            else:
+                kept.append(known)
+        return changed(record, requests=kept)
+
+    existing(store, name).update(withdraw)
+    return bool(found)
+
+
+def serve(store: Store, job: Job, backend: Backend, owner: str) -> starting.Started | None:
+    """Start a snapshot job for the pending requests, unless a driver is there to serve them.
+
+    The job serves every request and ends; it never streams.
+
+    Returns:
+        The job; None when a driver is there, which is its own supervisor's to restart, or when the
+        pipeline is paused: then its requests wait, too.
+
+    Raises:
+        RetryableError: somebody else started a driver at the same moment.
     """
     present = status(store, job.pipeline, backend)
-    streaming = (present.handle or {}).get("script") != SCRIPT
-    if present.alive and streaming:
-        raise SpecError(
-            f"pipeline {job.pipeline!r} is streaming (generation {present.generation}); stop it "
-            "before taking a snapshot: this release has no snapshot beside a running stream"
-        )
+    if present.alive or present.desired == "paused":
+        return None
+    job = replace(job, script=SCRIPT, arguments=(REQUESTS_ONLY,))
     return starting.start(store, job, backend, owner)
 
 
-def is_done(store: Store, name: str, wish: Wish) -> bool:
-    """Say whether the initial snapshot is finished; a snapshot of chosen rows never is."""
-    if wish.tables:
-        return False
+def start(store: Store, job: Job, backend: Backend, owner: str) -> starting.Started | None:
+    """Start the job of the pipeline's own snapshot, or adopt the one that runs.
+
+    Returns:
+        The job; None when a stream's driver is there that may still be about to take it.
+
+    Raises:
+        SpecError: the pipeline streams already, so its own snapshot is over or was never wanted.
+        RetryableError: somebody else started a driver at the same moment.
+    """
+    present = status(store, job.pipeline, backend)
+    if not present.alive or (present.handle or {}).get("script") == SCRIPT:
+        return starting.start(store, job, backend, owner)
+    if present.status == "running":
+        raise SpecError(NOT_DUE.format(name=job.pipeline))
+    return None
+
+
+def is_done(store: Store, name: str) -> bool:
+    """Say whether the pipeline's own snapshot was finished at any time."""
     return Snapshots(store, name).finished()
 
 
 def progress(store: Store, name: str) -> Mapping[str, Any] | None:
-    """Return chunks and rows done by table, or None before a snapshot was planned."""
-    return Snapshots(store, name).progress()
+    """Return chunks and rows done by table of the pipeline's own snapshot; None before it."""
+    records = Snapshots(store, name)
+    run = records.current()
+    return records.progress(run) if run is not None else None
+
+
+def _open(known: Request, request_id: str, results: Results) -> bool:
+    """Say whether a request of the record has this id and is still to be served."""
+    mine = known.id == request_id and known.cancelled is None
+    return mine and results.of(known.ticket) is None
+
+
+def _pending(store: Store, name: str) -> list[Request]:
+    record = existing(store, name).read()
+    return record.requests if record is not None else []
+
+
+def _state(store: Store, name: str, known: Request) -> RequestState:
+    result = Results(store, name).of(known.ticket)
+    if result is not None:
+        return _settled(result)
+    base = RequestState(
+        known.id, "pending", tuple(known.tables), known.where, known.by, known.requested_at_ms
+    )
+    if known.cancelled is not None:
+        return replace(base, state="cancelled", reason=known.cancelled)
+    records = Snapshots(store, name)
+    run = records.requested()
+    if run is None or run.ticket != known.ticket:
+        return base
+    counts = records.progress(run) or {"tables": {}}
+    return replace(
+        base, state="snapshotting", started_at_ms=run.started_at_ms, copied=counts["tables"]
+    )
+
+
+def _settled(result: Result) -> RequestState:
+    return RequestState(
+        result.id,
+        result.state,
+        tuple(result.wish["tables"]),
+        result.wish["where"],
+        result.by,
+        result.requested_at_ms,
+        result.started_at_ms,
+        result.finished_at_ms,
+        result.reason,
+        result.error_class,
+        result.tables,
+    )

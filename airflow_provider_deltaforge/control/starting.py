@@ -18,6 +18,10 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 
+SNAPSHOT_SCRIPT = "snapshot_job.py"
+REQUESTS_ONLY = "--requests"
+"""Argument of a snapshot job that serves requests, and takes no snapshot of the pipeline's own."""
+
 _RESTARTS_KEPT = 20
 
 
@@ -126,6 +130,7 @@ def _adoptable(record: ControlRecord, job: Job, backend: Backend) -> bool:
         return False
     runs = (handle.get("script"), handle.get("spec_hash"), handle.get("generation"))
     same = runs == (job.script, record.spec_hash, record.generation)
+    same = same and tuple(handle.get("arguments") or ()) == job.arguments
     return same and backend.status(handle).state is JobState.RUNNING
 
 
@@ -133,7 +138,7 @@ def _start_generation(
     control: Control, seen: ControlRecord, job: Job, backend: Backend, owner: str
 ) -> Started:
     former = seen.handle
-    if former and former.get("script") != job.script:
+    if former and former.get("script") != job.script and not _gives_way(former):
         state = backend.status(former).state
         if state is JobState.RUNNING and seen.desired != "stopped":
             raise RetryableError(
@@ -150,6 +155,11 @@ def _start_generation(
         end_driver(control.store, job.pipeline, backend, former, STOP_GRACE_S)
     handle = _submit(control, replace(job, generation=record.generation), backend)
     return Started(record.generation, handle, adopted=False)
+
+
+def _gives_way(former: Handle) -> bool:
+    """A job that only serves requests may be ended for a stream: its driver goes on with them."""
+    return REQUESTS_ONLY in (former.get("arguments") or ())
 
 
 def _claimed(record: ControlRecord, owner: str, handle: Handle | None) -> ControlRecord:
@@ -171,6 +181,7 @@ def _submit(control: Control, job: Job, backend: Backend) -> Handle:
         **backend.submit(job),
         "submitted_at_ms": submitted_at_ms,
         "script": job.script,
+        "arguments": list(job.arguments),
         "spec_hash": record.spec_hash,
         "generation": job.generation,
     }

@@ -29,6 +29,8 @@ class Border(Enum):
     CHUNK_WRITTEN = "chunk_written"
     CHUNK_STORED = "chunk_stored"
     SNAPSHOT_FINISHED = "snapshot_finished"
+    REQUEST_RECORDED = "request_recorded"
+    REQUEST_REMOVED = "request_removed"
 
 
 class _Hold:

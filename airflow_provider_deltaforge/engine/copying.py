@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.engine.watching import Troubles
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 _LISTEN_S = 1.0
@@ -44,7 +45,7 @@ def copy_chunks(job: Job, run_id: str, chunks: Iterable[TableChunk]) -> Iterator
         yield Copied("", "", 0, Outcome.of(error))
         return
     records = Snapshots(bench.store, bench.pipeline.name)
-    listener = Listener(bench, _FOREVER_S, lambda: _cancelled(records))
+    listener = Listener(bench, _FOREVER_S, also=lambda: _cancelled(records, bench.control, run_id))
     listener.watch(_LISTEN_S)
     try:
         copier = _Copier(bench, run_id, listener.ending)
@@ -75,9 +76,16 @@ def until_done(results: "SimpleQueue[Copied | None]", tables: int) -> Iterator[C
             yield copied
 
 
-def _cancelled(records: Snapshots) -> Why | None:
-    run = records.current()
-    return "failed" if run is None or run.cancelled is not None else None
+def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
+    run = records.run(run_id)
+    if run is None or run.cancelled is not None:
+        return "failed"
+    if run.ticket is None:
+        return None
+    record = control.read()
+    requests = record.requests if record is not None else []
+    wanted = {request.ticket for request in requests if request.cancelled is None}
+    return None if run.ticket in wanted else "cancelled"
 
 
 class _Copier:

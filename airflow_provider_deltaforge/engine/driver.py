@@ -5,55 +5,26 @@ The same steps run with Spark and without; only where chunks and lanes run diffe
 
 import logging
 import time
-import traceback
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
 
-from airflow_provider_deltaforge.engine.board import Board
-from airflow_provider_deltaforge.engine.copying import Copied
-from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.job import Bench, Job, place
 from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.runner import Runner
+from airflow_provider_deltaforge.engine.serving import serve
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
 from airflow_provider_deltaforge.engine.staying import Deaths, rest, say
-from airflow_provider_deltaforge.engine.watching import guarding, showing_troubles
+from airflow_provider_deltaforge.engine.taking import logged, take
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
-from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.control import Control, Progress
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_FOREVER_S = 10.0**9
 _SNAPSHOT_DONE = "snapshot finished"
 
 _log = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """Where the work of a pipeline runs."""
-
-    def copy(
-        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterable[Copied]:
-        """Copy chunks in parallel and yield what becomes of each, in any order.
-
-        Args:
-            job: what they belong to.
-            run_id: the snapshot run.
-            tables: per table, the chunks in as many hands as may work on it at the same time.
-            at_once: tables that may be worked on at the same time.
-        """
-
-    def stream(self, job: Job, window_s: float) -> Outcome:
-        """Run lanes, window after window, until one ends for another reason than its window.
-
-        Raises:
-            RetryableError: a lane died without an outcome; it may be started again.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +38,19 @@ class Assignment:
 
 
 def drive_stream(assignment: Assignment, runner: Runner) -> Outcome:
-    """Run a pipeline: its own snapshot if due, then its stream."""
+    """Run a pipeline: its own snapshot if due, then its stream, and what is asked for meanwhile."""
     return _driven(assignment, lambda bench: _snapshot_then_stream(bench, runner))
 
 
-def drive_snapshot(
-    assignment: Assignment, runner: Runner, wish: dict[str, Any] | None = None
-) -> Outcome:
-    """Run one snapshot and end."""
-    return _driven(assignment, lambda bench: _snapshot(bench, runner, wish, "finished"))
+def drive_snapshot(assignment: Assignment, runner: Runner, *, own: bool = True) -> Outcome:
+    """Take the pipeline's own snapshot if due, serve every request, and end.
+
+    Args:
+        assignment: the pipeline.
+        runner: where.
+        own: False serves the requests only.
+    """
+    return _driven(assignment, lambda bench: _snapshots_only(bench, runner, own=own))
 
 
 def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome:
@@ -89,7 +64,7 @@ def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome
         finally:
             bench.store.close()
     except Exception as error:  # noqa: BLE001 - a driver's end is data, for its exit code
-        outcome = _failed(error)
+        outcome = logged(error)
     if outcome.why == "failed":
         _say_failed(assignment, driver, outcome)
     return outcome
@@ -157,12 +132,28 @@ def _starting(assignment: Assignment, epoch: int) -> Progress:
 
 
 def _snapshot_then_stream(bench: Bench, runner: Runner) -> Outcome:
-    outcome = Outcome("finished")
-    if SnapshotRun(bench).due():
-        outcome = _snapshot(bench, runner, None, "window")
-    if outcome.why not in ("finished", "window"):
-        return outcome
-    return _stream(bench, runner)
+    ended = _own_snapshot(bench, runner)
+    return ended if ended is not None else _stream(bench, runner)
+
+
+def _snapshots_only(bench: Bench, runner: Runner, *, own: bool) -> Outcome:
+    ended = _own_snapshot(bench, runner) if own else None
+    if ended is None:
+        ended = serve(bench, runner)
+    if ended is not None:
+        return ended
+    done = Outcome("finished", reason=_SNAPSHOT_DONE)
+    with suppress(RetryableError):
+        say(bench.control, bench.control.held_epoch(bench.job.driver), "stopped", done)
+    return done
+
+
+def _own_snapshot(bench: Bench, runner: Runner) -> Outcome | None:
+    """Take the pipeline's own snapshot if it is due; None when the driver may go on."""
+    if not SnapshotRun(bench).due():
+        return None
+    outcome = take(bench, runner)
+    return outcome if outcome.why != "finished" else None
 
 
 def _stream(bench: Bench, runner: Runner) -> Outcome:
@@ -170,95 +161,19 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
     window_s = float(bench.pipeline.spec.trigger.window)
     while True:
         try:
-            outcome = runner.stream(bench.job, window_s)
+            outcome = serve(bench, runner) or runner.stream(bench.job, window_s)
         except RetryableError as error:
             outcome = Outcome.of(error)
-        if _is_retryable(outcome) and deaths.may_go_on():
+        if outcome.is_retryable and deaths.may_go_on():
             _log.warning("lane died, starting it again", extra={"reason": outcome.reason})
             with suppress(RetryableError):
                 say(bench.control, bench.control.held_epoch(bench.job.driver), "starting", outcome)
             deaths.wait()
+            continue
+        if outcome.why == "request":
             continue
         if outcome.why != "paused":
             return outcome
         ended = rest(bench)
         if ended is not None:
             return ended
-
-
-def _is_retryable(outcome: Outcome) -> bool:
-    return outcome.why == "failed" and outcome.error_class == RetryableError.error_class
-
-
-def _snapshot(bench: Bench, runner: Runner, wish: dict[str, Any] | None, ends_as: Any) -> Outcome:
-    deaths = Deaths()
-    while True:
-        outcome = _attempt_snapshot(bench, runner, wish, ends_as, deaths)
-        if outcome is None:
-            deaths.wait()
-        elif outcome.why != "paused":
-            return outcome
-        elif (ended := rest(bench)) is not None:
-            return ended
-        # A task of before may still live on a lost executor: it is fenced from here on.
-        bench = replace(bench, fence=bench.control.renew_epoch(bench.job.driver))
-
-
-def _attempt_snapshot(
-    bench: Bench, runner: Runner, wish: dict[str, Any] | None, ends_as: Any, deaths: Deaths
-) -> Outcome | None:
-    """Copy what is left; None when tasks died and the rest may be tried again."""
-    board = Board()
-    heart = Heart(bench, board, _FOREVER_S, "snapshotting")
-    heart.start()
-    try:
-        run = SnapshotRun(bench, wish)
-        outcome = Outcome("finished")
-        if wish is not None or run.due():
-            outcome = _copy_all(bench, runner, run, heart, board)
-        if outcome.why == "finished":
-            outcome = Outcome(ends_as, reason=_SNAPSHOT_DONE if ends_as == "finished" else None)
-    except Exception as error:  # noqa: BLE001 - must reach the progress record
-        outcome = _failed(error)
-    if _is_retryable(outcome) and deaths.may_go_on():
-        _log.warning("snapshot tasks died, going on with the rest: %s", outcome.reason)
-        heart.finish(Outcome("window"))  # The status stays: the snapshot is still under way.
-        return None
-    heart.finish(outcome)
-    return outcome
-
-
-def _copy_all(
-    bench: Bench, runner: Runner, run: SnapshotRun, heart: Heart, board: Board
-) -> Outcome:
-    settings = bench.pipeline.spec.source.snapshot
-    plan = run.prepare()
-    hands = settings.max_parallel_chunks if settings.intra_table_parallel else 1
-    tables = [_dealt(chunks, hands) for chunks in plan.remaining.values()]
-    with guarding(run, plan, heart) as lost, showing_troubles(bench, board):
-        for copied in runner.copy(bench.job, plan.run.id, tables, settings.max_parallel_tables):
-            if lost:
-                return Outcome.of(lost[0])
-            if copied.outcome is not None:
-                heart.end(copied.outcome.why)
-                return copied.outcome
-            board.copied(copied.table, copied.rows, copied.sink_bytes)
-        if lost:
-            return Outcome.of(lost[0])
-    if heart.failure is not None:
-        raise heart.failure
-    if heart.ending.is_set():
-        return Outcome(heart.why)
-    run.finish(plan)
-    return Outcome("finished")
-
-
-def _dealt(chunks: list[TableChunk], hands: int) -> list[list[TableChunk]]:
-    """Deal a table's chunks to so many hands."""
-    return [chunks[hand::hands] for hand in range(min(hands, len(chunks)))]
-
-
-def _failed(error: Exception) -> Outcome:
-    """Log an error with its way, and return it as an outcome."""
-    _log.error("%s", redacted("".join(traceback.format_exception(error))))
-    return Outcome.of(error)

@@ -16,6 +16,7 @@ _BEAT_S = 0.5
 _DRAIN_GRACE_S = 10.0
 _CONFIRMED_S = 2.0
 _ENDED_AS: dict[str, Status] = {
+    "request": "snapshotting",
     "paused": "paused",
     "stopped": "stopped",
     "finished": "stopped",
@@ -42,7 +43,8 @@ class Heart:
         self._writing = threading.Lock()
         self.failure: Exception | None = None
         """What ended the heart; ``why`` is ``failed`` then."""
-        self._listener = Listener(bench, window_s)
+        # Only a stream makes way for a snapshot that was asked for; snapshots wait for each other.
+        self._listener = Listener(bench, window_s, makes_way=status == "running")
         self.ending = self._listener.ending
         self.end = self._listener.end
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)

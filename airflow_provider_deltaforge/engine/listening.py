@@ -15,13 +15,20 @@ class Listener:
     Args:
         bench: whose control record to listen to.
         window_s: when the work ends in any case.
+        makes_way: end when somebody asks for a snapshot.
         also: another reason to end, asked each time.
     """
 
     def __init__(
-        self, bench: Bench, window_s: float, also: Callable[[], Why | None] = lambda: None
+        self,
+        bench: Bench,
+        window_s: float,
+        *,
+        makes_way: bool = False,
+        also: Callable[[], Why | None] = lambda: None,
     ) -> None:
         self._bench = bench
+        self._makes_way = makes_way
         self._also = also
         self._deadline = time.monotonic() + window_s
         self.ending = threading.Event()
@@ -49,6 +56,8 @@ class Listener:
             self.end("superseded")
         elif record.desired != "running":
             self.end(record.desired)
+        elif self._makes_way and record.requests:
+            self.end("request")
         elif time.monotonic() >= self._deadline:
             self.end("window")
         elif (why := self._also()) is not None:

@@ -71,8 +71,8 @@ def run_local(pipeline: str, location: StoreLocation, generation: int) -> int:
 
 
 def snapshot_local(
-    pipeline: str, location: StoreLocation, generation: int, wish: dict[str, object] | None = None
+    pipeline: str, location: StoreLocation, generation: int, *, own: bool = True
 ) -> int:
-    """Run a snapshot in this process; return an exit code."""
+    """Run a snapshot job in this process; return an exit code."""
     assignment = Assignment(pipeline, location, generation)
-    return drive_snapshot(assignment, LocalRunner(), wish).exit_code
+    return drive_snapshot(assignment, LocalRunner(), own=own).exit_code

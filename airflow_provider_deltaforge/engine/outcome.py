@@ -12,7 +12,17 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-Why = Literal["window", "paused", "stopped", "superseded", "fenced", "failed", "finished"]
+Why = Literal[
+    "window",
+    "request",
+    "paused",
+    "stopped",
+    "superseded",
+    "fenced",
+    "failed",
+    "cancelled",
+    "finished",
+]
 
 EXIT_DRAINED, EXIT_SPEC, EXIT_RETRYABLE, EXIT_FATAL = 0, 2, 3, 4
 
@@ -36,6 +46,11 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, for a Spark row."""
         return asdict(self)
+
+    @property
+    def is_retryable(self) -> bool:
+        """Say whether the same work may be begun again."""
+        return self.why == "failed" and self.error_class == RetryableError.error_class
 
     @property
     def exit_code(self) -> int:

@@ -14,9 +14,11 @@ from typing import Any
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.requests import Request, Results, State, result_of
 from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
 
 
@@ -33,18 +35,19 @@ class SnapshotRun:
 
     Args:
         bench: the opened job.
-        wish: ``{"tables": [...], "where": ...}`` of an ad-hoc run; None for the pipeline's own.
+        request: what was asked for; None for the pipeline's own snapshot.
     """
 
-    def __init__(self, bench: Bench, wish: dict[str, Any] | None = None) -> None:
+    def __init__(self, bench: Bench, request: Request | None = None) -> None:
         self._bench = bench
-        self._wish = wish
+        self._request = request
         self._source = bench.pipeline.spec.source
         self._records = Snapshots(bench.store, bench.pipeline.name)
+        self._results = Results(bench.store, bench.pipeline.name)
 
     def due(self) -> bool:
         """Say whether there is anything to do."""
-        if self._wish is not None:
+        if self._request is not None:
             return True
         mode = self._source.snapshot.mode
         if mode == "never":
@@ -63,7 +66,7 @@ class SnapshotRun:
         """
         snapshotter = self._source.open_snapshot()
         try:
-            run = self._records.current()
+            run = self._latest()
             if run is None or not self._resumable(run):
                 run = self._begin(snapshotter)
             else:
@@ -94,33 +97,88 @@ class SnapshotRun:
             snapshotter.close()
 
     def finish(self, plan: Plan) -> None:
-        """Complete the run; the pipeline's own run also sets where its stream begins.
+        """Complete the run, with the result of its request in the same transaction.
 
-        A sink that has a checkpoint keeps it: moving it ahead would skip the deletes between.
+        The pipeline's own run sets where its stream begins instead. A sink that has a checkpoint
+        keeps it: moving it ahead would skip the deletes between.
         """
         self.guard(plan)
         writes = list(self._records.finish(plan.run))
-        if self._wish is None:
-            checkpoints = Checkpoints(self._bench.store, self._bench.pipeline.name, self._source.id)
-            known = checkpoints.load()
-            writes += [
-                checkpoints.put(sink.id, plan.run.start_position)
-                for sink in self._bench.pipeline.spec.sinks
-                if sink.id not in known
-            ]
+        if self._request is not None:
+            self._store([*writes, *self._result(self._request, "done", plan.run)])
+            crossing(Border.REQUEST_RECORDED)
+            return
+        known = self._checkpoints.load()
+        writes += [
+            self._checkpoints.put(sink.id, plan.run.start_position)
+            for sink in self._bench.pipeline.spec.sinks
+            if sink.id not in known
+        ]
         self._store(writes)
         crossing(Border.SNAPSHOT_FINISHED)
 
+    def end(
+        self, request: Request, state: State, reason: str | None, error_class: str | None = None
+    ) -> None:
+        """End the request without completing it; copied chunks are counted and forgotten."""
+        run = self._latest()
+        mine = run if run is not None and self._resumable(run) else None
+        writes = [self._records.cancel(mine, reason or state)] if mine is not None else []
+        result = self._result(request, state, mine, reason=reason, error_class=error_class)
+        self._store([*writes, *result])
+        crossing(Border.REQUEST_RECORDED)
+
+    def _result(
+        self, request: Request, state: State, run: Run | None, **details: Any
+    ) -> list[Write]:
+        counts = self._records.progress(run) if run is not None else None
+        tables = counts["tables"] if counts is not None else {}
+        record = self._bench.control.read()
+        needed = [other.ticket for other in record.requests] if record is not None else []
+        result = result_of(
+            request,
+            state,
+            started_at_ms=run.started_at_ms if run is not None else None,
+            tables={
+                name: {"chunks": told["chunks_done"], "rows": told["rows"]}
+                for name, told in tables.items()
+            },
+            **details,
+        )
+        return self._results.put(result, needed)
+
+    def _latest(self) -> Run | None:
+        own = self._request is None
+        return self._records.current() if own else self._records.requested()
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self._bench.store, self._bench.pipeline.name, self._source.id)
+
     def _streamed(self) -> bool:
         """Say whether the stream has begun before: its checkpoints are then ahead of any copy."""
-        checkpoints = Checkpoints(self._bench.store, self._bench.pipeline.name, self._source.id)
-        return bool(checkpoints.load())
+        return bool(self._checkpoints.load())
 
     def _resumable(self, run: Run) -> bool:
-        return run.finished_at_ms is None and run.cancelled is None and run.wish == self._wish
+        ticket = self._request.ticket if self._request is not None else None
+        same = run.ticket == ticket and (run.wish is None) == (self._request is None)
+        return same and run.finished_at_ms is None and run.cancelled is None
+
+    def _start_position(self, snapshotter: Snapshotter) -> Position:
+        """Return where the log must still begin: where the stream stands, if it began before."""
+        if self._request is not None:
+            known = self._checkpoints.load()
+            stands = [
+                known[sink.id] for sink in self._bench.pipeline.spec.sinks if sink.id in known
+            ]
+            earliest: Position | None = self._source.earliest(stands)
+            if earliest is not None:
+                snapshotter.guard(earliest)
+                return earliest
+        return snapshotter.begin()
 
     def _begin(self, snapshotter: Snapshotter) -> Run:
-        position = snapshotter.begin()
+        position = self._start_position(snapshotter)
         chunks = list(self._wished(snapshotter))
         tables: dict[str, dict[str, int]] = {}
         for chunk in chunks:
@@ -134,18 +192,18 @@ class SnapshotRun:
             start_position=dict(position),
             chunk_count=len(chunks),
             tables=tables,
-            wish=self._wish,
+            wish=self._request.wish if self._request is not None else None,
+            ticket=self._request.ticket if self._request is not None else None,
         )
         self._store(self._records.begin(run, chunks))
         crossing(Border.SNAPSHOT_STARTED)
         return run
 
     def _wished(self, snapshotter: Snapshotter) -> Sequence[TableChunk]:
-        wish = self._wish or {}
         chunk_rows = self._source.snapshot.chunk_size
-        return list(
-            snapshotter.plan(chunk_rows, tuple(wish.get("tables") or ()), wish.get("where"))
-        )
+        if self._request is None:
+            return list(snapshotter.plan(chunk_rows))
+        return list(snapshotter.plan(chunk_rows, tuple(self._request.tables), self._request.where))
 
     def _store(self, writes: Sequence[Write]) -> None:
         self._bench.store.transact(writes, self._bench.fence)

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from airflow_provider_deltaforge.errors import FencedError, SpecError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
 from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.requests import Request
 
 ALIVE_S = 15.0
 """A driver whose heartbeat is older than this is not counted as alive."""
@@ -35,9 +36,18 @@ class ControlRecord(Record):
     source_id: str = ""
     owner: str | None = None
     handle: dict[str, Any] | None = None
-    snapshot_request: dict[str, Any] | None = None
+    requests: list[Request] = Field(default_factory=list)
+    """Snapshots that were asked for and not served yet, in the order of asking."""
     restarts: list[int] = Field(default_factory=list)
     updated_at_ms: int = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_first_written(cls, told: Any) -> Any:
+        """Pass over a field of the first release that nothing ever wrote."""
+        if not isinstance(told, dict):
+            return told
+        return {key: value for key, value in told.items() if key != "snapshot_request"}
 
 
 class SinkProgress(Settings):

@@ -1,5 +1,6 @@
 """Snapshot runs: their start position, their plan, and which chunks are durable.
 
+A pipeline has two at most: its own snapshot, and the copy that was asked for and is being served.
 A run's plan is written once, in pages; each finished chunk is one record, so that a killed run
 goes on at the next chunk. Every write is also available as a ``Write`` for a fenced transaction.
 """
@@ -30,9 +31,11 @@ class Run(Record):
     tables: dict[str, dict[str, int]]
     """By full table name: ``{"chunks": n, "rows_estimate": n}``."""
     wish: dict[str, Any] | None = None
-    """Chosen tables and ``where`` of an ad-hoc run; None for the pipeline's own snapshot."""
+    """Chosen tables and ``where`` of a requested run; None for the pipeline's own snapshot."""
     finished_at_ms: int | None = None
     cancelled: str | None = None
+    ticket: str | None = None
+    """Of the request that this run serves; None for the pipeline's own snapshot."""
 
 
 class ChunkDone(Record):
@@ -46,34 +49,46 @@ class ChunkDone(Record):
 
 
 class Snapshots:
-    """The snapshot records of one pipeline; it has at most one run that is not finished."""
+    """The snapshot records of one pipeline: of its own run, and of the one that serves a request.
+
+    They are told apart by ``wish``: the pipeline's own snapshot has none.
+    """
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._prefix = f"{pipeline}/"
 
     def current(self) -> Run | None:
-        """Return the latest run, finished or not."""
-        text = self._store.get(names.SNAPSHOTS, f"{self._prefix}run")
-        return (
-            Run.from_stored(text, f"the run of {self._prefix[:-1]}") if text is not None else None
-        )
+        """Return the latest run of the pipeline's own snapshot, finished or not."""
+        return self._run("run")
+
+    def requested(self) -> Run | None:
+        """Return the latest run that serves, or served, a request."""
+        return self._run("requested")
+
+    def run(self, run_id: str) -> Run | None:
+        """Return a run by its id, or None when another took its place."""
+        runs = (self.current(), self.requested())
+        return next((run for run in runs if run is not None and run.id == run_id), None)
 
     def finished(self) -> bool:
         """Say whether the pipeline's own snapshot was completed at any time."""
         return self._store.get(names.SNAPSHOTS, f"{self._prefix}initial") is not None
 
     def begin(self, run: Run, chunks: Iterable[Any]) -> list[Write]:
-        """Return the writes that start a run and forget the former one.
+        """Return the writes that start a run and forget the former one of its kind.
 
         Args:
             run: its ``chunk_count`` and ``tables`` describe ``chunks``.
             chunks: dataclasses of the source, JSON-able.
         """
+        other = self.current() if run.wish is not None else self.requested()
+        kept = other.id if other is not None else None
         stale = [
             Delete(names.SNAPSHOTS, key)
-            for key, _ in self._store.items(names.SNAPSHOTS, self._prefix)
-            if key not in (f"{self._prefix}run", f"{self._prefix}initial")
+            for kind in ("plan", "done")
+            for key, _ in self._store.items(names.SNAPSHOTS, f"{self._prefix}{kind}/")
+            if key.removeprefix(f"{self._prefix}{kind}/").split("/", 1)[0] != kept
         ]
         plan = [asdict(chunk) for chunk in chunks]
         pages = [
@@ -125,14 +140,15 @@ class Snapshots:
         keys = [key for key, _ in self._store.items(names.SNAPSHOTS, self._prefix)]
         self._store.transact([Delete(names.SNAPSHOTS, key) for key in keys])
 
-    def progress(self) -> dict[str, Any] | None:
-        """Return the latest run's progress, or None when none was planned.
+    def progress(self, run: Run | None = None) -> dict[str, Any] | None:
+        """Return a run's progress: the latest one's if none is given; None without any.
 
         Returns:
-            ``{"run", "finished", "cancelled", "chunks", "chunks_done", "rows", "started_at_ms",
-            "tables": {name: {"chunks", "chunks_done", "rows", "rows_estimate"}}}``.
+            ``{"run", "ticket", "finished", "cancelled", "chunks", "chunks_done", "rows",
+            "started_at_ms", "tables": {name: {"chunks", "chunks_done", "rows",
+            "rows_estimate"}}}``.
         """
-        run = self.current()
+        run = run or self._latest()
         if run is None:
             return None
         tables = {name: {**told, "chunks_done": 0, "rows": 0} for name, told in run.tables.items()}
@@ -142,6 +158,7 @@ class Snapshots:
             tables[chunk.table]["rows"] += chunk.rows
         return {
             "run": run.id,
+            "ticket": run.ticket,
             "started_at_ms": run.started_at_ms,
             "finished": run.finished_at_ms is not None,
             "cancelled": run.cancelled,
@@ -151,8 +168,19 @@ class Snapshots:
             "tables": tables,
         }
 
+    def _latest(self) -> Run | None:
+        runs = [run for run in (self.current(), self.requested()) if run is not None]
+        return max(runs, key=lambda run: run.started_at_ms, default=None)
+
+    def _run(self, kind: str) -> Run | None:
+        text = self._store.get(names.SNAPSHOTS, f"{self._prefix}{kind}")
+        if text is None:
+            return None
+        return Run.from_stored(text, f"the run of {self._prefix[:-1]}")
+
     def _put_run(self, run: Run) -> Put:
-        return Put(names.SNAPSHOTS, f"{self._prefix}run", run.model_dump_json().encode())
+        kind = "run" if run.wish is None else "requested"
+        return Put(names.SNAPSHOTS, f"{self._prefix}{kind}", run.model_dump_json().encode())
 
 
 def _now_ms() -> int:

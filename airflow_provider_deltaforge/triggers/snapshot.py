@@ -8,17 +8,63 @@ from typing import Any
 from airflow.sdk import Variable
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_deltaforge.control.snapshots import progress
+from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.snapshots import (
+    SCRIPT,
+    RequestState,
+    is_done,
+    progress,
+    request_state,
+)
+from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.control.supervise import Silence
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.control import ControlRecord
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
+from airflow_provider_deltaforge.triggers.withdrawing import withdraw_unless_adopted
+
+TABLES_SHOWN = 50
 
 
 class SnapshotTrigger(StreamTrigger):
-    """Fires when the snapshot's driver ended; mirrors its progress into a Variable meanwhile.
+    """Fires when the copy is settled, or when its task must act; mirrors progress meanwhile.
+
+    A job that this task started is supervised like a stream. A driver that belongs to somebody
+    else is only looked at: its own supervisor restarts it. When nobody has for ``patience_s``, or
+    when a job ended that could not know of the request, ``unserved`` fires.
 
     The Variable ``deltaforge_<pipeline>`` is for people and dashboards. The state store is the
     truth, and nothing here reads the Variable back.
+
+    Args:
+        deltaforge_conn_id: connection of the state store.
+        watch: what is watched, as whom; returned with every event.
+        resubmit_at_ms: fire ``resubmit`` then, instead of watching.
+        request_id: the request; None for the pipeline's own snapshot.
+        patience_s: how long another's driver may be gone.
+        poll_s: seconds between two looks at the store.
     """
+
+    def __init__(
+        self,
+        deltaforge_conn_id: str,
+        watch: Mapping[str, Any],
+        resubmit_at_ms: int | None = None,
+        request_id: str | None = None,
+        patience_s: float = 180.0,
+        poll_s: float = 2.0,
+    ) -> None:
+        super().__init__(deltaforge_conn_id, watch, resubmit_at_ms, poll_s=poll_s)
+        self.request_id = request_id
+        self.patience_s = patience_s
+        self._gone = Silence(patience_s)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments: names and ids only."""
+        path, told = super().serialize()
+        del told["kill_policy"]
+        return path, {**told, "request_id": self.request_id, "patience_s": self.patience_s}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event; publish progress until then."""
@@ -28,6 +74,52 @@ class SnapshotTrigger(StreamTrigger):
                 yield event
         finally:
             mirror.cancel()
+
+    def stop_if_still_owner(self) -> None:
+        """Withdraw the request; for the pipeline's own snapshot end the job of this task."""
+        if self.request_id is None:
+            super().stop_if_still_owner()
+            return
+        told = (self.deltaforge_conn_id, self.watched, self.request_id, self.task_instance)
+        try:
+            withdraw_unless_adopted(*told)
+        except Exception:
+            self.log.exception("could not withdraw %s", self.request_id)
+
+    def _judge(self, store: Store, hook: DeltaForgeHook) -> tuple[TriggerEvent | None, str]:
+        name = self.watched.pipeline
+        record = existing(store, name).read()
+        if record is None:
+            return self._event("deleted", reason="the pipeline was deleted"), "deleted"
+        state = request_state(store, name, self.request_id) if self.request_id else None
+        settled = is_done(store, name) if state is None else state.settled
+        if settled or (self.request_id and state is None):
+            return self._event("settled"), "settled"
+        if (record.owner, record.generation) == (self.watched.owner, self.watched.generation):
+            return super()._judge(store, hook)
+        present = status(store, name, hook.backend())
+        event = self._event_of_anothers(record, present)
+        return (
+            event,
+            f"{present.status}, {state.state if state is not None else 'its own snapshot'}",
+        )
+
+    def _event_of_anothers(
+        self, record: ControlRecord, present: PipelineStatus
+    ) -> TriggerEvent | None:
+        gone = self._gone.too_long(lost=not present.alive)
+        if present.alive:
+            streams = present.status == "running"
+            return self._event("not_due") if streams and self.request_id is None else None
+        if record.desired == "stopped":
+            return self._event("stopped")
+        if record.desired == "paused":
+            return None  # Nobody may read a thing; what was asked for waits.
+        drained = (record.handle or {}).get("script") == SCRIPT and present.status == "stopped"
+        return self._event("unserved") if gone or drained else None
+
+    def _event(self, event: str, **details: Any) -> TriggerEvent:
+        return super()._event(event, request_id=self.request_id, **details)
 
     async def _mirror(self) -> None:
         published: Mapping[str, Any] | None = None
@@ -45,9 +137,44 @@ class SnapshotTrigger(StreamTrigger):
 
     def _progress(self) -> Mapping[str, Any] | None:
         with DeltaForgeHook(self.deltaforge_conn_id).store() as store:
-            return progress(store, self.watched.pipeline)
+            return counts_of(store, self.watched.pipeline, self.request_id)
 
 
-def publish(pipeline: str, progress: Mapping[str, Any]) -> None:
+def counts_of(store: Store, name: str, request_id: str | None) -> Mapping[str, Any] | None:
+    """Return how far a request, or the pipeline's own snapshot, is; None before it began."""
+    if request_id is None:
+        own = progress(store, name)
+        return None if own is None else _small({**own, "request": None})
+    state = request_state(store, name, request_id)
+    if state is None or not (state.copied or state.settled):
+        return None
+    return _small(_told(state))
+
+
+def publish(pipeline: str, counts: Mapping[str, Any]) -> None:
     """Write the mirror Variable of a pipeline."""
-    Variable.set(f"deltaforge_{pipeline}", json.dumps({"snapshot": progress}, default=str))
+    Variable.set(f"deltaforge_{pipeline}", json.dumps({"snapshot": counts}, default=str))
+
+
+def _told(state: RequestState) -> dict[str, Any]:
+    told = state.copied.values()
+    done = "chunks" if state.settled else "chunks_done"
+    return {
+        "request": state.id,
+        "state": state.state,
+        "finished": state.state == "done",
+        "chunks": sum(one["chunks"] for one in told),
+        "chunks_done": sum(one[done] for one in told),
+        "rows": state.rows,
+        "started_at_ms": state.started_at_ms,
+        "finished_at_ms": state.finished_at_ms,
+        "reason": state.reason,
+        "tables": dict(state.copied),
+    }
+
+
+def _small(counts: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts with the largest tables only: they travel through Airflow's database."""
+    by_rows = sorted(counts["tables"].items(), key=lambda told: -told[1]["rows"])
+    shown = dict(sorted(by_rows[:TABLES_SHOWN]))
+    return {**counts, "tables": shown, "tables_in_all": len(by_rows)}

@@ -6,38 +6,22 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.engine import lane as lane_module
-from airflow_provider_deltaforge.engine.driver import Assignment, drive_snapshot, drive_stream
-from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.engine.staying import Deaths
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
-from tests.waiting import PATIENCE_S, wait_until
-
-
-class _Driving:
-    """A driver in a thread."""
-
-    def __init__(self, pipeline, drive=drive_stream, generation=1):
-        self.outcome = None
-        assignment = Assignment(pipeline.name, pipeline.location, generation)
-        run = lambda: setattr(self, "outcome", drive(assignment, LocalRunner()))  # noqa: E731
-        self.thread = threading.Thread(target=run, daemon=True)
-        self.thread.start()
-
-    def end(self):
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive(), "the driver did not end"
-        return self.outcome
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("drive", [drive_stream, drive_snapshot])
 def test_a_driver_paused_during_its_snapshot_stays_and_goes_on(drive):
     pipeline = InProcess(snapshot="initial")
     pipeline.log().latency_s = 1.5
-    driving = _Driving(pipeline, drive)
+    driving = Driving(pipeline, drive)
     wait_until(lambda: pipeline.status()[0] == "snapshotting")
     pipeline.want("paused")
     wait_until(lambda: pipeline.status()[0] == "paused")
@@ -56,7 +40,7 @@ def test_a_driver_paused_during_its_snapshot_stays_and_goes_on(drive):
 def test_a_driver_stopped_while_paused_during_its_snapshot_ends():
     pipeline = InProcess(snapshot="initial")
     pipeline.log().latency_s = 1.5
-    driving = _Driving(pipeline)
+    driving = Driving(pipeline)
     wait_until(lambda: pipeline.status()[0] == "snapshotting")
     pipeline.want("paused")
     wait_until(lambda: pipeline.status()[0] == "paused")
@@ -69,7 +53,7 @@ def test_a_driver_that_cannot_read_the_document_says_so_in_its_status():
     pipeline = InProcess()
     document = pipeline.document.replace("keys: 30", "keys: '${NOT_SET_HERE}'")
     pipeline.control.apply(document, "hash", f"{pipeline.name}-source")
-    assert _Driving(pipeline).end().exit_code == 2
+    assert Driving(pipeline).end().exit_code == 2
     progress = pipeline.control.progress()
     assert (progress.status, progress.error_class) == ("failed", "spec")
     assert "NOT_SET_HERE" in progress.reason
@@ -85,7 +69,7 @@ def test_a_lane_that_ends_retryable_is_started_again_and_the_driver_gives_up_in_
         raise RetryableError("the log's server is shy")
 
     monkeypatch.setattr(lane_module.Lane, "_stream", dies)
-    outcome = _Driving(pipeline).end()
+    outcome = Driving(pipeline).end()
     assert (outcome.why, outcome.exit_code) == ("failed", 3)
     assert len(started) == 6
     assert pipeline.status() == ("failed", "retryable")
@@ -95,7 +79,7 @@ def test_a_lane_that_ends_retryable_is_started_again_and_the_driver_gives_up_in_
 def test_a_paused_driver_outlives_a_store_that_is_away(monkeypatch):
     pipeline = InProcess()
     pipeline.want("paused")
-    driving = _Driving(pipeline)
+    driving = Driving(pipeline)
     wait_until(lambda: pipeline.status()[0] == "paused")
     real, away = MemoryStore.slot, threading.Event()
     away.set()
@@ -142,6 +126,6 @@ class _Overtaken:
 def test_a_driver_started_for_a_pipeline_that_was_stopped_meanwhile_reads_nothing():
     pipeline = InProcess()
     pipeline.want("stopped")
-    assert _Driving(pipeline).end().why == "stopped"
+    assert Driving(pipeline).end().why == "stopped"
     assert pipeline.checkpoints().load() == {}
     assert pipeline.status() == ("stopped", None)

@@ -1,5 +1,7 @@
 """Records of every released format are read, and later or damaged ones refused and kept."""
 
+import json
+
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError
@@ -42,7 +44,9 @@ def store():
 def test_the_first_format_of_every_record_is_read(kind, text):
     record = kind.from_stored(text, "it")
     assert record.v == 1
-    assert record.model_dump_json().encode() == text
+    # One field of the first release was never written by anything; later ones have been added.
+    told = {key: value for key, value in json.loads(text).items() if key != "snapshot_request"}
+    assert told.items() <= json.loads(record.model_dump_json()).items()
 
 
 def _readers(store):

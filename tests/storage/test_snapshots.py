@@ -108,6 +108,7 @@ def test_progress_counts_by_table(snapshots, store):
     )
     assert snapshots.progress() == {
         "run": "r1",
+        "ticket": None,
         "started_at_ms": 10,
         "finished": False,
         "cancelled": None,
@@ -133,12 +134,18 @@ def test_a_finished_run_stays_finished_when_another_begins(snapshots, store):
     assert not snapshots.progress()["finished"]
 
 
-def test_an_ad_hoc_run_does_not_count_as_the_pipelines_own(snapshots, store):
-    run = _run(wish={"tables": ["shop.a"], "where": "id > 5"})
+def test_a_requested_run_stands_beside_the_pipelines_own(snapshots, store):
+    store.transact(snapshots.begin(_run(), _chunks()))
+    run = _run("asked", wish={"tables": ["shop.a"], "where": "id > 5"})
     store.transact(snapshots.begin(run, _chunks()))
     store.transact(snapshots.finish(run))
-    assert snapshots.current().finished_at_ms > 0
+    assert snapshots.requested().finished_at_ms > 0
     assert not snapshots.finished()
+    assert (snapshots.current().id, snapshots.current().finished_at_ms) == ("r1", None)
+    assert len(snapshots.plan("r1")) == 3
+    store.transact(snapshots.begin(_run("r2"), _chunks()))
+    assert snapshots.plan("r1") == []
+    assert len(snapshots.plan("asked")) == 3
 
 
 def test_a_new_run_forgets_the_plan_and_chunks_of_the_former(snapshots, store):

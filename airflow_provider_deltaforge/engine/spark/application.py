@@ -26,19 +26,17 @@ def stream_main(arguments: Sequence[str] | None = None) -> int:
 def snapshot_main(arguments: Sequence[str] | None = None) -> int:
     """Run ``snapshot_job.py``; return its exit code."""
     parser = _parser("Copy a pipeline's tables on Spark.")
-    parser.add_argument("--tables", default="", help="comma-separated patterns; all without it")
-    parser.add_argument("--where", default=None, help="SQL condition, with exactly one table")
-    parsed = parser.parse_args(arguments)
-    wish = wish_of(parsed.tables, parsed.where)
-    return _run(
-        parsed, "snapshot", lambda assignment, runner: drive_snapshot(assignment, runner, wish)
+    parser.add_argument(
+        "--requests",
+        action="store_true",
+        help="only what was asked for; without it the pipeline's own snapshot first, if due",
     )
-
-
-def wish_of(tables: str, where: str | None) -> dict[str, Any] | None:
-    """Return what an ad-hoc snapshot copies; None for the pipeline's own."""
-    names = [name.strip() for name in tables.split(",") if name.strip()]
-    return {"tables": names, "where": where} if names or where else None
+    parsed = parser.parse_args(arguments)
+    return _run(
+        parsed,
+        "snapshot",
+        lambda assignment, runner: drive_snapshot(assignment, runner, own=not parsed.requests),
+    )
 
 
 def _parser(description: str) -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 
 FORMAT = "deltaforge_lanes"
 SCHEMA = "outcome string"
+_LAST_WORDS = ("failed", "starting", "snapshotting")
 _IDLE_S = 0.2  # Spark asks for new offsets every 10 ms; waiting here keeps an idle driver idle.
 
 
@@ -77,10 +78,11 @@ class LaneReader(DataSourceStreamReader):
         """Nothing: checkpoints follow each delivered batch."""
 
     def _wanted(self) -> bool:
-        """Say whether a lane should run; one that failed is not begun again here.
+        """Say whether a lane should run; one that the driver must see first is not begun again.
 
-        Its last word is ``failed``, or ``starting`` if the driver is to begin again, with another
-        query. What was said before this query, under an earlier epoch, does not count.
+        Its last word is ``failed``, ``starting`` if the driver is to begin again, with another
+        query, or ``snapshotting`` if it made way for a snapshot. What was said before this query,
+        under an earlier epoch, does not count.
         """
         if self._bench is None:
             self._bench = Bench.open(self._job, renew=False)
@@ -90,7 +92,7 @@ class LaneReader(DataSourceStreamReader):
         if record is None or record.generation != self._job.generation:
             return False
         said = progress.status if progress and progress.epoch > self._epoch else ""
-        return record.desired == "running" and said not in ("failed", "starting")
+        return record.desired == "running" and said not in _LAST_WORDS
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bench": None}

@@ -1,0 +1,325 @@
+"""The snapshot operator: asks, waits, survives what dies, and never touches a stream."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_deltaforge.control import pipelines, snapshots, starting
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.hooks import deltaforge
+from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.requests import Results, result_of
+from tests.airflow.bench import context, deferred, fired, travelled
+from tests.control.bench import DOCUMENT, job_of
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("connection")
+
+ROWS = "script.rows"
+REQUEST = "airflow:d/t/r/-1"
+
+REAL_DRIVER = (
+    "import sys; from airflow_provider_deltaforge.engine import local; "
+    "from airflow_provider_deltaforge.storage.location import StoreLocation; "
+    "run, name, generation, own = sys.argv[1:]; "
+    "told = (name, StoreLocation.from_environment(), int(generation)); "
+    "sys.exit(local.run_local(*told) if run == 'stream_job.py' "
+    "else local.snapshot_local(*told, own=own == 'own'))"
+)
+
+
+def real_driver(job):
+    """Compose the command line of a real driver, without Spark around it."""
+    own = "requests" if "--requests" in job.arguments else "own"
+    words = [job.script, job.pipeline, str(job.generation), own]
+    return [sys.executable, "-c", REAL_DRIVER, *words]
+
+
+@pytest.fixture
+def real(monkeypatch, tmp_path):
+    backend = LocalBackend(tmp_path / "jobs", compose=real_driver)
+    monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda _: backend)
+    return backend
+
+
+@pytest.fixture
+def published(monkeypatch):
+    told = {}
+    for place in ("operators.copying", "triggers.snapshot"):
+        monkeypatch.setattr(f"airflow_provider_deltaforge.{place}.publish", told.__setitem__)
+    return told
+
+
+def snapshot(document, **more):
+    more = {"poll_interval": timedelta(seconds=0.1), **more}
+    return DeltaForgeSnapshotOperator(task_id="snapshot", document=document, **more)
+
+
+def streaming(store, dsn, backend):
+    """Start a stream that belongs to somebody else."""
+    pipelines.apply(store, DOCUMENT)
+    started = starting.start(store, job_of(dsn), backend, "the stream's task")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    return started
+
+
+def settle(store, state="done", **details):
+    """Do what the driver does at the end of the first request."""
+    request = Control(store, "orders").read().requests[0]
+    store.transact(Results(store, "orders").put(result_of(request, state, **details)))
+
+
+def completed(operator, event, told=None):
+    return operator.execute_complete(told or context(), event)
+
+
+def test_without_a_driver_a_job_makes_the_copy_and_ends(document, store, real, published):
+    told = context()
+    operator = snapshot(document, tables=f" {ROWS} ,")
+    trigger = deferred(lambda: operator.execute(told))
+    assert told["pushed"]["driver"]["script"] == "snapshot_job.py"
+    event = fired(travelled(trigger), 120)
+    counts = completed(operator, event)
+
+    assert (counts["request"], counts["finished"], counts["chunks"]) == (REQUEST, True, 1)
+    assert counts["rows"] == counts["tables"][ROWS]["rows"] > 0
+    assert published["orders"]["rows"] == counts["rows"]
+    assert Control(store, "orders").read().requests == []
+    wait_until(lambda: status(store, "orders", real).status == "stopped")
+
+
+def test_beside_a_stream_the_task_only_watches(document, store, dsn, backend, published):
+    started = streaming(store, dsn, backend)
+    told = context()
+    operator = snapshot(document, mode="always")
+    trigger = travelled(deferred(lambda: operator.execute(told)))
+    assert "driver" not in told["pushed"]
+    assert trigger.look()[0] is None
+    settle(store, tables={ROWS: {"chunks": 2, "rows": 7}})
+    counts = completed(operator, fired(trigger))
+
+    assert (counts["rows"], counts["state"]) == (7, "done")
+    record = Control(store, "orders").read()
+    assert (record.owner, record.generation) == ("the stream's task", started.generation)
+    assert published["orders"]["rows"] == 7
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [("failed", "spec: orders: .*no such"), ("cancelled", "withdrawn: no such")],
+)
+def test_a_request_that_failed_fails_the_task_with_its_reason(
+    document, store, dsn, backend, state, reason
+):
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS])
+    trigger = travelled(deferred(lambda: operator.execute(context())))
+    settle(store, state, reason="no such table", error_class="spec")
+
+    with pytest.raises(AirflowFailException, match=reason):
+        completed(operator, fired(trigger))
+    assert status(store, "orders", backend).status == "running"
+
+
+def test_a_retry_adopts_its_pending_request(document, store, dsn, backend):
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS], where="id > 5")
+    deferred(lambda: operator.execute(context()))
+    deferred(lambda: operator.execute(context(try_number=2)))
+    (request,) = Control(store, "orders").read().requests
+
+    assert (request.id, request.where) == (REQUEST, "id > 5")
+    assert "#2@" in request.by
+
+
+def test_a_task_ended_by_a_user_withdraws_its_request_and_leaves_the_stream(
+    document, store, dsn, backend
+):
+    streaming(store, dsn, backend)
+    trigger = deferred(lambda: snapshot(document, tables=[ROWS]).execute(context()))
+    asyncio.run(travelled(trigger).on_kill())
+
+    assert snapshots.request_state(store, "orders", REQUEST).state == "cancelled"
+    assert status(store, "orders", backend).status == "running"
+
+
+def test_clearing_a_task_leaves_the_request_to_the_next_attempt(document, store, dsn, backend):
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS])
+    cleared = deferred(lambda: operator.execute(context()))
+    deferred(lambda: operator.execute(context(try_number=2)))
+    asyncio.run(travelled(cleared).on_kill())
+
+    assert snapshots.request_state(store, "orders", REQUEST).state == "pending"
+
+
+def test_a_stream_that_nobody_revives_is_replaced_by_a_job(document, store, dsn, backend):
+    started = streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS], patience=timedelta(seconds=0.3))
+    trigger = travelled(deferred(lambda: operator.execute(context())))
+    os.killpg(started.handle["pid"], signal.SIGKILL)
+    event = fired(trigger, 60)
+    assert event["event"] == "unserved"
+    told = context()
+    deferred(lambda: completed(operator, event, told))
+
+    assert told["pushed"]["driver"]["script"] == "snapshot_job.py"
+    assert Control(store, "orders").read().generation == started.generation + 1
+
+
+def test_a_dead_stream_is_its_own_supervisors_to_revive(document, store, dsn, backend):
+    started = streaming(store, dsn, backend)
+    trigger = travelled(deferred(lambda: snapshot(document, tables=[ROWS]).execute(context())))
+    os.killpg(started.handle["pid"], signal.SIGKILL)
+    wait_until(lambda: status(store, "orders", backend).status == "lost")
+
+    assert trigger.look()[0] is None
+    starting.restart(store, replace(job_of(dsn), generation=1), backend)
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    assert trigger.look()[0] is None
+
+
+def test_a_person_who_stops_the_pipeline_is_obeyed(document, store, dsn, backend):
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS])
+    trigger = travelled(deferred(lambda: operator.execute(context())))
+    pipelines.stop(store, "orders", backend)
+    event = fired(trigger)
+
+    with pytest.raises(AirflowException, match="goes on with the chunks"):
+        completed(operator, event)
+    assert snapshots.request_state(store, "orders", REQUEST).state == "pending"
+    assert status(store, "orders", backend).status == "stopped"
+
+
+def test_two_tasks_share_one_job(document, store, backend):
+    first = deferred(lambda: snapshot(document, tables=[ROWS]).execute(context()))
+    other = context()
+    other["ti"].run_id = "r2"
+    second = deferred(lambda: snapshot(document, tables=[ROWS]).execute(other))
+
+    assert "driver" not in other["pushed"]
+    assert (first.watched.generation, second.watched.generation) == (1, 0)
+    assert len(Control(store, "orders").read().requests) == 2
+
+
+@pytest.mark.parametrize("tables", [(), (ROWS,)])
+def test_a_job_that_ends_without_finishing_is_not_green(document, store, monkeypatch, tables):
+    monkeypatch.setenv("FAKE_DRIVER", "exit:0")
+    operator = snapshot(document, tables=tables)
+    event = fired(travelled(deferred(lambda: operator.execute(context()))))
+
+    with pytest.raises(AirflowFailException, match="snapshot not finished"):
+        completed(operator, event)
+    # What a red task asked for is not served behind its back.
+    assert all(known.cancelled for known in Control(store, "orders").read().requests)
+
+
+def test_a_job_that_dies_is_restarted_by_its_own_task(document, store, backend):
+    operator = snapshot(document, tables=[ROWS])
+    trigger = deferred(lambda: operator.execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    os.killpg(Control(store, "orders").read().handle["pid"], signal.SIGKILL)
+    event = fired(travelled(trigger))
+    assert event["event"] == "ended"
+    again = deferred(lambda: completed(operator, event))
+    assert fired(travelled(again))["event"] == "resubmit"
+
+
+def test_the_pipelines_own_snapshot_is_taken_once(document, store, real, published):
+    with_snapshot = DOCUMENT.replace("rows: 3}", "rows: 3, snapshot: {mode: initial}}")
+    Path(document).write_text(with_snapshot)
+    operator = snapshot(document)
+    event = fired(travelled(deferred(lambda: operator.execute(context()))), 120)
+    first = completed(operator, event)
+    told = context()
+
+    assert (first["finished"], first["request"]) == (True, None)
+    assert operator.execute(told) == first
+    assert "driver" not in told["pushed"]
+    assert published["orders"] == first
+
+
+def test_an_own_snapshot_that_is_not_due_any_more_is_refused(document, store, dsn, backend):
+    streaming(store, dsn, backend)
+
+    with pytest.raises(AirflowFailException, match="mode 'always'"):
+        snapshot(document).execute(context())
+
+
+def test_mode_never_copies_nothing(document, store):
+    assert snapshot(document, mode="never", tables=[ROWS]).execute(context()) is None
+    assert Control.list_pipelines(store) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"mode": "sometimes"}, "mode: must be"),
+        ({"where": "id > 5"}, "where: .*exactly one table"),
+        ({"tables": "a.b,a.c", "where": "1"}, "where: .*exactly one table"),
+    ],
+)
+def test_wrong_arguments_fail_the_task_and_name_the_key(document, told, reason):
+    with pytest.raises(AirflowFailException, match=reason):
+        snapshot(document, **told).execute(context())
+
+
+def test_counts_go_to_the_stores_of_the_task_and_of_its_outlets(
+    document, store, dsn, backend, published
+):
+    from airflow.sdk import Asset
+
+    class Kept(dict):
+        def set(self, key, value, **_):
+            self[key] = value
+
+    asset = Asset("orders_copied")
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS], outlets=[asset])
+    told = {**context(), "task_state_store": Kept(), "asset_state_store": {asset: Kept()}}
+    trigger = travelled(deferred(lambda: operator.execute(told)))
+    settle(store, tables={ROWS: {"chunks": 1, "rows": 5}})
+    counts = completed(operator, fired(trigger), told)
+
+    assert told["task_state_store"]["snapshot"] == counts
+    assert told["asset_state_store"][asset]["deltaforge_snapshot"] == counts
+    assert json.dumps(counts)
+
+
+def test_many_tables_make_a_small_xcom(store):
+    from airflow_provider_deltaforge.triggers.snapshot import TABLES_SHOWN, counts_of
+
+    pipelines.apply(store, DOCUMENT)
+    snapshots.request(store, "orders", Wish(), "r", "me")
+    tables = {f"shop.t{number}": {"chunks": 1, "rows": number} for number in range(200)}
+    settle(store, tables=tables)
+    counts = counts_of(store, "orders", "r")
+
+    assert (len(counts["tables"]), counts["tables_in_all"]) == (TABLES_SHOWN, 200)
+    assert counts["rows"] == sum(range(200))
+
+
+def test_without_a_triggerer_the_task_waits_itself(document, store, dsn, backend, published):
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS], deferrable=False)
+    snapshots.request(store, "orders", Wish((ROWS,)), REQUEST, "an earlier attempt")
+
+    def serve():
+        wait_until(lambda: Control(store, "orders").read().requests[0].by != "an earlier attempt")
+        settle(store, tables={ROWS: {"chunks": 1, "rows": 5}})
+
+    threading.Thread(target=serve, daemon=True).start()
+    assert operator.execute(context())["rows"] == 5
