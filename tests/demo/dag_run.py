@@ -136,6 +136,6 @@ def _told(event: Mapping[str, Any]) -> str:
 
 
 def _page(service: Airflow) -> str | None:
-    """Return the address of DeltaForge's own page, if this release has one."""
-    answer = httpx.get(f"{service.url}/deltaforge/pipelines", timeout=30)
-    return f"{service.url}/plugin/deltaforge?pipeline=shop" if answer.is_success else None
+    """Return the address of DeltaForge's own page, if this Airflow has loaded it."""
+    plugins = [plugin["name"] for plugin in service.rest.get("/plugins")["plugins"]]
+    return f"{service.url}/plugin/deltaforge?pipeline=shop" if "deltaforge" in plugins else None
