@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.airflow.service.cases import CASES, run_case
+from tests.airflow.service.cases import CASES, Chain
 from tests.airflow.service.stage import stage
 from tests.prove.report import Report
 
@@ -18,14 +18,16 @@ def prove(seeds: int, report: Report) -> bool:
     wrong = 0
     with stage(directory) as shared:
         asked = [(seed, name) for seed in range(seeds) for name in CASES]
+        chain = Chain(shared)
         for number, (seed, name) in enumerate(asked):
-            result = run_case(name, shared, number)
+            result = chain.run(name)
             report.add({**result.as_dict(), "seed": seed})
             wrong += bool(result.wrong)
             words = f"{number + 1}/{len(asked)} {name}: {result.result}, {result.seconds} s"
             console.print(words, markup=False)
             for line in result.wrong:
                 console.print(f"  {line}", markup=False)
+        chain.end()
     report.write(complete=True)
     if wrong:
         console.print(f"kept in {directory}", markup=False)

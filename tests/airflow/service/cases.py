@@ -1,8 +1,8 @@
-"""The kill matrix: every case by its name, and how one is run and judged."""
+"""The kill matrix: every case by its name, and how they are run and judged."""
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -16,32 +16,33 @@ from tests.airflow.service.supervised import Supervised
 
 Case = Callable[[Supervised], None]
 
+# In this order most cases find the stream of the one before: starting Spark is what takes time.
 CASES: Mapping[str, Case] = {
     "task SIGKILL, before submit": partial(deaths.task_process_killed, "before_submit"),
     "task SIGKILL, after submit": partial(deaths.task_process_killed, "after_submit"),
     "task SIGKILL, before defer": partial(deaths.task_process_killed, "before_defer"),
     "task SIGTERM, before defer": deaths.task_process_terminated,
-    "task SIGKILL, in execute_complete": deaths.resumed_task_killed,
-    "worker SIGKILL": deaths.worker_killed,
     "triggerer SIGTERM": partial(deaths.triggerer_ended, signal.SIGTERM),
     "triggerer SIGKILL": partial(deaths.triggerer_ended, signal.SIGKILL),
     "scheduler SIGKILL": deaths.scheduler_killed,
-    "mark failed, on_kill=stop": partial(acts.marked, "failed", "stop"),
-    "mark failed, on_kill=leave": partial(acts.marked, "failed", "leave"),
-    "mark success, on_kill=stop": partial(acts.marked, "success", "stop"),
-    "mark success, on_kill=leave": partial(acts.marked, "success", "leave"),
-    "mark failed while it executes": acts.marked_while_running,
-    "window over": acts.window_over,
     "clear while deferred": acts.cleared,
     "two runs of a DAG": partial(acts.two_at_once, "stream_stop"),
     "two DAGs": partial(acts.two_at_once, "stream_other"),
     "pause by another": acts.paused,
-    "stop by another": acts.stopped,
-    "delete by another": acts.deleted,
+    "mark failed, on_kill=leave": partial(acts.marked, "failed", "leave"),
+    "mark success, on_kill=leave": partial(acts.marked, "success", "leave"),
+    "window over": acts.window_over,
     "newer generation by another": acts.taken_over,
     "driver SIGKILL": deaths.driver_killed,
     "driver's JVM SIGKILL": deaths.jvm_killed,
+    "task SIGKILL, in execute_complete": deaths.resumed_task_killed,
+    "mark failed, on_kill=stop": partial(acts.marked, "failed", "stop"),
     "driver SIGKILL beyond the budget": deaths.driver_killed_too_often,
+    "mark success, on_kill=stop": partial(acts.marked, "success", "stop"),
+    "mark failed while it executes": acts.marked_while_running,
+    "stop by another": acts.stopped,
+    "delete by another": acts.deleted,
+    "worker SIGKILL": deaths.worker_killed,
 }
 
 # Nobody knows of a driver whose submitter died before it wrote the handle down: the next one's
@@ -54,56 +55,81 @@ class Result:
     """What came of one case."""
 
     case: str
-    result: str
-    told: tuple[str, ...]
-    wrong: tuple[str, ...]
-    drivers: int
-    drivers_at_once: int
-    generation: int
-    epochs: int
-    transactions: int
-    repeated: int
-    seconds: float
+    result: str = "ok"
+    told: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    drivers: int = 0
+    drivers_at_once: int = 0
+    generation: int = 0
+    epoch: int = 0
+    transactions: int = 0
+    repeated: int = 0
+    """Events that this case delivered again: no loss, and none unless a driver died."""
+    seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)
 
 
-def run_case(name: str, shared: Stage, number: int) -> Result:
-    """Run one case on a pipeline of its own; the oracle judges what was delivered."""
-    begun = time.monotonic()
-    pipeline = Supervised(shared, f"case{number}")
-    wrong: list[str] = []
-    record, epochs, transactions, repeated = None, 0, 0, 0
+class Chain:
+    """Runs cases one after the other on one pipeline, and on a new one after a failure."""
+
+    def __init__(self, shared: Stage) -> None:
+        self._stage = shared
+        self._pipeline: Supervised | None = None
+        self._count = 0
+        self._repeated = 0
+
+    def run(self, name: str) -> Result:
+        """Run one case; the oracle judges what was delivered until now."""
+        begun = time.monotonic()
+        if self._pipeline is None:
+            self._count, self._repeated = self._count + 1, 0
+            self._pipeline = Supervised(self._stage, f"chain{self._count}")
+        pipeline, result = self._pipeline, Result(name)
+        pipeline.begin_anew()
+        wrong = list(_caught(lambda: CASES[name](pipeline)))
+        wrong += _caught(lambda: self._look(pipeline, result))
+        result.told, result.wrong = tuple(pipeline.told), tuple(wrong + self._judge(result))
+        if result.wrong or pipeline.control.read() is None:
+            result.wrong += tuple(_caught(self.end))
+        result.result = "wrong" if result.wrong else "ok"
+        result.seconds = round(time.monotonic() - begun, 1)
+        return result
+
+    def end(self) -> None:
+        """Stop the pipeline; nothing of it stays."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            try:
+                pipeline.stop()
+            finally:
+                pipeline.close()
+
+    def _look(self, pipeline: Supervised, result: Result) -> None:
+        record = pipeline.control.read()
+        result.generation = record.generation if record is not None else 0
+        result.epoch, result.transactions = pipeline.control.epoch(), pipeline.at()
+        repeated = pipeline.repeated()
+        result.repeated, self._repeated = repeated - self._repeated, repeated
+        found = pipeline.judged()
+        assert not found, found
+
+    def _judge(self, result: Result) -> list[str]:
+        assert self._pipeline is not None
+        watched = self._pipeline.processes
+        result.drivers, result.drivers_at_once = len(watched.seen), watched.most
+        wrong = []
+        if watched.most > 1 and result.case not in _OVERLAP:
+            wrong.append(f"{watched.most} drivers lived at once")
+        if result.repeated and result.drivers == 1:
+            wrong.append(f"one driver delivered {result.repeated} events twice")
+        return wrong
+
+
+def _caught(step: Callable[[], None]) -> Iterator[str]:
     try:
-        try:
-            CASES[name](pipeline)
-        except (AssertionError, DeltaForgeError, httpx.HTTPError, OSError) as error:
-            wrong.append(f"{type(error).__name__}: {error}"[-4000:])
-        pipeline.stop()
-        record, epochs = pipeline.control.read(), pipeline.control.epoch()
-        transactions, repeated = pipeline.at(), pipeline.repeated()
-        wrong += pipeline.judged()
-    except (AssertionError, DeltaForgeError, OSError) as error:
-        wrong.append(f"while it was ended: {error}")
-    finally:
-        pipeline.close()
-    watched = pipeline.processes
-    if watched.most > 1 and name not in _OVERLAP:
-        wrong.append(f"{watched.most} drivers lived at once")
-    if repeated and len(watched.seen) == 1:
-        wrong.append(f"one driver delivered {repeated} events twice")
-    return Result(
-        name,
-        "wrong" if wrong else "ok",
-        tuple(pipeline.told),
-        tuple(wrong),
-        len(watched.seen),
-        watched.most,
-        record.generation if record is not None else 0,
-        epochs,
-        transactions,
-        repeated,
-        round(time.monotonic() - begun, 1),
-    )
+        step()
+    except (AssertionError, DeltaForgeError, httpx.HTTPError, OSError) as error:
+        yield f"{type(error).__name__}: {error}"[-4000:]

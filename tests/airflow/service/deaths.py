@@ -9,7 +9,7 @@ import signal
 
 import psutil
 
-from tests.airflow.service.steps import only, same_driver, stays, stopped_by_request
+from tests.airflow.service.steps import handed_on, only, same_driver, stays, stopped_by_request
 from tests.airflow.service.supervised import Supervised, TaskRun
 from tests.servers.spark import command_line
 
@@ -26,7 +26,9 @@ def task_process_killed(place: str, pipeline: Supervised) -> None:
     pipeline.wait("one driver", lambda: len(pipeline.processes.living()) == 1)
     if place == "before_defer":
         assert len(pipeline.processes.seen) == 1, "the retry did not adopt"
-    stopped_by_request(pipeline, run, attempt=2)
+        handed_on(pipeline, run)
+    else:
+        stopped_by_request(pipeline, run)
 
 
 def task_process_terminated(pipeline: Supervised) -> None:
@@ -42,7 +44,7 @@ def task_process_terminated(pipeline: Supervised) -> None:
     pipeline.release("before_defer")
     run.wait({"deferred"})
     same_driver(pipeline, session)
-    stopped_by_request(pipeline, run, run.task["try_number"])
+    handed_on(pipeline, run)
 
 
 def worker_killed(pipeline: Supervised) -> None:
@@ -57,7 +59,7 @@ def worker_killed(pipeline: Supervised) -> None:
     pipeline.release("before_defer")
     run.wait({"deferred"}, attempt=2)
     same_driver(pipeline, only(pipeline))
-    stopped_by_request(pipeline, run, attempt=2)
+    handed_on(pipeline, run)
 
 
 def resumed_task_killed(pipeline: Supervised) -> None:
@@ -71,7 +73,7 @@ def resumed_task_killed(pipeline: Supervised) -> None:
     run.wait({"deferred"}, attempt=2)
     pipeline.wait_delivers()
     assert only(pipeline) != dead
-    stopped_by_request(pipeline, run, attempt=2)
+    handed_on(pipeline, run)
 
 
 def triggerer_ended(number: signal.Signals, pipeline: Supervised) -> None:
@@ -80,7 +82,7 @@ def triggerer_ended(number: signal.Signals, pipeline: Supervised) -> None:
     session = only(pipeline)
     triggerer_dies(number, pipeline, run)
     same_driver(pipeline, session)
-    stopped_by_request(pipeline, run)
+    handed_on(pipeline, run)
 
 
 def triggerer_dies(number: signal.Signals, pipeline: Supervised, run: TaskRun) -> None:
@@ -113,30 +115,28 @@ def scheduler_killed(pipeline: Supervised) -> None:
     pipeline.say("scheduler started again")
     assert run.task["state"] == "deferred"
     same_driver(pipeline, session)
-    stopped_by_request(pipeline, run)
+    handed_on(pipeline, run)
 
 
 def driver_killed(pipeline: Supervised) -> None:
     """SIGKILL of the driver: restarted within the budget, without an Airflow retry."""
     run = pipeline.begin()
-    pipeline.kill_driver()
-    pipeline.wait("a restart", lambda: len(pipeline.record.restarts) == 1)
-    pipeline.wait_delivers()
+    before = pipeline.record
+    dead = pipeline.kill_driver()
+    pipeline.wait_restarts(len(before.restarts) + 1)
     run.wait({"deferred"})
-    assert (run.task["try_number"], pipeline.record.generation) == (1, 1)
-    only(pipeline)
-    stopped_by_request(pipeline, run)
+    assert (run.task["try_number"], pipeline.record.generation) == (1, before.generation)
+    assert only(pipeline) != dead
+    handed_on(pipeline, run)
 
 
 def driver_killed_too_often(pipeline: Supervised) -> None:
     """A driver that dies more often than the budget allows: red, with the reason, at once."""
     run = pipeline.begin("stream_budget")
     pipeline.kill_driver()
-    pipeline.wait("a restart", lambda: len(pipeline.record.restarts) == 1)
-    pipeline.wait_delivers()
+    pipeline.wait_restarts(1)
     pipeline.kill_driver()
-    run.wait({"failed", "success", "skipped"})
-    assert (run.task["state"], run.task["try_number"]) == ("failed", 1)
+    run.ends_as("failed")
     assert "1 restarts within" in run.log()
     pipeline.wait_gone()
 
@@ -144,13 +144,13 @@ def driver_killed_too_often(pipeline: Supervised) -> None:
 def jvm_killed(pipeline: Supervised) -> None:
     """SIGKILL of the driver's JVM alone: its Python children end too, and one restart follows."""
     run = pipeline.begin()
-    session = only(pipeline)
+    session, restarts = only(pipeline), len(pipeline.record.restarts)
     for process in psutil.process_iter():
         if os.getsid(process.pid) == session and "java" in command_line(process.pid).split(" ")[0]:
             process.kill()
     pipeline.say("the driver's JVM killed (SIGKILL)")
-    pipeline.wait("a restart", lambda: len(pipeline.record.restarts) == 1)
-    pipeline.wait_delivers()
+    pipeline.wait_restarts(restarts + 1)
+    run.wait({"deferred"})
     assert only(pipeline) != session
     assert run.task["try_number"] == 1
-    stopped_by_request(pipeline, run)
+    handed_on(pipeline, run)

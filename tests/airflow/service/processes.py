@@ -20,6 +20,10 @@ class Processes:
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
+    def begin_anew(self) -> None:
+        """Forget what was seen so far."""
+        self.seen, self.most = set(), 0
+
     def living(self) -> set[int]:
         """Return the sessions in which something of a driver lives."""
         return {session for session, _ in self._members()}

@@ -41,6 +41,8 @@ def stage(directory: Path) -> Iterator[Stage]:
         "AIRFLOW_CONN_DELTAFORGE_DEFAULT": json.dumps(connection),
         "DELTAFORGE_TEST_HOLDS": str(holds),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # These drivers live for minutes: what they take to start is what counts.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_DIRS": str(directory / "spark"),
     }
     running = airflow.start(directory, dags=DAGS, env=environment)

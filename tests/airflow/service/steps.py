@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.starting import start
 from tests.airflow.service.supervised import POLL_S, Supervised, TaskRun
 
 _OBSERVED_S = 6.0
@@ -34,10 +36,25 @@ def only(pipeline: Supervised) -> int:
     return living.pop()
 
 
-def stopped_by_request(pipeline: Supervised, run: TaskRun, attempt: int = 1) -> None:
+def stopped_by_request(pipeline: Supervised, run: TaskRun) -> None:
     """Stop the stream as a person does; the task that watches it must be skipped, not green."""
+    attempt = run.task["try_number"]
     pipelines.stop(pipeline.store, pipeline.name, pipeline.stage.backend)
     pipeline.say("stopped by request")
-    run.wait({"skipped", "success", "failed"}, attempt)
-    assert run.task["state"] == "skipped"
+    run.ends_as("skipped", attempt)
     pipeline.wait_gone()
+
+
+def handed_on(pipeline: Supervised, run: TaskRun) -> None:
+    """Let another supervisor adopt the driver; the task must notice, and end visibly.
+
+    This shows that somebody watches for the task, and leaves the stream to the next case.
+    """
+    session, attempt = only(pipeline), run.task["try_number"]
+    job = Job(pipeline.name, 0, "stream_job.py", pipeline.stage.dsn, "local[1]")
+    started = start(pipeline.store, job, pipeline.stage.backend, "cli:another")
+    assert started.adopted
+    pipeline.say("adopted by another supervisor")
+    run.ends_as("failed", attempt)
+    assert pipeline.processes.living() == {session}
+    assert pipeline.record.desired == "running", "the failed task stopped another's stream"

@@ -36,7 +36,7 @@ spec:
       transactions: 0
       rows: 3
       keys: 60
-      rate: 20
+      rate: 10
       started_ms: {started_ms}
       chunk_transactions: 5
       snapshot: {{mode: never}}
@@ -68,6 +68,11 @@ class Supervised:
         self.checkpoints = Checkpoints(self.store, self.name, f"{self.name}-source")
         self.store.transact([self.checkpoints.put("out", {"tx": 0})])
         self.processes = Processes(self.name)
+
+    def begin_anew(self) -> None:
+        """Forget what was noted so far."""
+        self.told = []
+        self.processes.begin_anew()
 
     def write_document(self, max_events: int = 30) -> str:
         """Write the document; another batch size makes it another document."""
@@ -126,6 +131,12 @@ class Supervised:
             present = self.status()
             tail = self.stage.backend.logs_tail(present.handle, 15) if present.handle else ""
             raise AssertionError(f"{error}; {present.status}, {present.reason}\n{tail}") from error
+
+    def wait_restarts(self, count: int) -> None:
+        """Wait until the driver was restarted so often and the stream delivers again."""
+        self.wait("a restart", lambda: len(self.record.restarts) == count)
+        self.wait_delivers()
+        self.say("the driver was restarted")
 
     def wait_gone(self) -> None:
         """Wait until no driver lives."""
@@ -217,6 +228,11 @@ class TaskRun:
         """Return attempt and state as words."""
         task = self.task
         return f"{task['state']} (attempt {task['try_number']})"
+
+    def ends_as(self, state: str, attempt: int = 1) -> None:
+        """Wait for the end of the task; it must be this one, without another attempt."""
+        task = self.wait({"failed", "success", "skipped"}, attempt)
+        assert (task["state"], task["try_number"]) == (state, attempt), self.shown()
 
     def mark(self, state: str) -> None:
         """Mark the task, as a user does."""
