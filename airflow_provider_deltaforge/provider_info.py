@@ -4,6 +4,7 @@ from typing import Any
 
 _ROOT = "airflow_provider_deltaforge"
 _INTEGRATION = "DeltaForge"
+_DRIVEN = ("snapshot", "stream")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -15,10 +16,15 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
         "hooks": [_modules("hooks.deltaforge")],
         "operators": [
-            _modules("operators.preflight", "operators.snapshot", "operators.stream"),
+            _modules(*(f"operators.{name}" for name in ("control", "preflight", *_DRIVEN))),
         ],
-        "triggers": [_modules("triggers.snapshot", "triggers.stream")],
+        "sensors": [_modules("sensors.deltaforge")],
+        "triggers": [
+            _modules(*(f"triggers.{name}" for name in ("condition", "failed", *_DRIVEN))),
+        ],
+        "extra-links": [f"{_ROOT}.links.pipeline.DeltaForgePipelineLink"],
         "connection-types": [_connection_type()],
+        "config": {"deltaforge": _config()},
     }
 
 
@@ -26,6 +32,21 @@ def _modules(*names: str) -> dict[str, Any]:
     return {
         "integration-name": _INTEGRATION,
         "python-modules": [f"{_ROOT}.{name}" for name in names],
+    }
+
+
+def _config() -> dict[str, Any]:
+    return {
+        "description": "Settings of the DeltaForge provider.",
+        "options": {
+            "dag_tab": {
+                "description": "Show the tab *DeltaForge* on every DAG.",
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": None,
+                "default": "True",
+            }
+        },
     }
 
 

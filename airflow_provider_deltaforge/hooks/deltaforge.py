@@ -1,28 +1,38 @@
 """The way from Airflow to the state store."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    RetryableError,
+    SpecError,
+)
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
+_T = TypeVar("_T")
+
 
 class DeltaForgeHook(BaseHook):
-    """Reads and changes pipelines through their state store.
+    """Reads and changes pipelines through their state store; nothing is opened before it is asked.
 
     The connection *is* the store: ``path`` in its extras for a SQLite file, or host, port,
     database, login and password of a PostgreSQL database.
@@ -80,38 +90,101 @@ class DeltaForgeHook(BaseHook):
 
     def get_control(self, pipeline: str) -> ControlRecord | None:
         """Return what is wanted of a pipeline, or None when it was never applied."""
-        with self.store() as store:
-            return Control(store, pipeline).read()
+        return self._ask(lambda store: Control(store, pipeline).read())
 
     def get_status(self, pipeline: str) -> PipelineStatus:
         """Return what is true about a pipeline now."""
-        with self.store() as store:
-            return status(store, pipeline, self.backend())
+        return self._ask(lambda store: status(store, pipeline, self.backend()))
 
     def get_pipelines(self) -> list[str]:
         """Return the names of every pipeline in the store."""
-        with self.store() as store:
-            return list(Control.list_pipelines(store))
+        return self._ask(Control.list_pipelines)
 
     def get_checkpoints(self, pipeline: str) -> Mapping[str, Any]:
         """Return the position each sink holds durably, by sink id."""
-        with self.store() as store:
-            record = existing(store, pipeline).read()
-            source_id = record.source_id if record is not None else ""
-            return Checkpoints(store, pipeline, source_id).load()
+        return self._ask(lambda store: _checkpoints(store, pipeline))
+
+    def get_lag(self, pipeline: str) -> timedelta | None:
+        """Return the age of the newest delivered event; None when nobody delivers."""
+        return _lag(self.get_status(pipeline))
 
     def get_snapshot_progress(self, pipeline: str) -> Mapping[str, Any] | None:
         """Return chunks and rows done by table, or None when no snapshot was planned."""
-        with self.store() as store:
-            return Snapshots(store, pipeline).progress()
+        return self._ask(lambda store: Snapshots(store, pipeline).progress())
+
+    async def aget_control(self, pipeline: str) -> ControlRecord | None:
+        """Do ``get_control`` without blocking the event loop."""
+        return await self._aask(lambda store: Control(store, pipeline).read())
+
+    async def aget_status(self, pipeline: str) -> PipelineStatus:
+        """Do ``get_status`` without blocking the event loop."""
+        return await self._aask(lambda store: status(store, pipeline, self.backend()))
+
+    async def aget_pipelines(self) -> list[str]:
+        """Do ``get_pipelines`` without blocking the event loop."""
+        return await self._aask(Control.list_pipelines)
+
+    async def aget_checkpoints(self, pipeline: str) -> Mapping[str, Any]:
+        """Do ``get_checkpoints`` without blocking the event loop."""
+        return await self._aask(lambda store: _checkpoints(store, pipeline))
+
+    async def aget_lag(self, pipeline: str) -> timedelta | None:
+        """Do ``get_lag`` without blocking the event loop."""
+        return _lag(await self.aget_status(pipeline))
+
+    async def aget_snapshot_progress(self, pipeline: str) -> Mapping[str, Any] | None:
+        """Do ``get_snapshot_progress`` without blocking the event loop."""
+        return await self._aask(lambda store: Snapshots(store, pipeline).progress())
+
+    def pause(self, pipeline: str) -> None:
+        """Ask the driver to deliver what it holds and then wait."""
+        self._ask(lambda store: pipelines.pause(store, pipeline))
+
+    def resume(self, pipeline: str) -> None:
+        """Ask a paused driver to go on."""
+        self._ask(lambda store: pipelines.resume(store, pipeline))
+
+    def stop(self, pipeline: str, grace: timedelta = timedelta(seconds=STOP_GRACE_S)) -> None:
+        """Ask the driver to end, wait for it, then end it; return when it is gone."""
+        grace_s = grace.total_seconds()
+        self._ask(lambda store: pipelines.stop(store, pipeline, self.backend(), grace_s))
 
     def test_connection(self) -> tuple[bool, str]:
         """Open the store and count its pipelines, for the connection form's test button."""
         try:
             count = len(self.get_pipelines())
+        except RetryableError as error:
+            return False, f"{error}. Is the server up, and reachable from here?"
+        except AccessError as error:
+            return False, f"{error}. Check login, password, database and TLS of this connection"
         except (DeltaForgeError, AirflowException) as error:
             return False, str(error)
-        return True, f"state store opened; {count} pipelines"
+        return True, f"state store opened; {count} {'pipeline' if count == 1 else 'pipelines'}"
+
+    def _ask(self, question: Callable[[Store], _T]) -> _T:
+        with self.store() as store:
+            return question(store)
+
+    async def _aask(self, question: Callable[[Store], _T]) -> _T:
+        connection = await self.aget_connection(self.deltaforge_conn_id)
+        return await asyncio.to_thread(_answer, connection, question)
+
+
+def _answer(connection: Any, question: Callable[[Store], _T]) -> _T:
+    with closing(StoreLocation.from_dsn(dsn_of(connection)).open()) as store:
+        return question(store)
+
+
+def _checkpoints(store: Store, pipeline: str) -> Mapping[str, Any]:
+    record = existing(store, pipeline).read()
+    source_id = record.source_id if record is not None else ""
+    return Checkpoints(store, pipeline, source_id).load()
+
+
+def _lag(present: PipelineStatus) -> timedelta | None:
+    if not present.alive or present.lag_ms is None:
+        return None
+    return timedelta(milliseconds=present.lag_ms)
 
 
 def dsn_of(connection: Any) -> str:

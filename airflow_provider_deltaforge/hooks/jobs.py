@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.control.launch import Job
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.spec.load import load_file
 from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -108,6 +109,19 @@ class Watch:
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, which triggers can be serialised with."""
         return asdict(self)
+
+
+def pipeline_name(pipeline: str | None, document: str | None) -> str:
+    """Return the name of a pipeline that is named by itself or by its document.
+
+    Raises:
+        SpecError: both or neither are given, or the document is wrong.
+    """
+    if (pipeline is None) == (document is None):
+        raise SpecError("give either `pipeline`, its name, or `document`, the path of its document")
+    if pipeline is not None:
+        return pipeline
+    return load_file(str(document), expand=False).pipeline.metadata.name
 
 
 def attendance(

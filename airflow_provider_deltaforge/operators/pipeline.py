@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.control.supervise import RestartBudget, Verdict
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask
+from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferring import DeferringOperator
 
 
@@ -32,6 +33,7 @@ class PipelineOperator(DeferringOperator):
 
     template_fields: Sequence[str] = ("document", "deltaforge_conn_id", "spark_conn_id", "master")
     ui_color = "#cfe8dc"
+    operator_extra_links = (DeltaForgePipelineLink(),)
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ def test_a_connection_to_postgresql_is_the_state_store(postgres_server, monkeypa
 
     assert hook.get_pipelines() == ["orders"]
     assert hook.get_status("orders").status == "pending"
-    assert hook.test_connection() == (True, "state store opened; 1 pipelines")
+    assert hook.test_connection() == (True, "state store opened; 1 pipeline")
 
 
 @pytest.mark.airflow

@@ -3,82 +3,24 @@ import json
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
-from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.triggers import killed
+from tests.airflow.bench import context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, fake_driver, wait_until
 
-
-@pytest.fixture(autouse=True)
-def connection(monkeypatch, tmp_path, dsn):
-    extra = {"path": str(tmp_path / "state.db")}
-    value = json.dumps({"conn_type": "deltaforge", "extra": extra})
-    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
-    monkeypatch.setenv("OUTPUT", str(tmp_path))
-    monkeypatch.setattr(
-        deltaforge.DeltaForgeHook,
-        "backend",
-        lambda _: LocalBackend(tmp_path / "jobs", compose=fake_driver),
-    )
-    monkeypatch.setattr(killed, "GRACE_S", 0.2)
-
-
-@pytest.fixture
-def document(tmp_path):
-    file = tmp_path / "orders.yaml"
-    file.write_text(DOCUMENT)
-    return str(file)
-
-
-def context(try_number=1):
-    pushed = {}
-    instance = SimpleNamespace(
-        dag_id="d",
-        task_id="t",
-        run_id="r",
-        map_index=-1,
-        try_number=try_number,
-        xcom_push=lambda key, value: pushed.update({key: value}),
-    )
-    return {"ti": instance, "pushed": pushed}
+pytestmark = pytest.mark.usefixtures("connection")
 
 
 def stream(document, **more):
     return DeltaForgeStreamOperator(task_id="stream", document=document, **more)
-
-
-def deferred(call):
-    with pytest.raises(TaskDeferred) as caught:
-        call()
-    return caught.value.trigger
-
-
-def fired(trigger, seconds=20):
-    async def first():
-        return (await anext(trigger.run())).payload
-
-    return asyncio.run(asyncio.wait_for(first(), seconds))
-
-
-def travelled(trigger):
-    """The trigger as the triggerer makes it: from what was serialised."""
-    from airflow.sdk.serde import deserialize, serialize
-
-    path, arguments = trigger.serialize()
-    assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
-    return type(trigger)(**deserialize(serialize(arguments)))
 
 
 def test_the_stream_starts_once_and_the_next_run_adopts_it(document, store, backend):
@@ -216,48 +158,6 @@ def test_a_store_that_is_away_fires_nothing(document, monkeypatch):
     assert "away" in words
 
 
-def test_a_snapshot_driver_that_ends_without_finishing_fails_the_task(document, monkeypatch):
-    monkeypatch.setenv("FAKE_DRIVER", "fail:position_lost")
-    operator = DeltaForgeSnapshotOperator(task_id="snapshot", document=document)
-    trigger = deferred(lambda: operator.execute(context()))
-    event = fired(travelled(trigger))
-
-    with pytest.raises(AirflowFailException, match="snapshot not finished"):
-        operator.execute_complete({}, event)
-
-
-@pytest.mark.parametrize("tables", [(), ("script.rows",)])
-def test_a_snapshot_that_exits_with_0_but_is_not_finished_is_not_green(
-    document, monkeypatch, tables
-):
-    monkeypatch.setenv("FAKE_DRIVER", "exit:0")
-    operator = DeltaForgeSnapshotOperator(task_id="snapshot", document=document, tables=tables)
-    trigger = deferred(lambda: operator.execute(context()))
-    event = fired(travelled(trigger))
-
-    with pytest.raises(AirflowFailException, match="snapshot not finished"):
-        operator.execute_complete({}, event)
-
-
-def test_a_finished_snapshot_is_not_repeated(document, store, monkeypatch):
-    from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
-
-    published = {}
-    monkeypatch.setattr(
-        "airflow_provider_deltaforge.operators.snapshot.publish", published.__setitem__
-    )
-    pipelines.apply(store, DOCUMENT)
-    snapshots = Snapshots(store, "orders")
-    run = Run(
-        id="r1", generation=1, started_at_ms=1, start_position={"pos": 4}, chunk_count=0, tables={}
-    )
-    store.transact([*snapshots.begin(run, []), *snapshots.finish(run)])
-    operator = DeltaForgeSnapshotOperator(task_id="snapshot", document=document)
-
-    assert operator.execute(context())["finished"] is True
-    assert published["orders"]["finished"] is True
-
-
 def preflight(document, **more):
     return DeltaForgePreflightOperator(task_id="preflight", document=document, **more)
 
@@ -315,59 +215,6 @@ def test_a_connection_reaches_the_driver_by_environment_only(document, monkeypat
     assert "secret-place" not in " ".join(fake_driver(job))
     trigger = deferred(lambda: operator.execute(context()))
     assert "secret-place" not in json.dumps(trigger.serialize()[1])
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param({"extra": {"path": "/a/state.db"}}, "sqlite:////a/state.db", id="file"),
-        pytest.param(
-            {"host": "db", "port": 5433, "login": "df", "password": "p@s/s", "schema": "cdc"},
-            "postgresql://df:p%40s%2Fs@db:5433/cdc",
-            id="postgres",
-        ),
-        pytest.param(
-            {"host": "db", "extra": {"sslmode": "require"}},
-            "postgresql://db/deltaforge?sslmode=require",
-            id="defaults",
-        ),
-    ],
-)
-def test_a_connection_names_the_store(fields, expected):
-    assert deltaforge.dsn_of(connection_of(fields)) == expected
-
-
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        pytest.param({}, "names no state store", id="empty"),
-        pytest.param({"extra": {"path": "state.db"}}, "absolute", id="relative"),
-        pytest.param({"host": "db", "extra": {"path": "/a"}}, "keep one", id="both"),
-    ],
-)
-def test_an_unclear_connection_is_refused(fields, match):
-    with pytest.raises(SpecError, match=match):
-        deltaforge.dsn_of(connection_of(fields))
-
-
-def connection_of(fields):
-    from airflow.sdk import Connection
-
-    extra = json.dumps(fields.get("extra", {}))
-    return Connection(conn_id="c", conn_type="deltaforge", **{**fields, "extra": extra})
-
-
-def test_the_hook_reads_what_operators_wrote(document, store, backend):
-    deferred(lambda: stream(document).execute(context()))
-    wait_until(lambda: status(store, "orders", backend).status == "running")
-    hook = deltaforge.DeltaForgeHook()
-
-    assert hook.get_pipelines() == ["orders"]
-    assert hook.get_control("orders").generation == 1
-    assert hook.get_status("orders").status == "running"
-    assert hook.get_checkpoints("orders") == {}
-    assert hook.get_snapshot_progress("orders") is None
-    assert hook.test_connection() == (True, "state store opened; 1 pipelines")
 
 
 def test_a_document_that_names_another_store_than_the_connection_is_refused(document):

@@ -28,7 +28,7 @@ def test_the_info_obeys_airflows_schema():
     jsonschema.validate(INFO, schema)
 
 
-@pytest.mark.parametrize("room", ["hooks", "operators", "triggers"])
+@pytest.mark.parametrize("room", ["hooks", "operators", "sensors", "triggers"])
 def test_every_module_of_a_room_that_users_import_from_is_named(room):
     named = {name for entry in INFO[room] for name in entry["python-modules"]}
     present = {
@@ -42,10 +42,50 @@ def test_every_module_of_a_room_that_users_import_from_is_named(room):
         importlib.import_module(name)
 
 
+def test_every_link_is_named():
+    present = {
+        f"airflow_provider_deltaforge.links.{path.stem}.{node.name}"
+        for path in (PACKAGE / "links").glob("*.py")
+        for node in classes_of(path)
+    }
+
+    assert set(INFO["extra-links"]) == present
+    for name in present:
+        module, _, link = name.rpartition(".")
+        assert getattr(importlib.import_module(module), link)().name
+
+
+def test_every_option_is_read_somewhere():
+    sources = "".join(
+        path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "provider_info.py"
+    )
+    options = [name for section in INFO["config"].values() for name in section["options"]]
+
+    assert options
+    assert [name for name in options if f'"{name}"' not in sources] == []
+
+
+def test_operators_are_short():
+    lengths = {
+        node.name: (node.end_lineno or 0) - node.lineno + 1
+        for path in (PACKAGE / "operators").glob("*.py")
+        for node in classes_of(path)
+        if node.name.startswith("DeltaForge")
+    }
+
+    assert lengths
+    assert {name: count for name, count in lengths.items() if count > 100} == {}
+
+
+def classes_of(path):
+    return [
+        node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
+    ]
+
+
 def offers_a_class(path):
     """A DAG or the triggerer names it; bases and shared modules are not for users."""
-    defined = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
-    names = [node.name for node in defined]
+    names = [node.name for node in classes_of(path)]
     return any(name.startswith("DeltaForge") or name.endswith("Trigger") for name in names)
 
 

@@ -1,0 +1,229 @@
+"""Questions one can wait for, as plain data: is the snapshot finished, is the lag below a limit.
+
+A condition is a mapping with a ``kind`` and its arguments, so that it travels between processes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.control.launch import Backend, JobState
+from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
+
+Condition = Mapping[str, Any]
+
+STATUSES = frozenset(
+    {
+        *("pending", "starting", "snapshotting", "running", "blocked", "paused"),
+        *("stopped", "failed", "lost"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one look found.
+
+    ``met`` is True, False while it may still come, or None when it cannot come any more.
+    """
+
+    met: bool | None
+    words: str
+    value: Any = None
+
+    @classmethod
+    def yes(cls, words: str, value: Any = None) -> "Answer":
+        """It holds."""
+        return cls(met=True, words=words, value=value)
+
+    @classmethod
+    def not_yet(cls, words: str) -> "Answer":
+        """It may still come."""
+        return cls(met=False, words=words)
+
+    @classmethod
+    def never(cls, words: str) -> "Answer":
+        """It cannot come any more."""
+        return cls(met=None, words=words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    store: Store
+    pipeline: str
+    backend: Backend | None
+    condition: Condition
+
+    def status(self) -> PipelineStatus:
+        return status(self.store, self.pipeline, self.backend)
+
+
+def snapshot_finished() -> Condition:
+    """Return the condition that the pipeline's own snapshot is finished."""
+    return {"kind": "snapshot_finished"}
+
+
+def lag_below(limit_ms: float) -> Condition:
+    """Return the condition that the stream runs, and delivers events younger than ``limit_ms``."""
+    return {"kind": "lag_below", "limit_ms": limit_ms}
+
+
+def checkpoint_past(position: Mapping[str, Any], sink: str | None = None) -> Condition:
+    """Return the condition that a sink (every one, when None) holds all up to a position."""
+    return {"kind": "checkpoint_past", "position": dict(position), "sink": sink}
+
+
+def head_of(store: Store, pipeline: str, environment: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return where the log of a pipeline's source ends now.
+
+    Args:
+        store: the state store, which holds the document.
+        pipeline: its name.
+        environment: the values of the document's variables.
+
+    Raises:
+        SpecError: there is no such pipeline, or a variable has no value.
+        RetryableError: the source is away.
+    """
+    text = existing(store, pipeline).document() or ""
+    position: Mapping[str, Any] = load(text, environment).spec.source.head()
+    return position
+
+
+def status_in(
+    statuses: tuple[str, ...], failing: tuple[str, ...] = (), desired: str | None = None
+) -> Condition:
+    """Return the condition that the status is one of ``statuses``, and wanted is ``desired``.
+
+    Args:
+        statuses: see ``PipelineStatus.status``.
+        failing: statuses from which it cannot come.
+        desired: what the control record must still say; anything, when None.
+
+    Raises:
+        SpecError: there is no such status.
+    """
+    unknown = sorted({*statuses, *failing} - STATUSES)
+    if unknown or not statuses:
+        known = ", ".join(sorted(STATUSES))
+        raise SpecError(f"no status is called {', '.join(unknown) or 'nothing'} (known: {known})")
+    wanted = {"statuses": list(statuses), "failing": list(failing), "desired": desired}
+    return {"kind": "status_in", **wanted}
+
+
+def at_rest() -> Condition:
+    """Return the condition that the pipeline is stopped and nothing of its driver lives."""
+    return {"kind": "at_rest"}
+
+
+def look(
+    store: Store, pipeline: str, condition: Condition, backend: Backend | None = None
+) -> Answer:
+    """Return whether a condition holds now.
+
+    Args:
+        store: the state store.
+        pipeline: its name; one that was not applied yet may still come.
+        condition: made by one of the functions above.
+        backend: asked whether the driver's process lives, where it can tell.
+
+    Raises:
+        RetryableError: the store is away.
+        SpecError: there is no such kind of condition.
+    """
+    kind = str(condition.get("kind"))
+    if kind not in _KINDS:
+        raise SpecError(f"there is no condition {kind!r} (known: {', '.join(_KINDS)})")
+    if Control(store, pipeline).read() is None:
+        known = ", ".join(Control.list_pipelines(store)) or "none yet"
+        return Answer.not_yet(f"there is no pipeline {pipeline!r} yet (known: {known})")
+    try:
+        return _KINDS[kind](_Question(store, pipeline, backend, condition))
+    except (SpecError, FatalError) as error:
+        return Answer.never(str(error))
+
+
+def _snapshot_finished(asked: _Question) -> Answer:
+    snapshots = Snapshots(asked.store, asked.pipeline)
+    counts = snapshots.progress()
+    if snapshots.finished():
+        return Answer.yes("the snapshot is finished", counts)
+    if counts is None:
+        return Answer.not_yet("no snapshot was begun yet")
+    if counts["cancelled"]:
+        return Answer.not_yet(f"the last snapshot was cancelled: {counts['cancelled']}")
+    return Answer.not_yet(f"{counts['chunks_done']} of {counts['chunks']} chunks are copied")
+
+
+def _lag_below(asked: _Question) -> Answer:
+    present, limit_ms = asked.status(), asked.condition["limit_ms"]
+    if present.status != "running":
+        return Answer.not_yet(_words(present))
+    if present.lag_ms is None:
+        return Answer.not_yet("running, and nothing was delivered since its start")
+    words = f"lag {present.lag_ms} ms, limit {limit_ms:.0f} ms"
+    return Answer.yes(words, present.lag_ms) if present.lag_ms < limit_ms else Answer.not_yet(words)
+
+
+def _checkpoint_past(asked: _Question) -> Answer:
+    control = Control(asked.store, asked.pipeline)
+    spec = load(control.document() or "", expand=False).spec
+    target, sink = asked.condition["position"], asked.condition["sink"]
+    sinks = [each.id for each in spec.sinks]
+    if sink is not None and sink not in sinks:
+        return Answer.never(f"there is no sink {sink!r} (known: {', '.join(sinks)})")
+    held = Checkpoints(asked.store, asked.pipeline, spec.source.id).load()
+    behind = []
+    for name in [sink] if sink is not None else sinks:
+        try:
+            if name not in held or spec.source.compare(held[name], target) < 0:
+                behind.append(name)
+        except (KeyError, TypeError, ValueError) as error:
+            return Answer.never(f"{target} is not a position of this source: {error!r}")
+    if behind:
+        return Answer.not_yet(f"behind the position: {', '.join(behind)}")
+    return Answer.yes("the position is durable", held)
+
+
+def _status_in(asked: _Question) -> Answer:
+    present, condition = asked.status(), asked.condition
+    wanted = condition["desired"]
+    if wanted is not None and present.desired != wanted:
+        return Answer.never(f"somebody asked for {present.desired!r} meanwhile")
+    if present.status in condition["statuses"]:
+        return Answer.yes(_words(present), present.as_dict())
+    if present.status in condition["failing"]:
+        return Answer.never(_words(present))
+    return Answer.not_yet(_words(present))
+
+
+def _at_rest(asked: _Question) -> Answer:
+    present = asked.status()
+    if present.desired != "stopped":
+        return Answer.never(f"somebody asked for {present.desired!r} meanwhile")
+    runs = False
+    if asked.backend is not None and present.handle is not None:
+        runs = asked.backend.status(present.handle).state is JobState.RUNNING
+    if present.alive or runs:
+        return Answer.not_yet(_words(present))
+    return Answer.yes(_words(present), present.as_dict())
+
+
+def _words(present: PipelineStatus) -> str:
+    return f"{present.status}, {present.reason}" if present.reason else present.status
+
+
+_KINDS: Mapping[str, Callable[[_Question], Answer]] = {
+    "snapshot_finished": _snapshot_finished,
+    "lag_below": _lag_below,
+    "checkpoint_past": _checkpoint_past,
+    "status_in": _status_in,
+    "at_rest": _at_rest,
+}

@@ -1,0 +1,217 @@
+"""Wait for a snapshot, a lag, a position or a status.
+
+Each sensor looks once on the worker; then it waits in the triggerer (``deferrable``, the default),
+or in the way ``mode`` says. A state store that is away is not an answer, so waiting goes on.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_deltaforge.control import conditions
+from airflow_provider_deltaforge.control.conditions import Answer, Condition
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.hooks.jobs import PipelineTask, pipeline_name
+from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
+from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
+
+
+class PipelineSensor(BaseSensorOperator):
+    """Base of the sensors: the arguments that name a pipeline, and the three ways to wait.
+
+    Args:
+        pipeline: name of the pipeline; or give
+        document: path of its YAML document.
+        deltaforge_conn_id: connection of the state store.
+        deferrable: wait in the triggerer, without a worker slot.
+        poke_interval: time between two looks at the state store.
+        timeout: how long to wait before the task fails.
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "document", "deltaforge_conn_id")
+    ui_color = "#cfe8dc"
+    operator_extra_links = (DeltaForgePipelineLink(),)
+
+    def __init__(
+        self,
+        *,
+        pipeline: str | None = None,
+        document: str | None = None,
+        deltaforge_conn_id: str = DeltaForgeHook.default_conn_name,
+        deferrable: bool = True,
+        poke_interval: timedelta | float = 5.0,
+        timeout: timedelta | float = timedelta(hours=1),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, timeout=timeout, **kwargs)
+        self.pipeline = pipeline
+        self.document = document
+        self.deltaforge_conn_id = deltaforge_conn_id
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+
+    def execute(self, context: Mapping[str, Any]) -> Any:
+        """Look once; wait if it is not so yet."""
+        if not self.deferrable:
+            return super().execute(context)
+        trigger = self._trigger(context)
+        answer = trigger.look()
+        if answer.met is not False:
+            return self._settle(answer).xcom_value
+        return self.defer(
+            trigger=trigger,
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
+        """Return what was waited for, or fail with the reason why it cannot come."""
+        del context
+        return self._settle(Answer(event["met"], event["words"], event["value"])).xcom_value
+
+    def poke(self, context: Mapping[str, Any]) -> PokeReturnValue:
+        """Look once."""
+        return self._settle(self._trigger(context).look())
+
+    def _trigger(self, context: Mapping[str, Any]) -> ConditionTrigger:
+        try:
+            name = pipeline_name(self.pipeline, self.document)
+            wanted = self.condition(context)
+        except SpecError as error:
+            raise AirflowFailException(str(error)) from error
+        return ConditionTrigger(self.deltaforge_conn_id, name, wanted, poll_s=self.poke_interval)
+
+    def _settle(self, answer: Answer) -> PokeReturnValue:
+        if answer.met is None:
+            raise AirflowFailException(f"this cannot come any more: {answer.words}")
+        self.log.info("%s", answer.words)
+        return PokeReturnValue(answer.met, answer.value)
+
+
+class DeltaForgeSnapshotSensor(PipelineSensor):
+    """Wait until the pipeline's own snapshot is finished; return its counts by table."""
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        del context
+        return conditions.snapshot_finished()
+
+
+class DeltaForgeLagSensor(PipelineSensor):
+    """Wait until the stream runs and its newest delivered event was young enough.
+
+    A stream that delivered nothing since it was started has no lag, and is waited for.
+
+    Args:
+        below: the limit: a timedelta, or seconds as a number or a rendered text.
+    """
+
+    template_fields: Sequence[str] = (*PipelineSensor.template_fields, "below")
+
+    def __init__(self, *, below: timedelta | float | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.below = below
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        del context
+        if isinstance(self.below, timedelta):
+            return conditions.lag_below(self.below.total_seconds() * 1000)
+        try:
+            return conditions.lag_below(float(self.below) * 1000)
+        except ValueError as error:
+            raise SpecError(f"below must be a timedelta or seconds: {self.below!r}") from error
+
+
+class DeltaForgeCheckpointSensor(PipelineSensor):
+    """Wait until everything up to a position of the source's log is durable in the sinks.
+
+    Args:
+        position: a position as the source writes it, or ``head``: where the log ends when the
+            sensor first runs.
+        sink: id of one sink; None for every sink.
+        connections: environment variable of the document to Airflow connection id, to ask the
+            source for its head.
+    """
+
+    template_fields: Sequence[str] = (*PipelineSensor.template_fields, "position", "sink")
+
+    def __init__(
+        self,
+        *,
+        position: Mapping[str, Any] | str = "head",
+        sink: str | None = None,
+        connections: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.position = position
+        self.sink = sink
+        self.connections = dict(connections or {})
+        self._head: Mapping[str, Any] | None = None
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        if isinstance(self.position, Mapping):
+            return conditions.checkpoint_past(self.position, self.sink)
+        if self.position != "head":
+            raise SpecError(f"position must be 'head' or a position: {self.position!r}")
+        if self._head is None:
+            self._head = self._first_head(context)
+        return conditions.checkpoint_past(self._head, self.sink)
+
+    def _first_head(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the head as the first look of this try found it; ``reschedule`` forgets itself."""
+        store, key = context.get("task_state_store"), f"head_{context['ti'].try_number}"
+        kept = store.get(key) if store is not None else None
+        if kept is not None:
+            return dict(kept)
+        task = PipelineTask(self.document or "", self.deltaforge_conn_id, self.connections)
+        name = pipeline_name(self.pipeline, self.document)
+        with task.hook().store() as state:
+            found = dict(conditions.head_of(state, name, task.whole_environment()))
+        if store is not None:
+            store.set(key, found)
+        return found
+
+
+class DeltaForgeStatusSensor(PipelineSensor):
+    """Wait until the pipeline's status is one of some; return the status.
+
+    Args:
+        statuses: what to wait for, a list or a text with commas: ``pending``, ``starting``,
+            ``snapshotting``, ``running``, ``blocked``, ``paused``, ``stopped``, ``failed`` or
+            ``lost``.
+        failing: statuses that fail the task at once.
+    """
+
+    template_fields: Sequence[str] = (*PipelineSensor.template_fields, "statuses", "failing")
+
+    def __init__(
+        self,
+        *,
+        statuses: Sequence[str] | str = "running",
+        failing: Sequence[str] | str = "failed",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.statuses = statuses
+        self.failing = failing
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        del context
+        return conditions.status_in(_words(self.statuses), _words(self.failing))
+
+
+def _words(listed: Sequence[str] | str) -> tuple[str, ...]:
+    found = listed.split(",") if isinstance(listed, str) else listed
+    return tuple(word.strip() for word in found if word.strip())

@@ -1,0 +1,93 @@
+"""An event for every failure of a pipeline that a person, or a DAG, has to act on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.control.supervise import HOPELESS
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+
+
+class DeltaForgeFailureTrigger(BaseEventTrigger):
+    """Watches a pipeline for an ``AssetWatcher``; fires once for every failure.
+
+    The event's payload is ``{"pipeline", "error_class", "reason", "generation", "since_ms"}``. The
+    last failure told is kept in the asset's state store, so that neither a restarted triggerer nor
+    a redeployed DAG tells it again. Give every asset a watcher of its own.
+
+    Args:
+        pipeline: the pipeline's name.
+        error_class: fire on this class only, for example ``position_lost``. Without it, on every
+            class that no restart cures.
+        deltaforge_conn_id: connection of the state store.
+        poll_s: seconds between two looks at the store.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        error_class: str | None = None,
+        deltaforge_conn_id: str = DeltaForgeHook.default_conn_name,
+        poll_s: float = 10.0,
+    ) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.error_class = error_class
+        self.deltaforge_conn_id = deltaforge_conn_id
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "pipeline": self.pipeline,
+                "error_class": self.error_class,
+                "deltaforge_conn_id": self.deltaforge_conn_id,
+                "poll_s": self.poll_s,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each failure, for ever."""
+        store = self.asset_state_store
+        key = f"deltaforge_failure_{self.pipeline}"
+        told = await store.aget(key) if store is not None else None
+        while True:
+            present = await self._status()
+            if present is not None and self._concerns(present):
+                failure = f"{present.generation}/{present.since_ms}"
+                if failure != told:
+                    yield TriggerEvent(_payload(present))
+                    told = failure
+                    if store is not None:
+                        await store.aset(key, failure)
+            await asyncio.sleep(self.poll_s)
+
+    async def _status(self) -> PipelineStatus | None:
+        try:
+            return await DeltaForgeHook(self.deltaforge_conn_id).aget_status(self.pipeline)
+        except (RetryableError, SpecError) as error:  # Away, or not applied yet.
+            self.log.info("%s: %s", self.pipeline, error)
+            return None
+
+    def _concerns(self, present: PipelineStatus) -> bool:
+        if present.status != "failed":
+            return False
+        if self.error_class is None:
+            return present.error_class in HOPELESS
+        return present.error_class == self.error_class
+
+
+def _payload(present: PipelineStatus) -> dict[str, Any]:
+    return {
+        "pipeline": present.name,
+        "error_class": present.error_class,
+        "reason": present.reason,
+        "generation": present.generation,
+        "since_ms": present.since_ms,
+    }

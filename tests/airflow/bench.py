@@ -1,0 +1,69 @@
+"""What tests of the roof share: a store, a document, a context, and triggers that travel."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.hooks import deltaforge
+from airflow_provider_deltaforge.triggers import killed
+from tests.control.bench import DOCUMENT, fake_driver
+
+
+@pytest.fixture
+def connection(monkeypatch, tmp_path, dsn):
+    extra = {"path": str(tmp_path / "state.db")}
+    value = json.dumps({"conn_type": "deltaforge", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    monkeypatch.setattr(
+        deltaforge.DeltaForgeHook,
+        "backend",
+        lambda _: LocalBackend(tmp_path / "jobs", compose=fake_driver),
+    )
+    monkeypatch.setattr(killed, "GRACE_S", 0.2)
+
+
+@pytest.fixture
+def document(tmp_path):
+    file = tmp_path / "orders.yaml"
+    file.write_text(DOCUMENT)
+    return str(file)
+
+
+def context(try_number=1):
+    pushed = {}
+    instance = SimpleNamespace(
+        dag_id="d",
+        task_id="t",
+        run_id="r",
+        map_index=-1,
+        try_number=try_number,
+        xcom_push=lambda key, value: pushed.update({key: value}),
+    )
+    return {"ti": instance, "pushed": pushed}
+
+
+def deferred(call):
+    with pytest.raises(TaskDeferred) as caught:
+        call()
+    return caught.value.trigger
+
+
+def fired(trigger, seconds=20):
+    async def first():
+        return (await anext(trigger.run())).payload
+
+    return asyncio.run(asyncio.wait_for(first(), seconds))
+
+
+def travelled(trigger):
+    """The trigger as the triggerer makes it: from what was serialised."""
+    from airflow.sdk.serde import deserialize, serialize
+
+    path, arguments = trigger.serialize()
+    assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
+    return type(trigger)(**deserialize(serialize(arguments)))

@@ -1,0 +1,173 @@
+import asyncio
+import inspect
+import json
+import threading
+from datetime import timedelta
+
+import pytest
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.starting import start
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.hooks import deltaforge
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from tests.control.bench import DOCUMENT, job_of, wait_until
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"extra": {"path": "/a/state.db"}}, "sqlite:////a/state.db", id="file"),
+        pytest.param(
+            {"host": "db", "port": 5433, "login": "df", "password": "p@s/s", "schema": "cdc"},
+            "postgresql://df:p%40s%2Fs@db:5433/cdc",
+            id="postgres",
+        ),
+        pytest.param(
+            {"host": "db", "extra": {"sslmode": "require"}},
+            "postgresql://db/deltaforge?sslmode=require",
+            id="defaults",
+        ),
+    ],
+)
+def test_a_connection_names_the_store(fields, expected):
+    assert deltaforge.dsn_of(connection_of(fields)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        pytest.param({}, "names no state store", id="empty"),
+        pytest.param({"extra": {"path": "state.db"}}, "absolute", id="relative"),
+        pytest.param({"host": "db", "extra": {"path": "/a"}}, "keep one", id="both"),
+    ],
+)
+def test_an_unclear_connection_is_refused(fields, match):
+    with pytest.raises(SpecError, match=match):
+        deltaforge.dsn_of(connection_of(fields))
+
+
+def connection_of(fields):
+    from airflow.sdk import Connection
+
+    extra = json.dumps(fields.get("extra", {}))
+    return Connection(conn_id="c", conn_type="deltaforge", **{**fields, "extra": extra})
+
+
+@pytest.fixture
+def running(connection, store, backend, dsn):
+    pipelines.apply(store, DOCUMENT)
+    store.transact([Checkpoints(store, "orders", "shop-db").put("files", {"tx": 4})])
+    start(store, job_of(dsn), backend, "test")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    return store
+
+
+EXPECTED = {
+    "pipelines": ["orders"],
+    "control": 1,
+    "status": "running",
+    "checkpoints": {"files": {"tx": 4}},
+    "lag": timedelta(milliseconds=12),
+    "snapshot_progress": None,
+}
+
+
+def shown(name, value):
+    return {"control": "generation", "status": "status"}.get(name) and getattr(
+        value, {"control": "generation", "status": "status"}[name]
+    )
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_hook_tells_what_is(running, name):
+    hook = DeltaForgeHook()
+    arguments = () if name == "pipelines" else ("orders",)
+    told = getattr(hook, f"get_{name}")(*arguments)
+    told_later = asyncio.run(getattr(hook, f"aget_{name}")(*arguments))
+
+    assert (shown(name, told) or told) == EXPECTED[name]
+    assert (shown(name, told_later) or told_later) == EXPECTED[name]
+
+
+def test_whatever_can_be_asked_can_be_asked_without_blocking():
+    asked = {name for name, _ in inspect.getmembers(DeltaForgeHook) if name.startswith("get_")}
+    ours = {name for name in asked if name in vars(DeltaForgeHook)} - {"get_conn"}
+
+    assert {f"get_{name}" for name in EXPECTED} <= ours
+    for name in ours:
+        assert inspect.iscoroutinefunction(getattr(DeltaForgeHook, f"a{name}")), name
+
+
+def test_the_event_loop_goes_on_while_the_store_does_not_answer(connection, monkeypatch):
+    """A triggerer has one loop for every stream: the store is asked in another thread."""
+    from airflow_provider_deltaforge.storage.location import StoreLocation
+
+    loop_went_on = threading.Event()
+
+    def slow(_):
+        assert loop_went_on.wait(60), "the event loop was blocked"
+        raise RetryableError("away")
+
+    monkeypatch.setattr(StoreLocation, "open", slow)
+
+    async def both():
+        asking = asyncio.create_task(DeltaForgeHook().aget_pipelines())
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.01, loop_went_on.set)
+        await asking
+
+    with pytest.raises(RetryableError, match="away"):
+        asyncio.run(both())
+
+
+def test_the_hook_changes_what_is_wanted(running, backend):
+    hook = DeltaForgeHook()
+    seen = []
+    for act, word in ((hook.pause, "paused"), (hook.resume, "running")):
+        act("orders")
+        wait_until(lambda word=word: hook.get_status("orders").status == word)
+        seen.append(hook.get_control("orders").desired)
+    hook.stop("orders")
+
+    assert seen == ["paused", "running"]
+    assert hook.get_status("orders").status == "stopped"
+    assert hook.get_lag("orders") is None
+
+
+def test_nothing_is_opened_when_the_hook_is_made(monkeypatch):
+    monkeypatch.delenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", raising=False)
+
+    assert DeltaForgeHook("no_such_connection").deltaforge_conn_id == "no_such_connection"
+
+
+@pytest.mark.parametrize(
+    ("connection_uri", "told"),
+    [
+        pytest.param("deltaforge://", "names no state store: set the extra `path`", id="empty"),
+        pytest.param("deltaforge:///?path=state.db", "`path` must be absolute", id="relative"),
+        pytest.param(
+            "deltaforge:///?path=/proc/none/s.db", "give this user the right", id="refused"
+        ),
+        pytest.param("deltaforge://127.0.0.1:1/db", "Is the server up", id="away"),
+    ],
+)
+def test_the_test_button_says_what_is_wrong_and_what_to_do(monkeypatch, connection_uri, told):
+    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", connection_uri)
+    reached, words = DeltaForgeHook().test_connection()
+
+    assert not reached
+    assert told in words
+
+
+def test_the_test_button_names_a_connection_that_is_not_there():
+    reached, words = DeltaForgeHook("no_such_connection").test_connection()
+
+    assert not reached
+    assert "no_such_connection" in words
+
+
+def test_the_test_button_counts(running):
+    assert DeltaForgeHook().test_connection() == (True, "state store opened; 1 pipeline")
