@@ -40,6 +40,7 @@ _TERM_GRACE_S = 5.0
 _POLL_S = 0.1
 _TAKE_ATTEMPTS = 10
 _TAKE_WAIT_S = 0.03
+_TAIL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,14 @@ class LocalBackend:
         raise RetryableError(f"{handle['name']}: its processes did not end after SIGKILL")
 
     def logs_tail(self, handle: Handle, line_count: int = 40) -> str:
-        """Return the end of ``driver.log``."""
+        """Return the end of ``driver.log``; of its last mebibyte, however long it grew."""
         try:
-            with (Path(handle["directory"]) / "driver.log").open(errors="replace") as log:
-                return "".join(deque(log, maxlen=line_count))
+            with (Path(handle["directory"]) / "driver.log").open("rb") as log:
+                begin = max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES)
+                log.seek(begin)
+                if begin:
+                    log.readline()  # Most likely the end of a line.
+                return b"".join(deque(log, maxlen=line_count)).decode(errors="replace")
         except FileNotFoundError:
             return ""
 

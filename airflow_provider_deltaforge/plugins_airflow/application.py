@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.plugins_airflow import access, answers
+from airflow_provider_deltaforge.plugins_airflow import access, answers, connections
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -58,6 +58,16 @@ def create_app() -> FastAPI:
     app.mount("/static", _Files(directory=_STATIC))
     app.add_exception_handler(RefusedError, _answer_refusal)
     return app
+
+
+@router.get("/connections")
+async def get_connections(user: User) -> dict[str, Any]:
+    """Return the connections that name a state store, to choose from."""
+
+    def look() -> list[str]:
+        return connections.known() if access.may_see(user, None) else []
+
+    return {"connections": await anyio.to_thread.run_sync(look, limiter=_seats)}
 
 
 @router.get("/pipelines")

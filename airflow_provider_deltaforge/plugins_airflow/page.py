@@ -16,7 +16,6 @@ _STATIC = "deltaforge/static"
 _LOOKS = {
     "name": "DeltaForge",
     "icon": f"{_STATIC}/icon.svg",
-    "icon_dark_mode": f"{_STATIC}/icon_dark.svg",
     "bundle_url": f"{_STATIC}/page.js",
 }
 

@@ -3,7 +3,8 @@
 import re
 
 _HIDDEN = "***"
-_URL_PASSWORD = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^\s:/@]*):[^\s@]+@")
+# From the slashes on: looking for a scheme at each letter of a long word is quadratic.
+_URL_PASSWORD = re.compile(r"(?P<head>://[^\s:/@]*):[^\s@]+@")
 _KEY_VALUE = re.compile(
     r"(?P<head>\b\w*(?:password|passwd|pwd|secret|token|api_key|apikey)\w*[\"']?\s*[=:]\s*)"
     r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",

@@ -6,6 +6,8 @@ import { Notice } from "./parts.js";
 const { createElement: h, useState } = globalThis.React;
 const { Button, HStack, Text, VStack } = globalThis.ChakraUI;
 
+const HOLDABLE = new Set(["blocked", "running", "snapshotting", "starting"]);
+
 const Confirm = ({ busy, keep, name, stop, supervisor }) =>
   h(
     VStack,
@@ -25,7 +27,7 @@ export const Actions = ({ connId, pipeline, refresh }) => {
   const [busy, setBusy] = useState(null);
   const [asking, setAsking] = useState(false);
   const [error, setError] = useState(null);
-  const { desired, may_change, name, supervisor } = pipeline;
+  const { desired, may_change, name, status, supervisor } = pipeline;
   if (!may_change) {
     return h(Text, { color: "fg.muted", fontSize: "sm" }, "You may look at it, not change it.");
   }
@@ -50,7 +52,7 @@ export const Actions = ({ connId, pipeline, refresh }) => {
     asking
       ? h(Confirm, { busy: busy === "stop", keep: () => setAsking(false), name, stop: () => send("stop"), supervisor })
       : h(HStack, null,
-        wanted && desired === "running" && button("pause", "Pause"),
+        wanted && desired === "running" && HOLDABLE.has(status) && button("pause", "Pause"),
         wanted && desired === "paused" && button("resume", "Resume"),
         wanted && button("stop", "Stop", () => setAsking(true))),
     error && h(Notice, { status: "error" }, error),

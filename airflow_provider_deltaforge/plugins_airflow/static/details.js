@@ -1,8 +1,8 @@
 // Everything about one pipeline.
 
-import { age, ago, bytes, duration, milliseconds, moment, number, plural, position, rate } from "./format.js";
+import { age, ago, bytes, duration, milliseconds, moment, number, plural, position, rate, since } from "./format.js";
 import { Log, Source } from "./reading.js";
-import { Bar, Figure, Grid, NEEDS_SOMEBODY, Notice, Pairs, Section, Sparkline, Stack, Status, Words } from "./parts.js";
+import { Bar, Figure, Grid, NEEDS_ATTENTION, Notice, Pairs, Section, Sparkline, Stack, Status, Words } from "./parts.js";
 import { Actions } from "./actions.js";
 
 const { createElement: h, useState } = globalThis.React;
@@ -34,10 +34,10 @@ const doing = ({ desired, status }) => {
 
 const Why = ({ pipeline }) => {
   const { advice, error_class, reason, status } = pipeline;
-  const under_way = doing(pipeline);
-  if (under_way) return h(Notice, null, under_way);
+  const underWay = doing(pipeline);
+  if (underWay) return h(Notice, null, underWay);
   if (!reason && !advice) return null;
-  const bad = status === "blocked" ? "warning" : NEEDS_SOMEBODY.has(status) ? "error" : "info";
+  const bad = status === "blocked" ? "warning" : NEEDS_ATTENTION.has(status) ? "error" : "info";
   return h(
     Notice,
     { status: bad, title: reason && (error_class ? `${error_class}: ${reason}` : reason) },
@@ -51,9 +51,9 @@ const Figures = ({ flow, pipeline }) =>
     { align: "stretch", gap: 3, wrap: "wrap" },
     h(Figure, { label: "Events per second", value: rate(flow.now) },
       h(Sparkline, { label: "Events per second, the last minutes", values: flow.steps })),
-    h(Figure, { label: "Events", note: bytes(pipeline.bytes), value: number(pipeline.events) }),
+    h(Figure, { label: "Events", note: `${bytes(pipeline.bytes)} read`, value: number(pipeline.events) }),
     h(Figure, { label: "Lag", note: "commit to delivery", value: milliseconds(pipeline.lag_ms) }),
-    h(Figure, { label: "Heartbeat", note: "ago", value: duration(pipeline.heartbeat_age_s) }),
+    h(Figure, { label: "Heartbeat", note: "of its driver", value: since(pipeline.heartbeat_age_s) }),
     h(Figure, { label: "Restarts", note: `of generation ${pipeline.generation}`, value: number(pipeline.restarts) }),
   );
 
@@ -119,7 +119,7 @@ const Snapshot = ({ nowMs, requests, results, snapshot, status }) => {
             h(Text, { fontWeight: "medium" }, name),
             h(Text, { color: "fg.muted", fontVariantNumeric: "tabular-nums" }, copied(told)),
           ),
-          h(Bar, { label: `${name}: ${copied(told)}`, part: share(told), status: colour,
+          h(Bar, { label: `${name}: ${copied(told)}`, part: share(told), status: share(told) === 1 && copying ? "success" : colour,
             striped: copying && share(told) < 1 }),
         )),
       tables.length > TABLES_SHOWN && h(Button, { alignSelf: "start", onClick: () => setAll(!all),

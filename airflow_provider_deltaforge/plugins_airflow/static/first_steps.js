@@ -38,7 +38,7 @@ export const Trouble = ({ connId, error, stale }) => {
     Notice,
     { status: error.code === "unknown_pipeline" ? "warning" : "error", title: stale ? `${title}; what is below is old` : title },
     h(Text, null, error.detail),
-    hints[error.code] && h(Text, { color: "fg.muted" }, hints[error.code]),
+    hints[error.code] && h(Text, null, hints[error.code]),
     error.code === "signed_out" && h(Button, { mt: 2, onClick: () => globalThis.location.reload(), size: "sm" }, "Sign in"),
   );
 };

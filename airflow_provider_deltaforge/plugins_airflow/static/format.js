@@ -21,7 +21,7 @@ export const duration = (seconds) => {
     if (seconds >= 2 * length) return `${Math.round(seconds / length)} ${unit}`;
   }
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  return `${seconds < 10 && seconds % 1 ? seconds.toFixed(1) : Math.round(seconds)} s`;
 };
 
 export const milliseconds = (value) =>
@@ -32,6 +32,10 @@ export const age = (sinceMs, nowMs) =>
   sinceMs ? duration(Math.max(1, Math.round((nowMs - sinceMs) / 1000))) : null;
 
 export const ago = (sinceMs, nowMs) => (sinceMs ? `${age(sinceMs, nowMs)} ago` : "–");
+
+// Two beats a second: what is younger is no news.
+export const since = (seconds) =>
+  seconds === null || seconds === undefined ? "–" : `${duration(Math.max(1, Math.round(seconds)))} ago`;
 
 export const moment = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
 

@@ -4,19 +4,21 @@
 import { address, useAnswer, useRates } from "./asking.js";
 import { Details } from "./details.js";
 import { NoPipelines, Trouble } from "./first_steps.js";
-import { age, duration, milliseconds, number, plural, rate } from "./format.js";
-import { Bar, Grid, NEEDS_SOMEBODY, Stack, Status } from "./parts.js";
+import { age, milliseconds, number, plural, rate, since } from "./format.js";
+import { Bar, Grid, NEEDS_ATTENTION, Stack, Status } from "./parts.js";
 
 const { createElement: h, useState } = globalThis.React;
-const { Box, Button, Heading, HStack, Input, Spinner, Text } = globalThis.ChakraUI;
+const { Box, Button, Heading, HStack, Input, NativeSelect, Spinner, Text } = globalThis.ChakraUI;
 const { useSearchParams } = globalThis.ReactRouterDOM;
 
 const FILTER_FROM = 8;
+const DEFAULT = "deltaforge_default";
+const CONNECTIONS_EVERY_MS = 60000;
 
-// Who needs somebody comes first.
+// Who needs attention comes first.
 const inOrder = (pipelines) =>
   [...pipelines].sort((left, right) =>
-    NEEDS_SOMEBODY.has(right.status) - NEEDS_SOMEBODY.has(left.status) || left.name.localeCompare(right.name));
+    NEEDS_ATTENTION.has(right.status) - NEEDS_ATTENTION.has(left.status) || left.name.localeCompare(right.name));
 
 const Copying = ({ snapshot }) => {
   if (!snapshot || snapshot.finished || !snapshot.chunks) return null;
@@ -42,7 +44,7 @@ const List = ({ answer, flowOf, select, selected }) =>
           onClick: () => select(one.name), p: 0, size: "sm", variant: "plain" }, one.name),
         h(Box, null, h(Status, { status: one.status }), h(Copying, { snapshot: one.snapshot })),
         age(one.since_ms, answer.now_ms) ?? "–", one.desired, number(one.events), rate(flowOf(one.name).now),
-        milliseconds(one.lag_ms), duration(one.heartbeat_age_s), number(one.restarts), number(one.generation),
+        milliseconds(one.lag_ms), since(one.heartbeat_age_s), number(one.restarts), number(one.generation),
         one.supervisor ? one.supervisor.dag_id : "–",
       ],
       cursor: "pointer",
@@ -51,23 +53,37 @@ const List = ({ answer, flowOf, select, selected }) =>
     })),
   });
 
-const Title = ({ answer, dagId, error }) => {
-  const needy = answer?.pipelines.filter(({ status }) => NEEDS_SOMEBODY.has(status)).length ?? 0;
-  const words = answer && plural(answer.pipelines.length, "pipeline");
+const Store = ({ choose, connId, connections }) => {
+  if (connections.length < 2) return h(Text, { color: "fg.muted", fontSize: "sm" }, `connection ${connId}`);
   return h(
+    NativeSelect.Root,
+    { size: "sm", width: "auto" },
+    h(NativeSelect.Field, { "aria-label": "Connection of the state store",
+      onChange: ({ target }) => choose(target.value), value: connId },
+    connections.map((id) => h("option", { key: id, value: id }, id))),
+    h(NativeSelect.Indicator, null),
+  );
+};
+
+const health = (pipelines) => {
+  const needy = pipelines.filter(({ status }) => NEEDS_ATTENTION.has(status)).length;
+  if (needy) return `, ${needy} ${needy === 1 ? "needs" : "need"} attention`;
+  return pipelines.length ? ", all well" : "";
+};
+
+const Title = ({ children, dagId, error, pipelines }) =>
+  h(
     HStack,
     { justify: "space-between", wrap: "wrap" },
     h(
       HStack,
       { align: "baseline", gap: 3 },
       !dagId && h(Heading, { as: "h1", size: "xl" }, "DeltaForge"),
-      words && h(Text, { color: "fg.muted" }, words,
-        needy ? `, ${needy} ${needy === 1 ? "needs" : "need"} somebody` : answer.pipelines.length ? ", all well" : ""),
+      pipelines && h(Text, { color: "fg.muted" }, plural(pipelines.length, "pipeline"),
+        error ? ", not up to date" : health(pipelines)),
     ),
-    answer && h(Text, { color: "fg.muted", fontSize: "sm" },
-      `connection ${answer.conn_id}`, error ? ", not up to date" : ""),
+    children,
   );
-};
 
 const Selected = ({ connId, flowOf, name }) => {
   const path = `pipelines/${encodeURIComponent(name)}`;
@@ -78,39 +94,49 @@ const Selected = ({ connId, flowOf, name }) => {
     !gone && h(Details, { answer: data, connId, flow: flowOf(name), refresh }));
 };
 
-const Page = ({ dagId }) => {
-  const [query, setQuery] = useSearchParams();
+const Pipelines = ({ connId, dagId, put, query, store }) => {
   const [filter, setFilter] = useState("");
-  const connId = query.get("conn_id") ?? "deltaforge_default";
   const { data, error } = useAnswer(address("pipelines", { conn_id: connId, dag_id: dagId }));
   const flowOf = useRates(data);
-  const select = (name) =>
-    setQuery((old) => {
-      const next = new URLSearchParams(old);
-      next.set("pipeline", name);
-      return next;
-    }, { replace: true });
+  const select = (name) => put({ pipeline: name });
   if (!data) {
-    return h(Box, { p: 4 }, error ? h(Trouble, { connId, error }) : h(Spinner, { "aria-label": "Loading" }));
+    return h(Stack, null, h(Title, { dagId }, store),
+      error ? h(Trouble, { connId, error }) : h(Spinner, { "aria-label": "Loading" }));
   }
   const pipelines = inOrder(data.pipelines);
   const shown = { ...data, pipelines: pipelines.filter(({ name }) => name.includes(filter)) };
-  const asked = query.get("pipeline");
-  const selected = asked ?? pipelines[0]?.name;
+  const selected = query.get("pipeline") ?? pipelines[0]?.name;
+  const listed = pipelines.length > (dagId ? 1 : 0);
+  return h(
+    Stack,
+    { gap: 5 },
+    h(Title, { dagId, error, pipelines }, store),
+    error && h(Trouble, { connId, error, stale: true }),
+    pipelines.length >= FILTER_FROM && h(Input, { "aria-label": "Filter by name", maxW: "20rem",
+      onChange: ({ target }) => setFilter(target.value), placeholder: "Filter by name", size: "sm", value: filter }),
+    listed && h(List, { answer: shown, flowOf, select, selected }),
+    pipelines.length === 0 && h(NoPipelines, { connId, dagId }),
+    selected && h(Selected, { connId, flowOf, key: selected, name: selected }),
+  );
+};
+
+const Page = ({ dagId }) => {
+  const [query, setQuery] = useSearchParams();
+  const known = useAnswer(address("connections"), CONNECTIONS_EVERY_MS);
+  const connections = known.data?.connections ?? [];
+  const connId = query.get("conn_id") ?? connections[0] ?? DEFAULT;
+  const put = (changes) =>
+    setQuery((old) => new URLSearchParams({ ...Object.fromEntries(old), ...changes }), { replace: true });
+  // A pipeline of one store is unknown in another.
+  const choose = (id) => setQuery({ conn_id: id });
+  const store = h(Store, { choose, connId, connections });
+  const ready = known.data || known.error || query.get("conn_id");
   return h(
     Box,
     { h: "full", overflowY: "auto", p: 4 },
-    h(
-      Stack,
-      { gap: 5 },
-      h(Title, { answer: data, dagId, error }),
-      error && h(Trouble, { connId, error, stale: true }),
-      pipelines.length >= FILTER_FROM && h(Input, { "aria-label": "Filter by name", maxW: "20rem",
-        onChange: ({ target }) => setFilter(target.value), placeholder: "Filter by name", size: "sm", value: filter }),
-      pipelines.length > 0 && h(List, { answer: shown, flowOf, select, selected }),
-      pipelines.length === 0 && h(NoPipelines, { connId, dagId }),
-      selected && h(Selected, { connId, flowOf, key: `${connId} ${selected}`, name: selected }),
-    ),
+    ready
+      ? h(Pipelines, { connId, dagId, key: connId, put, query, store })
+      : h(Spinner, { "aria-label": "Loading" }),
   );
 };
 

@@ -17,14 +17,14 @@ const PALETTES = {
   stopped: "gray",
 };
 
-export const NEEDS_SOMEBODY = new Set(["failed", "lost", "blocked"]);
+export const NEEDS_ATTENTION = new Set(["failed", "lost", "blocked"]);
 
 export const palette = (status) => PALETTES[status] ?? "gray";
 
 export const Status = ({ status, size = "md" }) =>
   h(
     Badge,
-    { colorPalette: palette(status), size, variant: NEEDS_SOMEBODY.has(status) ? "solid" : "subtle" },
+    { colorPalette: palette(status), size, variant: NEEDS_ATTENTION.has(status) ? "solid" : "subtle" },
     h(Box, { "aria-hidden": true, as: "span", bg: "currentColor", borderRadius: "full", boxSize: 2 }),
     status,
   );
@@ -35,7 +35,7 @@ export const Section = ({ aside, children, title }) =>
     { as: "section", borderRadius: "md", borderWidth: 1, p: 4, w: "full" },
     h(
       HStack,
-      { justify: "space-between", mb: 3, wrap: "wrap" },
+      { justify: "space-between", mb: children ? 3 : 0, wrap: "wrap" },
       h(Heading, { as: "h3", size: "sm" }, title),
       aside,
     ),
@@ -121,7 +121,7 @@ export const Grid = ({ columns, empty, label, rows }) => {
           Table.Row,
           { bg: "transparent" },
           columns.map(({ name, right }) =>
-            h(Table.ColumnHeader, { key: name, textAlign: right ? "end" : "start",
+            h(Table.ColumnHeader, { color: "fg.muted", fontWeight: "medium", key: name, textAlign: right ? "end" : "start",
               whiteSpace: "nowrap" }, name)),
         ),
       ),
