@@ -6,16 +6,27 @@ from airflow_provider_deltaforge.control import pipelines
 from tests.e2e import shop
 from tests.e2e.pipeline_run import run_in
 from tests.servers import kafka
+from tests.servers.process import ServerError
 
 RETRIES = 3
 """Deliveries that fail before the broker comes back."""
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def own_broker(tmp_path_factory):
     server = kafka.start(tmp_path_factory.mktemp("broker"))
     yield server
     server.stop()
+
+
+@pytest.fixture
+def broker(own_broker):
+    yield own_broker
+    # A test that failed half-way leaves the next one a broker all the same.
+    try:
+        own_broker.resume()
+    except ServerError:
+        own_broker.start_again()
 
 
 def test_a_stopped_broker_blocks_the_pipeline_until_it_is_back(tmp_path, mysql_server, broker):

@@ -92,7 +92,7 @@ def _names(batch):
     return list(zip(ts, row, strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(decoded(), limits, st.lists(st.booleans(), max_size=4))
 def test_every_row_comes_out_once_and_in_order(told, limits, waits):
     log, batches = told
@@ -102,7 +102,7 @@ def test_every_row_comes_out_once_and_in_order(told, limits, waits):
     assert [name for batch in out for name in _names(batch)] == wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(decoded(), limits, st.lists(st.booleans(), max_size=4))
 def test_a_position_is_never_inside_a_transaction_and_never_behind_its_rows(told, limits, waits):
     log, batches = told
@@ -124,7 +124,7 @@ def test_a_position_is_never_inside_a_transaction_and_never_behind_its_rows(told
     assert reached == len(log) - 1 or not sum(log[reached + 1 :])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(decoded(), limits)
 def test_only_a_transaction_beyond_its_limit_is_split_when_they_are_respected(told, limits):
     log, batches = told
@@ -140,7 +140,7 @@ def test_only_a_transaction_beyond_its_limit_is_split_when_they_are_respected(to
         assert ends == [row == log[tx] - 1 for tx, row in _names(batch)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(decoded(), limits)
 def test_no_transaction_makes_a_batch_grow_without_bound(told, limits):
     _, batches = told
@@ -150,7 +150,7 @@ def test_no_transaction_makes_a_batch_grow_without_bound(told, limits):
         assert batch.nbytes <= most
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(decoded(), limits)
 def test_a_batch_of_several_transactions_keeps_within_its_limits(told, limits):
     _, batches = told

@@ -61,7 +61,7 @@ def places(value, key=()):
 PLACES = sorted(places(BASE), key=str)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     changes=st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3),
     rename=st.booleans(),
@@ -87,7 +87,7 @@ def test_a_damaged_document_gives_problems_and_never_another_error(changes, rena
         assert load(text, {"X": "planted-secret"}, expand=expand).name
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_gives_problems_and_never_another_error(text):
     assert isinstance(check(text, {}), list)

@@ -50,8 +50,8 @@ def test_random_rows_arrive_as_they_were_written(name: str, request: pytest.Fixt
     )
     source = source_of(server, database)
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(_ROW, min_size=1, max_size=40))
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(_ROW, min_size=10, max_size=40))
     def check(values: list[tuple[Any, ...]]) -> None:
         start = source.head()
         cursor.executemany(
