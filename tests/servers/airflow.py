@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 import httpx
 
 from tests.servers.airflow_rest import Rest, RestError
+from tests.servers.keeper import Keeper, kill_session, members
 from tests.servers.process import HOST, ServerError, free_port
 
 # Log servers would listen on every interface; here everybody reads the files themselves.
@@ -40,21 +41,6 @@ _HEALTH_NAMES = {
 _START_PATIENCE_S = 180.0
 _STOP_PATIENCE_S = 15.0
 
-# Reads session ids, and ends those sessions when its owner is gone, however that died.
-_KEEPER = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-sessions = set()
-for line in sys.stdin:
-    sessions ^= {int(line)}
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        if os.getsid(int(pid)) in sessions:
-            os.kill(int(pid), signal.SIGKILL)
-    except OSError:
-        pass
-"""
-
 
 @dataclass
 class Airflow:
@@ -65,7 +51,7 @@ class Airflow:
     environment: Mapping[str, str]
     rest: Rest
     _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
-    _keeper: "subprocess.Popen[str] | None" = None
+    _keeper: Keeper | None = None
 
     def pid(self, name: str) -> int:
         """Return the process id of a component's first process."""
@@ -75,21 +61,16 @@ class Airflow:
 
     def processes(self) -> list[int]:
         """Return every living process of every component."""
-        sessions = {process.pid for process in self._processes.values()}
-        return [pid for pid, session in _sessions() if session in sessions]
+        return members({process.pid for process in self._processes.values()})
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End a component: SIGKILL takes its whole session, another signal is a polite request."""
         process = self._processes[name]
-        if number == signal.SIGKILL:
-            _kill_session(process.pid)
-        else:
+        if number != signal.SIGKILL:
             process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_START_PATIENCE_S)
-            _kill_session(process.pid)
-        process.wait()
-        self._tell_keeper(process.pid)
+        self._end(process)
         del self._processes[name]
 
     def start_again(self, name: str) -> None:
@@ -111,12 +92,9 @@ class Airflow:
             process = self._processes.pop(name)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))
-            _kill_session(process.pid)
-            process.wait()
-            self._tell_keeper(process.pid)
-        if self._keeper is not None and self._keeper.stdin is not None:
-            self._keeper.stdin.close()
-            self._keeper.wait()
+            self._end(process)
+        if self._keeper is not None:
+            self._keeper.close()
             self._keeper = None
 
     def log_tail(self, name: str, line_count: int = 30) -> str:
@@ -138,12 +116,7 @@ class Airflow:
         (self.home / "migrate.log").write_text(migrated.stdout)
         if migrated.returncode:
             raise ServerError(f"airflow db migrate failed:\n{migrated.stdout[-3000:]}")
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", _KEEPER],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._keeper = Keeper()
         for name in COMPONENTS:
             self._launch(name)
         self._wait_healthy(list(COMPONENTS))
@@ -160,13 +133,14 @@ class Airflow:
                 start_new_session=True,
             )
         self._processes[name] = process
-        self._tell_keeper(process.pid)
+        if self._keeper is not None:
+            self._keeper.add(process.pid)
 
-    def _tell_keeper(self, session: int) -> None:
-        """Name a session to the keeper: the first time it lives, the second time it ended."""
-        if self._keeper is not None and self._keeper.stdin is not None:
-            self._keeper.stdin.write(f"{session}\n")
-            self._keeper.stdin.flush()
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        kill_session(process.pid)
+        process.wait()
+        if self._keeper is not None:
+            self._keeper.forget(process.pid)
 
     def _wait_healthy(self, names: list[str]) -> None:
         began = datetime.now(timezone.utc) - timedelta(seconds=1)
@@ -259,30 +233,3 @@ def _settings(home: Path, dags: Path, port: int, parallelism: int) -> dict[str, 
         for option, value in found.items()
     }
     return {"AIRFLOW_HOME": str(home), "SCARF_ANALYTICS": "false", **options}
-
-
-def _sessions() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                yield int(entry.name), os.getsid(int(entry.name))
-
-
-def _kill_session(leader: int) -> None:
-    """Kill a session until it is empty: a process may fork while it is being killed."""
-    deadline = time.monotonic() + _STOP_PATIENCE_S
-    while time.monotonic() < deadline:
-        members = [pid for pid, session in _sessions() if session == leader and _lives(pid)]
-        if not members:
-            return
-        for pid in members:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
