@@ -51,7 +51,9 @@ def real_driver(job):
 def real(monkeypatch, tmp_path):
     backend = LocalBackend(tmp_path / "jobs", compose=real_driver)
     monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda _: backend)
-    return backend
+    yield backend
+    for handle in tmp_path.glob("jobs/*/handle.json"):
+        backend.stop(json.loads(handle.read_text()), 0)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
@@ -28,9 +30,12 @@ SNAPSHOT_BORDERS = {
     Border.CHUNK_STORED,
     Border.SNAPSHOT_FINISHED,
 }
-IN_APPLICATION = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED}
+REQUEST_BORDERS = {Border.REQUEST_RECORDED, Border.REQUEST_REMOVED}
+IN_APPLICATION = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED, *REQUEST_BORDERS}
 """Borders that the driver itself crosses: no worker of ours lives then."""
-STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - {Border.START_POSITION_STORED}
+STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - REQUEST_BORDERS - {Border.START_POSITION_STORED}
+BEGUN = STREAM_BORDERS | REQUEST_BORDERS
+"""Borders of a pipeline that streamed before: its log is delivered from the first transaction."""
 
 _CROSSINGS = range(2, 9)
 _STREAMED = 300
@@ -143,10 +148,10 @@ def _played(
     crossing = 1 if once else random.Random(cell.seed).choice(_CROSSINGS)
     drivers.append(started(run, shared, (border, crossing)))
     held = run.wait_held(drivers[0])
-    start = {"tx": 0} if border in STREAM_BORDERS else run.first_position()
+    start = {"tx": 0} if border in BEGUN else run.first_position()
     kill_victim(victim, held, drivers[0], shared)
     if victim in (Victim.JVM, Victim.APPLICATION):
-        drivers[0].wait(60)
+        drivers[0].wait(PATIENCE_S)
         drivers.append(started(run, shared))
     # A held process that outlived the kill goes on now, beside the new one: the fence must hold.
     run.let_go()
@@ -165,6 +170,9 @@ def _played(
     progress = run.control.progress()
     if code != 0:
         wrong.append(f"the driver ended with {code}")
+    asked = snapshots.requests(run.store, NAME)
+    if [request.state for request in asked] != ["done"] * (border in REQUEST_BORDERS):
+        wrong.append(f"requests {asked}")
     if progress is None or progress.status != "stopped":
         wrong.append(f"status {progress and progress.status} after stop")
     return wrong
@@ -190,8 +198,10 @@ def _prepared(border: Border, victim: Victim, directory: Path, shared: Stage | N
         rate=100 if growing else 400,
         dsn=dsn,
     )
-    if not growing:
+    if border in BEGUN:
         run.begin_at(0)
+    if border in REQUEST_BORDERS:
+        snapshots.request(run.store, NAME, Wish(), "copy", "the matrix")
     return run
 
 

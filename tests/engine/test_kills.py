@@ -4,10 +4,19 @@ Here the lane runs in a plain process. ``./dev.sh prove kills`` runs every borde
 victim on Spark; a few of those are below, so that the mechanism cannot rot.
 """
 
+from collections import Counter
+
 import pytest
 
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import Border
-from tests.engine.scripted_run import ScriptedRun, kill
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from tests.engine.scripted_run import NAME, ScriptedRun, kill
+from tests.oracle.readers import seen_in_file
+from tests.waiting import wait_until
+
+KEYS = 60
 
 SNAPSHOT_BORDERS = {
     Border.SNAPSHOT_STARTED,
@@ -18,9 +27,19 @@ SNAPSHOT_BORDERS = {
 }
 AT_FIRST = {Border.START_POSITION_STORED, Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED}
 """Borders that are crossed once."""
+OF_REQUESTS = [
+    Border.SNAPSHOT_STARTED,
+    Border.CHUNK_STORED,
+    Border.REQUEST_RECORDED,
+    Border.REQUEST_REMOVED,
+]
+"""Borders of a copy that is made beside a stream; those of a stream cannot be crossed then."""
+OF_PIPELINES = [
+    border for border in Border if border not in (Border.REQUEST_RECORDED, Border.REQUEST_REMOVED)
+]
 
 
-@pytest.mark.parametrize("border", list(Border), ids=lambda border: border.value)
+@pytest.mark.parametrize("border", OF_PIPELINES, ids=lambda border: border.value)
 def test_a_process_killed_at_a_border_loses_nothing(border, tmp_path):
     mode = "initial" if border in SNAPSHOT_BORDERS else "never"
     at_head = border is Border.START_POSITION_STORED
@@ -40,3 +59,40 @@ def test_a_process_killed_at_a_border_loses_nothing(border, tmp_path):
     assert run.judge(start) == []
     assert code == 0
     assert run.control.progress().status == "stopped"
+
+
+@pytest.mark.parametrize("border", OF_REQUESTS, ids=lambda border: border.value)
+def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_path):
+    run = ScriptedRun(tmp_path)
+    run.begin_at(0)
+    once = border in {Border.SNAPSHOT_STARTED, Border.REQUEST_RECORDED, Border.REQUEST_REMOVED}
+    driver = run.start(hold=(border, 1 if once else 2))
+    wait_until(lambda: tx_of(run) > 0)
+    snapshots.request(run.store, NAME, Wish(), "copy", "a test")
+    kill(run.wait_held(driver))
+    driver.wait()
+
+    driver = run.start()
+    run.wait_delivered(driver)
+    assert run.stop(driver) == 0
+
+    assert run.judge({"tx": 0}) == []
+    (request,) = snapshots.requests(run.store, NAME)
+    assert (request.state, request.rows) == ("done", KEYS)
+    copied = Counter(e.key for e in seen_in_file(run.output, lambda _: ()) if e.name is None)
+    assert len(copied) == KEYS
+    if border in (Border.REQUEST_RECORDED, Border.REQUEST_REMOVED):
+        assert set(copied.values()) == {1}
+    else:
+        # A chunk that was under way comes again, one that was done does not.
+        assert max(copied.values()) <= 2
+        assert Border.CHUNK_STORED is not border or min(copied.values()) == 1
+
+
+def test_every_border_has_a_kill():
+    assert set(OF_PIPELINES) | set(OF_REQUESTS) == set(Border)
+
+
+def tx_of(run):
+    checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
+    return int((checkpoints.load().get("out") or {"tx": 0})["tx"])
