@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
     with stage(tmp_path_factory.mktemp("airflow")) as shared:
-        running = Chain(shared)
+        running = Chain(shared, "spark")
         try:
             yield running
         finally:

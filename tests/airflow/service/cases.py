@@ -45,9 +45,16 @@ CASES: Mapping[str, Case] = {
     "worker SIGKILL": deaths.worker_killed,
 }
 
+_ONLY_SPARK = {"driver's JVM SIGKILL"}
+
 # Nobody knows of a driver whose submitter died before it wrote the handle down: the next one's
 # generation outdates it, and until it has noticed, the epoch fences it.
 _OVERLAP = {"task SIGKILL, after submit"}
+
+
+def cases_of(driver: str) -> list[str]:
+    """Return the cases that a kind of driver can be put through."""
+    return [name for name in CASES if driver == "spark" or name not in _ONLY_SPARK]
 
 
 @dataclass
@@ -55,6 +62,7 @@ class Result:
     """What came of one case."""
 
     case: str
+    driver: str
     result: str = "ok"
     told: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
@@ -73,10 +81,16 @@ class Result:
 
 
 class Chain:
-    """Runs cases one after the other on one pipeline, and on a new one after a failure."""
+    """Runs cases one after the other on one pipeline, and on a new one after a failure.
 
-    def __init__(self, shared: Stage) -> None:
+    Args:
+        shared: the Airflow.
+        driver: of ``drivers.KINDS``.
+    """
+
+    def __init__(self, shared: Stage, driver: str) -> None:
         self._stage = shared
+        self._driver = driver
         self._pipeline: Supervised | None = None
         self._count = 0
         self._repeated = 0
@@ -86,8 +100,8 @@ class Chain:
         begun = time.monotonic()
         if self._pipeline is None:
             self._count, self._repeated = self._count + 1, 0
-            self._pipeline = Supervised(self._stage, f"chain{self._count}")
-        pipeline, result = self._pipeline, Result(name)
+            self._pipeline = Supervised(self._stage, f"{self._driver}-{self._count}")
+        pipeline, result = self._pipeline, Result(name, self._driver)
         pipeline.begin_anew()
         wrong = list(_caught(lambda: CASES[name](pipeline)))
         wrong += _caught(lambda: self._look(pipeline, result))

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.places import jobs_directory
+from tests.airflow.service.drivers import compose
 from tests.servers import airflow
 from tests.servers.airflow import Airflow
 
 DAGS = Path(__file__).parent / "dags"
+_ROOT = Path(__file__).parents[3]
 DAG_IDS = ("stream_stop", "stream_leave", "stream_budget", "stream_other", "stream_window")
 
 
@@ -27,7 +29,7 @@ class Stage:
     @property
     def backend(self) -> LocalBackend:
         """Return where drivers are launched."""
-        return LocalBackend(jobs_directory(self.dsn))
+        return LocalBackend(jobs_directory(self.dsn), compose)
 
 
 @contextlib.contextmanager
@@ -40,6 +42,7 @@ def stage(directory: Path) -> Iterator[Stage]:
     environment = {
         "AIRFLOW_CONN_DELTAFORGE_DEFAULT": json.dumps(connection),
         "DELTAFORGE_TEST_HOLDS": str(holds),
+        "PYTHONPATH": str(_ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # These drivers live for minutes: what they take to start is what counts.
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -1,11 +1,9 @@
-"""DAGs with one stream task each. A test can hold the task at a chosen place, and kill it there.
-
-This module lives in Airflow's own processes and imports nothing of the tests.
-"""
+"""DAGs with one stream task each. A test can hold the task at a chosen place, and kill it there."""
 
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from airflow.sdk import DAG
 from airflow_provider_deltaforge.control.launch import Handle, Job
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+from tests.airflow.service.drivers import compose
 
 _HOLDS = Path(os.environ["DELTAFORGE_TEST_HOLDS"])
 _submit = LocalBackend.submit
@@ -36,7 +35,7 @@ def hold(pipeline: str, place: str) -> None:
 
 def _held_submit(self: LocalBackend, job: Job) -> Handle:
     hold(job.pipeline, "before_submit")
-    handle = _submit(self, job)
+    handle = _submit(replace(self, compose=compose), job)
     hold(job.pipeline, "after_submit")
     return handle
 
