@@ -1,4 +1,4 @@
-"""One DAG for each document in ``pipelines/``, named as its file.
+"""One DAG for each ``*.yaml`` in ``pipelines/``, named as its file.
 
 A run checks the source, copies what is there once, and watches the stream for a window; the next
 run adopts the stream. The form of *Trigger* copies chosen tables again. A document with a DAG file
@@ -25,7 +25,7 @@ WINDOW = None if _ASKED == "pinned" else timedelta(seconds=int(_ASKED))
 def dags(folder: Path) -> list[DAG]:
     """Return the DAGs of a folder of documents; of two with one name only the first may run."""
     found, first = [], {}
-    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
+    for path in sorted(folder.glob("*.yaml")):
         name = pipeline_name(path) or path.stem
         earlier = first.setdefault(name, path.name)
         if (folder.parent / f"{path.stem}_pipeline.py").exists():

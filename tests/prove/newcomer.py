@@ -148,7 +148,7 @@ class Newcomer:
         """
         told = json.loads(self._run([self.python, "-c", _READ, self.shop]))
         table = {row[0]: tuple(row[1:]) for row in told}
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while (state := self.delivered()) != table:
             if time.monotonic() > deadline:
                 differing = {
