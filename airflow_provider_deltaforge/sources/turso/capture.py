@@ -56,7 +56,7 @@ class Capture:
 
     def __init__(self, database: Database, name: str, captured: Captured) -> None:
         self._database = database
-        self._name = name
+        self.name = name
         self._from = f"FROM {quoted(name)}"
         self._captured = captured
 
@@ -66,25 +66,35 @@ class Capture:
         Raises:
             FatalError: it was not.
         """
-        if not exists(self._database, self._name):
+        if not exists(self._database, self.name):
             raise FatalError(
-                f"nothing is captured: there is no table {self._name} (source.cdc_table_name); "
+                f"nothing is captured: there is no table {self.name} (source.cdc_table_name); "
                 f"every connection that writes must run {PRAGMA}('full') first"
             )
         version = None
         if exists(self._database, VERSIONS):
             version = self._database.one(
-                f"SELECT version FROM {VERSIONS} WHERE table_name = ?", (self._name,)
+                f"SELECT version FROM {VERSIONS} WHERE table_name = ?", (self.name,)
             )
         if version != _VERSION:
             raise FatalError(
-                f"{self._name} has the layout {version or 'v1'}, without ends of transactions; "
+                f"{self.name} has the layout {version or 'v1'}, without ends of transactions; "
                 f"write with pyturso 0.8.3 or newer into a new capture table ({_VERSION})"
             )
 
     def head_id(self) -> int:
         """Return the number of the last change; 0 when nothing was captured yet."""
         return int(self._database.one(f"SELECT max(change_id) {self._from}") or 0)
+
+    def first_id(self) -> int:
+        """Return the number of the first change that is still there; 0 without any."""
+        return int(self._database.one(f"SELECT min(change_id) {self._from}") or 0)
+
+    def born(self) -> set[str]:
+        """Return the captured tables that were made under capture, so that no row is unknown."""
+        rows = [row for row in self._catalog_rows(0) if row.kind == INSERT]
+        made = (catalog_change(row, self._captured)[1] for row in rows)
+        return {table.name for table in made if table is not None}
 
     def head(self) -> Place:
         """Return the place behind everything that is committed."""
@@ -121,18 +131,18 @@ class Capture:
         if not rows:
             if last:
                 raise PositionLostError(
-                    f"{self._name} ends before change {last}, which was read: the file was "
+                    f"{self.name} ends before change {last}, which was read: the file was "
                     f"replaced, or the table was emptied and counts from 1 again; {remedy}"
                 )
             return
         first, time = rows[0]
         if first > last + 1:
             raise PositionLostError(
-                f"{self._name} begins at change {first}, but is needed from {last + 1}; {remedy}"
+                f"{self.name} begins at change {first}, but is needed from {last + 1}; {remedy}"
             )
         if first == last and place.change_time not in (0, time):
             raise PositionLostError(
-                f"change {last} of {self._name} is not the one that was read: the file was "
+                f"change {last} of {self.name} is not the one that was read: the file was "
                 f"replaced; {remedy}"
             )
 

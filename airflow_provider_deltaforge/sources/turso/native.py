@@ -1,5 +1,7 @@
 """Follows the capture table that Turso itself writes."""
 
+import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,6 +9,7 @@ import orjson
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.sources.turso.audit import Audit
 from airflow_provider_deltaforge.sources.turso.capture import (
     CATALOG,
     COMMIT,
@@ -25,6 +28,10 @@ from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.records import row_of
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
 from airflow_provider_deltaforge.sources.turso.tables import DB, Captured, Table
+
+_log = logging.getLogger(__name__)
+
+AUDIT_EVERY_S = 30.0
 
 _OPS = {INSERT: "c", 0: "u", DELETE: "d"}
 
@@ -103,6 +110,8 @@ class NativeReader(FileReader):
         self._tables: dict[str, Table] = {}
         self._version: int | None = None
         self._inside = False
+        self._auditor = Audit(database, capture.name)
+        self._audit_at = 0.0
         self._begin()
 
     def decode(self, chunk: NativeChunk) -> ChangeBatch:
@@ -134,8 +143,10 @@ class NativeReader(FileReader):
             self._capture.check()
             self._capture.check_kept(self._place)
             self._tables = self._capture.tables_at(self._place)
+        self._audit()
 
     def _look(self) -> None:
+        self._audit()
         version = self._database.one("PRAGMA schema_version")
         if self._capture.head_id() == self._last and version == self._version:
             return
@@ -145,6 +156,16 @@ class NativeReader(FileReader):
             rows = self._capture.after(self._last, self._pace.batch_size)
         self._cut(rows)
         self._pace.took(len(rows))
+
+    def _audit(self) -> None:
+        """Warn of tables that grew without being captured; seldom, because rows are counted."""
+        if time.monotonic() < self._audit_at:
+            return
+        with self._database.view():
+            warnings = self._auditor.check(self._tables, self._capture.head_id())
+        self._audit_at = time.monotonic() + AUDIT_EVERY_S
+        for warning in warnings:
+            _log.warning("source %s: %s", self._source_id, warning)
 
     def _verify(self) -> None:
         version = self._database.one("PRAGMA schema_version")

@@ -36,6 +36,11 @@ class Growth:
         self._captured = captured
         self._column = column
 
+    @property
+    def by_rowid(self) -> bool:
+        """Say whether the growing column is the row's number."""
+        return self._column.lower() in ROWID_NAMES
+
     def tables(self) -> dict[str, Table]:
         """Return the captured tables that are there now."""
         return captured_tables(self._database, self._captured)
@@ -49,7 +54,7 @@ class Growth:
         for name in table.columns:
             if name.lower() == self._column.lower():
                 return quoted(name)
-        if self._column.lower() not in ROWID_NAMES:
+        if not self.by_rowid:
             raise FatalError(
                 f"source.tracking_column: {DB}.{table.name} has no column {self._column!r}; name "
                 "one that every captured table has, or leave the table out of 'tables'"

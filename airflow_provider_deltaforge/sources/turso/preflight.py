@@ -1,19 +1,163 @@
 """Looks before the leap: what would stop or spoil a snapshot and its stream."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.sources.turso import trigger_sql
+from airflow_provider_deltaforge.sources.turso.audit import uncaptured
+from airflow_provider_deltaforge.sources.turso.capture import Capture
+from airflow_provider_deltaforge.sources.turso.files import Database
+from airflow_provider_deltaforge.sources.turso.modes import Opened, open_mode
+from airflow_provider_deltaforge.sources.turso.polling import Growth
+from airflow_provider_deltaforge.sources.turso.tables import DB, Table, captured_tables
+from airflow_provider_deltaforge.sources.turso.triggers import Shadows
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.source import TursoSource
 
+_NAMED_MAX = 20
+_CAPTURED_MANY = 1_000_000
+
 
 def preflight(source: "TursoSource") -> Sequence[Finding]:
-    """Check the file, its locks, capture and tables; never raises for a finding."""
+    """Check the file, its locks, capture and tables; never raises for a finding.
+
+    Nothing is changed: triggers that are missing are only named.
+    """
+    found: list[Finding] = []
     try:
-        source.head()
+        opened = open_mode(source)
     except DeltaForgeError as error:
-        return [Finding("file", "fail", str(error), {"error_class": error.error_class})]
-    return [Finding("file", "ok", "the file can be followed")]
+        return [_failed("file", error)]
+    try:
+        with opened.database.view():
+            for finding in _findings(source, opened):
+                found.append(finding)
+    except DeltaForgeError as error:
+        found.append(_failed("file", error))
+    finally:
+        opened.database.close()
+    return found
+
+
+def _findings(source: "TursoSource", opened: Opened) -> Iterator[Finding]:
+    database, log = opened.database, opened.log
+    tables = captured_tables(database, opened.captured)
+    size = database.path.stat().st_size
+    yield Finding(
+        "file",
+        "ok",
+        f"{database.path} can be read beside its writers ({database.engine})",
+        {"engine": database.engine, "bytes": size},
+    )
+    chosen = " (chosen by auto)" if source.cdc_mode == "auto" else ""
+    yield Finding("cdc_mode", "ok", f"changes are followed by {opened.mode}{chosen}")
+    yield from _table_findings(source, tables)
+    if isinstance(log, Capture):
+        yield from _native(database, source.cdc_table_name, log, tables)
+    elif isinstance(log, Shadows):
+        yield _triggers(source, database, tables)
+    else:
+        yield from _polling(log, tables)
+
+
+def _table_findings(source: "TursoSource", tables: Mapping[str, Table]) -> Iterator[Finding]:
+    wanted = ", ".join(source.tables)
+    if not tables:
+        yield Finding(
+            "tables",
+            "fail",
+            f"no table matches source.tables: {wanted}; check the spelling",
+            {"patterns": list(source.tables)},
+        )
+        return
+    yield Finding("tables", "ok", f"{len(tables)} tables are captured", {"count": len(tables)})
+    vain = [
+        pattern
+        for pattern in source.tables
+        if not any(TableMatcher((pattern,), DB).matches(DB, name) for name in tables)
+    ]
+    if vain:
+        yield _listed("patterns", vain, "no table matches; check the spelling")
+    keyless = [f"{DB}.{name}" for name, table in tables.items() if not table.schema.primary_key]
+    if keyless:
+        yield _listed("primary_key", keyless, "no primary key: their events have no key")
+
+
+def _native(
+    database: Database, cdc_table: str, capture: Capture, tables: Mapping[str, Table]
+) -> Iterator[Finding]:
+    capture.check()
+    yield Finding("capture", "ok", f"changes are captured into {cdc_table}")
+    rows = capture.head_id() - capture.first_id()
+    if rows > _CAPTURED_MANY:
+        yield Finding(
+            "capture_size",
+            "warn",
+            f"{cdc_table} holds about {rows} changes and only grows; delete rows that every "
+            "pipeline has read, but never the last one",
+            {"rows": rows},
+        )
+    born = capture.born()
+    strange = uncaptured(database, cdc_table, [t for name, t in tables.items() if name in born])
+    if strange:
+        yield _listed(
+            "writers",
+            strange,
+            "they hold other rows than the captured inserts and deletes explain: some connection "
+            "writes without PRAGMA unstable_capture_data_changes_conn('full')",
+        )
+    generated = [f"{DB}.{name}" for name, table in tables.items() if table.generated]
+    if generated:
+        yield _listed("generated", generated, "computed columns may be missing in captured rows")
+
+
+def _triggers(source: "TursoSource", database: Database, tables: Mapping[str, Table]) -> Finding:
+    missing = trigger_sql.misfits(database, tables)
+    if not missing:
+        return Finding("triggers", "ok", "the triggers are there and fit their tables")
+    names = ", ".join(missing)
+    if source.auto_create_triggers:
+        return Finding("triggers", "ok", f"the triggers of {names} will be made at start")
+    script = trigger_sql.script(missing)
+    return Finding(
+        "triggers",
+        "fail",
+        f"{names}: the triggers are missing or do not fit; set source.auto_create_triggers: true, "
+        f"or run:\n{script}",
+        {"tables": list(missing), "sql": script},
+    )
+
+
+def _polling(growth: Growth, tables: Mapping[str, Table]) -> Iterator[Finding]:
+    for name, table in tables.items():
+        try:
+            growth.tracking(table)
+        except DeltaForgeError as error:
+            yield Finding("tracking_column", "fail", str(error), {"table": name})
+    yield Finding("polling", "warn", "only inserts are seen: updates and deletes leave no trace")
+    reused = [
+        f"{DB}.{name}"
+        for name, table in tables.items()
+        if table.rowid is not None
+        and not any(column.extra == "autoincrement" for column in table.schema.columns)
+    ]
+    if reused and growth.by_rowid:
+        yield _listed(
+            "rowid",
+            reused,
+            "without AUTOINCREMENT, the number of a deleted last row is given again, and rows may "
+            "be inserted below it; such rows are missed",
+        )
+
+
+def _listed(check: str, names: Sequence[str], text: str) -> Finding:
+    shown = ", ".join(names[:_NAMED_MAX]) + (" …" if len(names) > _NAMED_MAX else "")
+    return Finding(check, "warn", f"{shown}: {text}", {"tables": list(names)})
+
+
+def _failed(check: str, error: DeltaForgeError) -> Finding:
+    return Finding(check, "fail", str(error), {"error_class": error.error_class})

@@ -1,0 +1,103 @@
+"""Looks for writers whose changes are not captured.
+
+Only connections that switch capture on are captured, so a table's rows are counted against the
+captured inserts and deletes. Updates of other writers leave no trace that could be counted.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.tables import DB, Table
+
+COUNTED_MAX = 200_000
+"""Larger tables are not counted again and again; their highest row number is looked at."""
+
+REMEDY = (
+    "a connection writes without PRAGMA unstable_capture_data_changes_conn('full'); switch it on "
+    "in every writer, and snapshot the table"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    rows: int | None
+    last: int | None
+
+
+class Audit:
+    """Compares how tables grew with what was captured, from one check to the next.
+
+    Args:
+        database: the open file.
+        cdc_table: the capture table.
+    """
+
+    def __init__(self, database: Database, cdc_table: str) -> None:
+        self._database = database
+        self._cdc = quoted(cdc_table)
+        self._sizes: dict[str, _Size] = {}
+        self._upto = 0
+
+    def check(self, tables: Mapping[str, Table], head_id: int) -> list[str]:
+        """Return what grew otherwise than captured since the last check; inside a view."""
+        captured = self._captured()
+        found = []
+        for name, table in tables.items():
+            old, new = self._sizes.get(name), self._size(table)
+            self._sizes[name] = new
+            if old is None:
+                continue
+            net, last = captured.get(name, (0, None))
+            if old.rows is not None and new.rows is not None:
+                strange = new.rows - old.rows - net
+                if strange:
+                    found.append(f"{DB}.{name}: {strange:+d} rows that were not captured; {REMEDY}")
+                    continue
+            known = max((n for n in (old.last, last) if n is not None), default=None)
+            if new.last is not None and (known is None or new.last > known):
+                found.append(f"{DB}.{name}: rows that were not captured; {REMEDY}")
+        self._upto = head_id
+        return found
+
+    def _captured(self) -> dict[str, tuple[int, int | None]]:
+        """Return rows won or lost, and the highest number inserted, of each table."""
+        rows = self._database.rows(
+            "SELECT table_name, sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), "
+            f"max(CASE change_type WHEN 1 THEN id END) FROM {self._cdc} "
+            "WHERE change_id > ? AND change_type <> 2 GROUP BY table_name",
+            (self._upto,),
+        )
+        return {
+            str(name): (int(net), last if isinstance(last, int) else None)
+            for name, net, last in rows
+        }
+
+    def _size(self, table: Table) -> _Size:
+        name = quoted(table.name)
+        last = None
+        if table.rowid is not None:
+            last = self._database.one(f"SELECT max({quoted(table.rowid)}) FROM {name}")
+        old = self._sizes.get(table.name)
+        if old is not None and old.rows is None:
+            return _Size(None, last)
+        rows = int(self._database.one(f"SELECT count(*) FROM {name}"))
+        return _Size(rows if rows <= COUNTED_MAX else None, last)
+
+
+def uncaptured(database: Database, cdc_table: str, tables: Iterable[Table]) -> list[str]:
+    """Return tables whose whole history is captured, but that hold other rows than it says."""
+    cdc = quoted(cdc_table)
+    if int(database.one(f"SELECT min(change_id) FROM {cdc}") or 0) != 1:
+        return []
+    found = []
+    for table in tables:
+        net, seen = database.rows(
+            "SELECT sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), count(*) "
+            f"FROM {cdc} WHERE table_name = ?",
+            (table.name,),
+        )[0]
+        rows = int(database.one(f"SELECT count(*) FROM {quoted(table.name)}"))
+        if seen and rows != int(net or 0):
+            found.append(f"{DB}.{table.name}")
+    return found

@@ -1,0 +1,128 @@
+"""What the preflight finds, and what a running stream warns of."""
+
+import pytest
+
+from airflow_provider_deltaforge.sources.turso import native
+from tests.sources.turso.database import Writer, events_of, source
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def writer(path):
+    writer = Writer(path)
+    writer.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+    yield writer
+    writer.close()
+
+
+def verdicts(taken):
+    return {finding.check: finding.verdict for finding in taken.preflight()}
+
+
+def test_all_is_well(path, writer):
+    assert verdicts(source(path)) == {
+        "file": "ok",
+        "cdc_mode": "ok",
+        "tables": "ok",
+        "capture": "ok",
+    }
+
+
+def test_auto_says_what_it_chose(path, writer):
+    found = {
+        finding.check: finding.message for finding in source(path, cdc_mode="auto").preflight()
+    }
+
+    assert found["cdc_mode"] == "changes are followed by native (chosen by auto)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "verdict"),
+    [
+        ({"tables": ["ordres"]}, "tables", "fail"),
+        ({"tables": ["orders", "ordres"]}, "patterns", "warn"),
+        ({"cdc_table_name": "changes"}, "file", "fail"),
+        ({"cdc_mode": "triggers"}, "triggers", "fail"),
+        ({"cdc_mode": "triggers", "auto_create_triggers": True}, "triggers", "ok"),
+        ({"cdc_mode": "polling"}, "polling", "warn"),
+        ({"cdc_mode": "polling"}, "rowid", "warn"),
+        ({"cdc_mode": "polling", "tracking_column": "moment"}, "tracking_column", "fail"),
+        ({"url": "/no/such/file.db"}, "file", "fail"),
+        ({"url": "libsql://shop.turso.io"}, "file", "fail"),
+    ],
+)
+def test_what_is_wrong_is_found(path, writer, settings, check, verdict):
+    assert verdicts(source(path, **settings))[check] == verdict
+
+
+def test_it_changes_nothing(path, writer):
+    before = writer.rows("SELECT name FROM sqlite_schema")
+
+    source(path, cdc_mode="triggers", auto_create_triggers=True).preflight()
+
+    assert writer.rows("SELECT name FROM sqlite_schema") == before
+
+
+def test_a_table_without_key_is_named(path, writer):
+    writer.run("CREATE TABLE loose (a)")
+
+    (found,) = [f for f in source(path).preflight() if f.check == "primary_key"]
+    assert found.data == {"tables": ["main.loose"]}
+
+
+class TestWritersWithoutCapture:
+    @pytest.fixture
+    def careless(self, path, writer):
+        careless = Writer(path, capture=False)
+        yield careless
+        careless.close()
+
+    def test_preflight_names_the_table(self, path, writer, careless):
+        careless.run("INSERT INTO orders VALUES (1, 'unseen')")
+        writer.run("INSERT INTO orders VALUES (2, 'seen')")
+
+        (found,) = [f for f in source(path).preflight() if f.check == "writers"]
+
+        assert found.verdict == "warn"
+        assert found.data == {"tables": ["main.orders"]}
+
+    @pytest.mark.parametrize(
+        "change", ["INSERT INTO orders VALUES (9, 'unseen')", "DELETE FROM orders WHERE id = 1"]
+    )
+    def test_the_stream_warns_of_it(self, path, writer, careless, monkeypatch, caplog, change):
+        monkeypatch.setattr(native, "AUDIT_EVERY_S", 0.0)
+        writer.run("INSERT INTO orders VALUES (1, 'seen')")
+        reader = source(path).open(None)
+        writer.run("INSERT INTO orders VALUES (2, 'seen')", "DELETE FROM orders WHERE id = 2")
+        events_of(reader)
+        assert "not captured" not in caplog.text
+
+        careless.run(change)
+        events_of(reader)
+
+        assert "main.orders" in caplog.text
+        assert "rows that were not captured" in caplog.text
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"url": "libsql://db.turso.io"}, "source.url"),
+        ({"url": "http://127.0.0.1:8080"}, "source.url"),
+        ({"url": ":memory:"}, "source.url"),
+        ({"auth_token": "planted"}, "source.auth_token"),
+        ({"cdc_mode": "polling", "native_cdc": {"level": "binlog"}}, "source.native_cdc"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_key(settings, key):
+    taken = source("shop.db", **settings)
+
+    (said,) = taken.unbuilt()
+
+    assert said.startswith(key)
+    assert "planted" not in said
