@@ -32,6 +32,7 @@ FOREVER_S = 6 * 3600
 FAILURES = (DagError, DeltaForgeError, ServerError, turso.Error)
 _SETTLE_S = 60.0
 _UI_PAUSE_S = 0.2
+_STOPPED = "stopped; nothing is left running"
 _RESULTS = ("shop.db*", "logs", *ENVELOPES)
 
 
@@ -81,8 +82,10 @@ def main() -> int:
     try:
         with only_one(plan.output), _cleared(show, plan, endings) as stack:
             equal = _run(show, plan, stack, endings)
+        if plan.ui:
+            show.console.print(_STOPPED)
     except Stopped as stopped:
-        show.console.print("stopped; nothing is left running")
+        show.console.print(_STOPPED)
         return stopped.exit_code
     except FAILURES as error:
         show.console.print("[bold red]the demo failed[/]")
@@ -102,6 +105,9 @@ def _cleared(show: Show, plan: Plan, endings: Endings) -> Iterator[ExitStack]:
     stack.callback(shutil.rmtree, plan.scratch, ignore_errors=True)
     try:
         yield stack
+    except Stopped:
+        show.console.print("stopping …")
+        raise
     except FAILURES:
         show.console.print(f"the logs are in {keep_logs(plan.scratch, plan.output)}")
         raise

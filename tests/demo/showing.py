@@ -57,7 +57,7 @@ class Show:
             thread.start()
             try:
                 yield
-            except BaseException:
+            except Exception:
                 self.console.print(f"[red]✗[/] {title}", highlight=False)
                 raise
             finally:

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240
+PATIENCE_S = 500
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def demo(output, *words):
