@@ -25,8 +25,8 @@ _FAILED: Mapping[str, str] = {
         f"sink, {_AGAIN}."
     ),
     "retryable": (
-        "A server was away for longer than the restarts allow. Nothing is lost: when it answers, "
-        "clear the task in the DAG, or run `deltaforge run` again."
+        "It failed for longer than the restarts allow, for a reason that may pass. Nothing is "
+        "lost: when the cause is gone, clear the task in the DAG, or run `deltaforge run` again."
     ),
 }
 

@@ -51,6 +51,14 @@ def test_the_wheel_holds_the_example_dags_and_their_documents(wheel):
     assert "airflow_provider_deltaforge/example_dags/pipelines/orders.yaml" in held
 
 
+def test_the_wheel_holds_every_file_of_the_page_in_airflows_ui(wheel):
+    static = CHECKOUT / "airflow_provider_deltaforge" / "plugins_airflow" / "static"
+    files = {str(path.relative_to(CHECKOUT)) for path in static.iterdir()}
+
+    assert {path.suffix for path in static.iterdir()} == {".js", ".svg"}
+    assert files - set(wheel.namelist()) == set()
+
+
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     tops = {name.split("/")[0] for name in wheel.namelist()}
 
