@@ -62,7 +62,6 @@ class Result:
     """What came of one case."""
 
     case: str
-    driver: str
     result: str = "ok"
     told: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
@@ -85,12 +84,12 @@ class Chain:
 
     Args:
         shared: the Airflow.
-        driver: of ``drivers.KINDS``.
+        prefix: begins the pipelines' names, with one of ``drivers.KINDS``.
     """
 
-    def __init__(self, shared: Stage, driver: str) -> None:
+    def __init__(self, shared: Stage, prefix: str) -> None:
         self._stage = shared
-        self._driver = driver
+        self._prefix = prefix
         self._pipeline: Supervised | None = None
         self._count = 0
         self._repeated = 0
@@ -100,8 +99,8 @@ class Chain:
         begun = time.monotonic()
         if self._pipeline is None:
             self._count, self._repeated = self._count + 1, 0
-            self._pipeline = Supervised(self._stage, f"{self._driver}-{self._count}")
-        pipeline, result = self._pipeline, Result(name, self._driver)
+            self._pipeline = Supervised(self._stage, f"{self._prefix}-{self._count}")
+        pipeline, result = self._pipeline, Result(name)
         pipeline.begin_anew()
         wrong = list(_caught(lambda: CASES[name](pipeline)))
         wrong += _caught(lambda: self._look(pipeline, result))
