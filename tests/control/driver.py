@@ -26,7 +26,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print("fake driver started", sys.argv[1:], flush=True)
     if os.environ["DELTAFORGE_STORE"].endswith("unused"):
-        time.sleep(120)
+        time.sleep(600)
         return 0
     return drive(asked.pipeline, asked.generation, behaviour)
 

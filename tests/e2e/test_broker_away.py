@@ -85,11 +85,11 @@ def test_a_frozen_broker_blocks_the_pipeline_until_it_goes_on(tmp_path, mysql_se
 
 def check_that_it_beats_and_tells_the_truth(run, blocked):
     wait_retries(run, blocked, 1)
-    heard = run.progress().heartbeat_at_ms
-    run.wait(lambda: run.progress().heartbeat_at_ms > heard)
+    before = run.progress()
+    run.wait(lambda: run.progress().heartbeat_at_ms > before.heartbeat_at_ms)
     later = run.progress()
     assert later.status == "blocked"
-    assert later.since_ms == blocked.since_ms
+    assert later.since_ms == before.since_ms
     told = run.status()
     assert (told.status, told.reason, told.sinks["kafka"]["status"]) == (
         "blocked",

@@ -119,7 +119,7 @@ class Server:
         """Return the file that receives the server's standard output and error."""
         return self.directory / "server.log"
 
-    def launch(self, timeout_s: float = 90) -> "Server":
+    def launch(self, timeout_s: float = 180) -> "Server":
         """Start the process and return when it answers.
 
         Raises:

@@ -164,7 +164,7 @@ def pages(port: int) -> list[str]:
 
 
 def fetched(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -63,7 +63,7 @@ class Drain:
         changes = self._spark.readStream.format("deltaforge").options(**self._options).load()
         writer = changes.writeStream.foreachBatch(keep).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self._checkpoint)).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(180)
         return [row for number in sorted(set(self.batches) - known) for row in self.batches[number]]
 
 

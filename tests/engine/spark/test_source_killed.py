@@ -56,7 +56,7 @@ def test_a_killed_application_writes_every_event_once(tmp_path):
     before = len(parquet.rows(application.output))
 
     second = application.start("now")
-    code = second.wait(120)
+    code = second.wait(180)
 
     assert code == 0, application.log.read_text()[-3000:]
     source = ScriptedSource(id="frame", transactions=TRANSACTIONS, rows=3)
