@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import httpx
 import turso
 from rich.console import Console
 
@@ -25,11 +26,12 @@ from tests.demo.arrivals import ENVELOPES, TABLES, Arrivals, Rows
 from tests.demo.dag_run import DagError, DagRun, start_airflow
 from tests.demo.ending import Endings, Stopped, keep_logs, only_one, stop_stream, sweep
 from tests.demo.showing import Line, Show
+from tests.servers.airflow_rest import RestError
 from tests.servers.process import ServerError
 
 DOCUMENT = Path(__file__).parent / "shop.yaml"
 FOREVER_S = 6 * 3600
-FAILURES = (DagError, DeltaForgeError, ServerError, turso.Error)
+FAILURES = (DagError, DeltaForgeError, ServerError, RestError, httpx.HTTPError, turso.Error)
 _SETTLE_S = 60.0
 _UI_PAUSE_S = 0.2
 _STOPPED = "stopped; nothing is left running"
@@ -79,6 +81,7 @@ def main() -> int:
     asked = options.parse_args()
     plan = Plan(asked.output.absolute(), asked.seconds, asked.ui)
     show, endings = Show(Console()), Endings()
+    _keep_to_itself()
     try:
         with only_one(plan.output), _cleared(show, plan, endings) as stack:
             equal = _run(show, plan, stack, endings)
@@ -92,6 +95,15 @@ def main() -> int:
         show.console.print(str(error), markup=False, highlight=False)
         return 1
     return 0 if equal else 1
+
+
+def _keep_to_itself() -> None:
+    """Let nothing that this machine is configured for reach into the demo."""
+    # Else the drivers' places would be those of other pipelines.
+    os.environ.pop("DELTAFORGE_JOBS", None)
+    without_proxy = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join(filter(None, (without_proxy, "127.0.0.1,localhost")))
 
 
 @contextmanager

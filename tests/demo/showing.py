@@ -12,7 +12,7 @@ Line = tuple[str, str, str]
 """What, its state, and more that changes all the time."""
 
 _COLOURS = {"success": "green", "failed": "bold red", "running": "cyan", "deferred": "cyan"}
-_WORDS = {"deferred": "deferred (watched by the triggerer, holds no slot)"}
+_WORDS = {"deferred": "deferred, holds no slot"}
 
 
 class Show:
