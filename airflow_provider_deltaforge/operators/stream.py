@@ -59,7 +59,8 @@ class DeltaForgeStreamOperator(PipelineOperator):
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Apply the document, adopt or start the driver, and watch it."""
         task, owner = self.pipeline_task(), owner_token(context)
-        window_end_ms = now_ms() + int(self.window.total_seconds() * 1000) if self.window else None
+        window = self.window
+        end_ms = now_ms() + int(window.total_seconds() * 1000) if window is not None else None
         hook = task.hook()
         try:
             with hook.store() as store:
@@ -71,7 +72,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         word = "adopted" if started.adopted else "started"
         self.log.info("%s generation %d of %s", word, started.generation, name)
         self._tell(context, started.handle)
-        return self._watch(context, Watch(name, started.generation, owner, window_end_ms))
+        return self._watch(context, Watch(name, started.generation, owner, end_ms))
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""

@@ -9,13 +9,14 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_deltaforge.control.launch import JobState
-from airflow_provider_deltaforge.control.pipelines import existing, now_ms
+from airflow_provider_deltaforge.control.pipelines import now_ms
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import Silence
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
 
 _SAY_EVERY_S = 300.0
@@ -119,7 +120,7 @@ class StreamTrigger(BaseTrigger):
             return None, f"unknown, the state store is away: {error}"
 
     def _judge(self, store: Store, hook: DeltaForgeHook) -> tuple[TriggerEvent | None, str]:
-        record = existing(store, self.watched.pipeline).read()
+        record = Control(store, self.watched.pipeline).read()
         if record is None:
             return self._event("deleted", reason="the pipeline was deleted"), "deleted"
         if record.owner != self.watched.owner or record.generation != self.watched.generation:

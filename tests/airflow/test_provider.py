@@ -78,9 +78,7 @@ def test_operators_are_short():
 
 
 def classes_of(path):
-    return [
-        node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
-    ]
+    return [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
 
 
 def offers_a_class(path):

@@ -1,0 +1,280 @@
+"""What ends a stream task, and what a user's act on it does to the stream."""
+
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.starting import start
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.operators.deferring import DeferringOperator
+from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.triggers import killed
+from airflow_provider_deltaforge.triggers.stream import StreamTrigger
+from tests.airflow.bench import context, deferred, fired, travelled
+from tests.control.bench import DOCUMENT, job_of, wait_until
+
+pytestmark = pytest.mark.usefixtures("connection")
+
+
+def stream(document, **more):
+    asked = {"task_id": "stream", "poll_interval": timedelta(seconds=0.1), **more}
+    return DeltaForgeStreamOperator(document=document, **asked)
+
+
+@pytest.fixture
+def supervised(document, store, backend):
+    """A stream that runs, and the trigger that watches it, as a triggerer has it."""
+    told = context()
+    trigger = travelled(deferred(lambda: stream(document).execute(told)))
+    trigger.task_instance = told["ti"]
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    return trigger
+
+
+def airflow_says(monkeypatch, state):
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def states(dag_id, map_index=None, task_ids=None, run_ids=None):
+        assert (dag_id, map_index, task_ids, run_ids) == ("d", None, ["t"], ["r"])
+        return {"r": {"t": state}} if state != "deleted" else {}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "deleted"])
+def test_a_task_that_has_ended_stops_its_stream(supervised, store, backend, monkeypatch, state):
+    airflow_says(monkeypatch, state)
+    monkeypatch.setattr(killed, "GRACE_S", 3600)
+
+    supervised.stop_if_still_owner()
+
+    assert status(store, "orders", backend).status == "stopped"
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred"])
+def test_a_task_that_goes_on_leaves_its_stream_to_the_next_attempt(
+    supervised, store, backend, monkeypatch, state
+):
+    """Cleared, or its trigger moved to another triggerer: slow, but on its way."""
+    airflow_says(monkeypatch, state)
+    monkeypatch.setattr(killed, "PATIENCE_S", 1.5)
+
+    supervised.stop_if_still_owner()
+
+    assert status(store, "orders", backend).status == "running"
+
+
+def test_a_store_that_is_away_does_not_lose_the_stop(supervised, store, backend, monkeypatch):
+    from airflow_provider_deltaforge.errors import RetryableError
+    from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+
+    airflow_says(monkeypatch, "failed")
+    whole, away = DeltaForgeHook.store, iter([True, True])
+
+    def sometimes(hook):
+        if next(away, False):
+            raise RetryableError("connection refused")
+        return whole(hook)
+
+    monkeypatch.setattr(DeltaForgeHook, "store", sometimes)
+    supervised.stop_if_still_owner()
+
+    assert status(store, "orders", backend).status == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("state", "policy", "desired"),
+    [
+        pytest.param("failed", "stop", "stopped", id="marked failed"),
+        pytest.param("failed", "leave", "running", id="marked failed, leave"),
+        pytest.param("running", "stop", "running", id="worker drained"),
+        pytest.param(None, "stop", "running", id="cleared"),
+    ],
+)
+def test_a_worker_asks_why_it_is_killed(document, store, monkeypatch, state, policy, desired):
+    airflow_says(monkeypatch, state)
+    operator = stream(document, on_kill=policy)
+    deferred(lambda: operator.execute(context()))
+
+    operator.on_kill()
+
+    assert Control(store, "orders").read().desired == desired
+
+
+def test_a_kill_before_anything_was_started_does_nothing(document):
+    stream(document).on_kill()
+
+
+def test_a_stream_that_is_being_stopped_does_not_end_its_window_green(supervised, document, store):
+    trigger = StreamTrigger(
+        supervised.deltaforge_conn_id, {**supervised.watch, "window_end_ms": 1}, poll_s=0.1
+    )
+    pipelines.ask_to_stop(store, "orders")
+    event = fired(trigger)
+
+    assert event["event"] == "ended"
+    with pytest.raises(AirflowSkipException, match="stopped by request"):
+        stream(document).execute_complete({}, event)
+
+
+def test_no_success_when_the_stop_came_after_the_event(supervised, document, store):
+    event = {**supervised.watch, "event": "window_over"}
+    pipelines.ask_to_stop(store, "orders")
+
+    with pytest.raises(AirflowSkipException, match="being stopped"):
+        stream(document).execute_complete({}, event)
+
+
+def test_a_pause_by_a_person_is_kept_and_told(supervised, document, store, backend):
+    pipelines.pause(store, "orders")
+    wait_until(lambda: status(store, "orders", backend).status == "paused")
+    event = {**supervised.watch, "event": "window_over"}
+    summary = stream(document).execute_complete({}, event)
+    deferred(lambda: stream(document).execute(context()))
+
+    assert summary["status"] == "paused"
+    assert Control(store, "orders").read().desired == "paused"
+
+
+def delete(store, backend, dsn):
+    Control(store, "orders").delete()
+
+
+def start_elsewhere(store, backend, dsn):
+    pipelines.apply(store, DOCUMENT.replace("rows: 3", "rows: 4"))
+    start(store, job_of(dsn), backend, "cli:somebody")
+
+
+def adopt_elsewhere(store, backend, dsn):
+    start(store, job_of(dsn), backend, "cli:somebody")
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        pytest.param(delete, "the pipeline was deleted", id="deleted"),
+        pytest.param(start_elsewhere, "taken over by cli:somebody", id="started elsewhere"),
+        pytest.param(adopt_elsewhere, "taken over by cli:somebody", id="adopted elsewhere"),
+    ],
+)
+def test_a_record_changed_by_a_person_fails_the_task(
+    supervised, document, store, backend, dsn, act, told
+):
+    act(store, backend, dsn)
+    event = fired(supervised)
+
+    with pytest.raises(AirflowFailException, match=told):
+        stream(document).execute_complete({}, event)
+
+
+def test_a_restart_that_comes_too_late_ends_as_taken_over(
+    supervised, document, store, backend, dsn
+):
+    start_elsewhere(store, backend, dsn)
+    event = {**supervised.watch, "event": "resubmit"}
+    again = deferred(lambda: stream(document).execute_complete({}, event))
+
+    assert fired(travelled(again))["event"] == "taken_over"
+
+
+def test_a_hung_driver_does_not_live_on_behind_a_red_task(document, store, backend, monkeypatch):
+    monkeypatch.setenv("FAKE_DRIVER", "mute")
+    operator = stream(document, restarts_max=0)
+    trigger = deferred(lambda: operator.execute(context()))
+    event = {**trigger.watch, "event": "ended", "exit_code": None, "reason": "silent"}
+
+    with pytest.raises(AirflowFailException, match="0 restarts"):
+        operator.execute_complete({}, event)
+    assert backend.status(Control(store, "orders").read().handle).state.value == "ended"
+
+
+def test_a_restart_tells_the_new_driver(supervised, document, store, backend):
+    former = Control(store, "orders").read().handle["pid"]
+    os.killpg(former, signal.SIGKILL)
+    wait_until(lambda: status(store, "orders", backend).status == "lost")
+    told = context()
+    event = {**supervised.watch, "event": "resubmit"}
+    deferred(lambda: stream(document).execute_complete(told, event))
+
+    assert (
+        told["pushed"]["driver"]["pid"] == Control(store, "orders").read().handle["pid"] != former
+    )
+
+
+class Kept:
+    def __init__(self):
+        self.held = {}
+
+    def set(self, key, value, *, retention):
+        self.held[key] = (value, retention)
+
+
+def test_the_handle_is_kept_for_people_and_never_expires(document, store):
+    from airflow.sdk import NEVER_EXPIRE
+
+    told = {**context(), "task_state_store": Kept()}
+    deferred(lambda: stream(document).execute(told))
+    value, retention = told["task_state_store"].held["driver"]
+
+    assert value["pid"] == Control(store, "orders").read().handle["pid"]
+    assert retention is NEVER_EXPIRE
+
+
+def test_a_copy_that_cannot_be_kept_fails_nothing(document):
+    class Refusing:
+        def set(self, *_, **__):
+            raise RuntimeError("the API server does not answer")
+
+    told = {**context(), "task_state_store": Refusing()}
+
+    assert deferred(lambda: stream(document).execute(told))
+
+
+def test_without_a_triggerer_the_task_supervises_in_its_own_process(
+    document, store, backend, monkeypatch
+):
+    """A driver that dies is started again in the same loop, however often."""
+    operator = stream(document, deferrable=False, window=timedelta(seconds=0), restarts_max=100)
+    operator.budget = operator.budget.__class__(100, 600.0, wait_s=0.01)
+    died = []
+
+    def look(trigger):
+        if len(died) < 5:
+            died.append(1)
+            return trigger._event("ended", exit_code=3, reason="died"), "ended"
+        return whole(trigger)
+
+    whole = StreamTrigger.look
+    monkeypatch.setattr(StreamTrigger, "look", look)
+    summary = operator.execute(context())
+
+    assert summary["status"] == "running"
+    assert len(Control(store, "orders").read().restarts) == 5
+
+
+class Waiting(DeferringOperator):
+    """Waits for a trigger that never fires."""
+
+    def execute(self, context):
+        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+
+        return self.hand_over(context, TimeDeltaTrigger(timedelta(days=1)), timedelta(seconds=0.1))
+
+
+def test_a_timeout_holds_with_and_without_a_triggerer():
+    with pytest.raises(TaskDeferred) as caught:
+        Waiting(task_id="t").execute({})
+    with pytest.raises(TaskDeferralTimeout):
+        Waiting(task_id="t", deferrable=False).execute({})
+
+    assert caught.value.timeout == timedelta(seconds=0.1)
