@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.errors import DeltaForgeError
 from tests.demo import report, shop
 from tests.demo.arrivals import ENVELOPES, TABLES, Arrivals, Rows
 from tests.demo.dag_run import DagError, DagRun, start_airflow
-from tests.demo.ending import Endings, Stopped, keep_logs, only_one, stop_stream, sweep
+from tests.demo.ending import Endings, Stopped, keep_logs, only_one, stop_stream
 from tests.demo.showing import Line, Show
 from tests.servers.airflow_rest import RestError
 from tests.servers.process import ServerError
@@ -83,7 +83,10 @@ def main() -> int:
     show, endings = Show(Console()), Endings()
     _keep_to_itself()
     try:
-        with only_one(plan.output), _cleared(show, plan, endings) as stack:
+        with (
+            only_one(plan.output, plan.scratch, plan.store),
+            _cleared(show, plan, endings) as stack,
+        ):
             equal = _run(show, plan, stack, endings)
         if plan.ui:
             show.console.print(_STOPPED)
@@ -109,7 +112,7 @@ def _keep_to_itself() -> None:
 @contextmanager
 def _cleared(show: Show, plan: Plan, endings: Endings) -> Iterator[ExitStack]:
     """Clear the place, and put everything away afterwards whatever happens."""
-    sweep(plan.scratch, plan.store)
+    shutil.rmtree(plan.scratch, ignore_errors=True)
     for old in (path for name in _RESULTS for path in plan.output.glob(name)):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     plan.scratch.mkdir()

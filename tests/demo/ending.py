@@ -5,6 +5,8 @@ import fcntl
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,6 +22,15 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 PIPELINE = "shop"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DRAIN_S = 15.0
+
+# Its standard input ends when the demo does, however that died.
+_KEEPER = """
+import sys
+sys.stdin.read()
+from pathlib import Path
+from tests.demo.ending import sweep
+sweep(*map(Path, sys.argv[1:]))
+"""
 
 
 class Stopped(BaseException):
@@ -49,11 +60,16 @@ class Endings:
 
 
 @contextlib.contextmanager
-def only_one(output: Path) -> Iterator[None]:
-    """Hold the output directory while the block runs.
+def only_one(output: Path, place: Path, store: Path) -> Iterator[None]:
+    """Hold the output directory while the block runs, and sweep should this process be killed.
+
+    Args:
+        output: the directory; it is made.
+        place: the scratch directory.
+        store: the state store's file in it.
 
     Raises:
-        DeltaForgeError: another demo holds it.
+        DeltaForgeError: another demo holds the directory.
     """
     output.mkdir(parents=True, exist_ok=True)
     with (output / "lock").open("w") as lock:
@@ -63,7 +79,16 @@ def only_one(output: Path) -> Iterator[None]:
             raise DeltaForgeError(
                 f"another demo writes to {output}; end it, or name another place with --output"
             ) from None
-        yield
+        keeper = subprocess.Popen(
+            [sys.executable, "-c", _KEEPER, str(place), str(store)],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            # It holds the directory, too, until it has swept.
+            pass_fds=(lock.fileno(),),
+        )
+        with keeper:
+            yield
 
 
 def stop_stream(store: Path) -> None:
@@ -86,7 +111,7 @@ def stop_stream(store: Path) -> None:
 
 
 def sweep(place: Path, store: Path) -> None:
-    """Take away what a demo that was killed has left in its scratch directory."""
+    """End and take away what a demo that was killed has left."""
     if place.exists():
         stop_stream(store)
         shutil.rmtree(place, ignore_errors=True)
