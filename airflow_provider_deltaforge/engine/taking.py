@@ -46,9 +46,12 @@ def take(bench: Bench, runner: Runner, request: Request | None = None) -> Outcom
 
 
 def fails_request(outcome: Outcome) -> bool:
-    """Say whether an end is the request's own fault: then the pipeline goes on without it."""
-    ours = outcome.error_class in ("retryable", "fenced", "position_lost")
-    return outcome.why == "failed" and not ours
+    """Say whether an end concerns the request only: then the pipeline goes on without it.
+
+    Also when trying again did not help: a stream waits for its source for ever, and somebody's
+    copy must not take that from it.
+    """
+    return outcome.why == "failed" and outcome.error_class not in ("fenced", "position_lost")
 
 
 def logged(error: Exception) -> Outcome:

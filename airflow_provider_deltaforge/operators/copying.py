@@ -125,8 +125,9 @@ class CopyingOperator(PipelineOperator):
         if state is None:
             raise AirflowException(f"{name}: request {asked} is unknown; its records were deleted")
         if state.state == "failed":
-            reason = f"{name}: the copy failed: {state.reason}"
-            raise AirflowFailException(f"{state.error_class or 'failed'}: {reason}")
+            may_retry = state.error_class == RetryableError.error_class
+            kind = AirflowException if may_retry else AirflowFailException
+            raise kind(f"{state.error_class or 'failed'}: {name}: the copy failed: {state.reason}")
         if state.state == "cancelled":
             raise AirflowFailException(f"{name}: the copy was withdrawn: {state.reason}")
         return state.settled

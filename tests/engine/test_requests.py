@@ -8,6 +8,9 @@ import pytest
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
+from airflow_provider_deltaforge.engine.staying import Deaths
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter
 from airflow_provider_deltaforge.storage.requests import Results, result_of
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.engine.driving import Driving
@@ -93,7 +96,8 @@ def test_a_rows_last_delivery_is_its_last_state(drive):
     running(pipeline)
     ask(pipeline)
     ended(pipeline)
-    goes_on(pipeline)
+    copied = max(event["after"]["tx"] for event in events(pipeline) if event["op"] == "r")
+    wait_until(lambda: pipeline.checkpoints().load()["out"]["tx"] >= copied)
     pipeline.want("stopped")
     driver.end()
     last = {event["after"]["id"]: event["after"]["tx"] for event in events(pipeline)}
@@ -133,6 +137,24 @@ def test_a_bad_request_fails_and_the_stream_goes_on(drive, wish, reason):
     assert (failed.state, failed.error_class) == ("failed", "spec")
     assert reason in failed.reason
     assert done.state == "done"
+    assert driver.thread.is_alive()
+
+
+def test_a_source_that_stays_away_fails_the_request_and_not_the_stream(drive, monkeypatch):
+    def away(*_):
+        raise RetryableError("the server is away")
+
+    monkeypatch.setattr(Deaths, "wait", lambda _: None)
+    monkeypatch.setattr(ScriptedSnapshotter, "read", away)
+    pipeline = growing()
+    driver = drive(pipeline)
+    running(pipeline)
+    ask(pipeline)
+    failed = ended(pipeline)
+    goes_on(pipeline)
+
+    assert (failed.state, failed.error_class) == ("failed", "retryable")
+    assert "the server is away" in failed.reason
     assert driver.thread.is_alive()
 
 

@@ -1,0 +1,83 @@
+"""``deltaforge snapshot --tables``: beside a stream a request, alone a job."""
+
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from airflow_provider_deltaforge.cli import snapshot
+from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.control import pipelines, snapshots, starting
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.requests import Results, result_of
+from tests.control.bench import DOCUMENT, job_of
+from tests.control.conftest import backend, dsn, store  # noqa: F401 - fixtures
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def deltaforge(monkeypatch, tmp_path, request):
+    monkeypatch.setattr(snapshot, "backend_of", lambda _: request.getfixturevalue("backend"))
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    document = tmp_path / "orders.yaml"
+    document.write_text(DOCUMENT)
+    told = ["snapshot", str(document), "--store", request.getfixturevalue("dsn")]
+    return lambda *words: CliRunner().invoke(app, [*told, *words])
+
+
+def settling(store, state, **details):  # noqa: F811 - the fixture
+    """Do what a driver does with the first request, as soon as there is one."""
+
+    def settle():
+        wait_until(lambda: Control(store, "orders").read().requests)
+        request = Control(store, "orders").read().requests[0]
+        store.transact(Results(store, "orders").put(result_of(request, state, **details)))
+
+    threading.Thread(target=settle, daemon=True).start()
+
+
+def streaming(store, dsn, backend):  # noqa: F811 - the fixtures
+    pipelines.apply(store, DOCUMENT)
+    starting.start(store, job_of(dsn), backend, "the stream's supervisor")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+
+
+def test_beside_a_stream_it_asks_and_waits(deltaforge, store, dsn, backend):  # noqa: F811
+    streaming(store, dsn, backend)
+    settling(store, "done", tables={"script.rows": {"chunks": 3, "rows": 60}})
+    said = deltaforge("--tables", "script.rows")
+
+    assert said.exit_code == 0, said.output
+    assert "script.rows" in said.output
+    assert "60 rows" in said.output
+    record = Control(store, "orders").read()
+    assert (record.generation, record.owner) == (1, "the stream's supervisor")
+
+
+def test_a_request_that_failed_says_why(deltaforge, store, dsn, backend):  # noqa: F811
+    streaming(store, dsn, backend)
+    settling(store, "failed", reason="where: no column colour", error_class="spec")
+    said = deltaforge("--tables", "script.rows", "--where", "colour = 1")
+
+    assert said.exit_code == 2
+    assert "no column colour" in said.output
+
+
+def test_alone_it_starts_a_job_and_is_not_green_when_that_copies_nothing(
+    deltaforge,
+    store,
+    monkeypatch,  # noqa: F811
+):
+    monkeypatch.setenv("FAKE_DRIVER", "exit:0")
+    said = deltaforge("--again")
+
+    assert said.exit_code == 1
+    assert "not finished" in said.output
+    assert Control(store, "orders").read().handle["arguments"] == ["--requests"]
+    (request,) = snapshots.requests(store, "orders")
+    assert request.state == "cancelled"
+
+
+def test_a_condition_without_a_table_is_refused_with_its_key(deltaforge):
+    assert "where: " in str(deltaforge("--where", "1 = 1").exception)
