@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.launch import Backend, JobState
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
@@ -15,7 +16,6 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 Condition = Mapping[str, Any]
 
@@ -65,9 +65,9 @@ class _Question:
         return status(self.store, self.pipeline, self.backend)
 
 
-def snapshot_finished() -> Condition:
-    """Return the condition that the pipeline's own snapshot is finished."""
-    return {"kind": "snapshot_finished"}
+def snapshot_finished(request: str | None = None) -> Condition:
+    """Return the condition that the pipeline's own snapshot, or a requested copy, is finished."""
+    return {"kind": "snapshot_finished", "request": request}
 
 
 def lag_below(limit_ms: float) -> Condition:
@@ -151,15 +151,27 @@ def look(
 
 
 def _snapshot_finished(asked: _Question) -> Answer:
-    snapshots = Snapshots(asked.store, asked.pipeline)
-    counts = snapshots.progress()
-    if snapshots.finished():
+    if asked.condition["request"] is not None:
+        return _request_finished(asked, asked.condition["request"])
+    counts = snapshots.progress(asked.store, asked.pipeline)
+    if snapshots.is_done(asked.store, asked.pipeline):
         return Answer.yes("the snapshot is finished", counts)
     if counts is None:
         return Answer.not_yet("no snapshot was begun yet")
     if counts["cancelled"]:
         return Answer.not_yet(f"the last snapshot was cancelled: {counts['cancelled']}")
     return Answer.not_yet(f"{counts['chunks_done']} of {counts['chunks']} chunks are copied")
+
+
+def _request_finished(asked: _Question, request: str) -> Answer:
+    state = snapshots.request_state(asked.store, asked.pipeline, request)
+    if state is None:
+        return Answer.not_yet(f"nobody asked for the copy {request!r} yet")
+    if state.state == "done":
+        return Answer.yes(f"{state.rows} rows are copied", state.as_dict())
+    if state.settled:
+        return Answer.never(f"the copy {request!r} was {state.state}: {state.reason}")
+    return Answer.not_yet(f"the copy {request!r} is {state.state}, {state.rows} rows so far")
 
 
 def _lag_below(asked: _Question) -> Answer:

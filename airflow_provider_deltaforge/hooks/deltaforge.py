@@ -11,10 +11,11 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.snapshots import RequestState
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.errors import (
     AccessError,
@@ -26,7 +27,6 @@ from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 _T = TypeVar("_T")
 
@@ -109,8 +109,12 @@ class DeltaForgeHook(BaseHook):
         return _lag(self.get_status(pipeline))
 
     def get_snapshot_progress(self, pipeline: str) -> Mapping[str, Any] | None:
-        """Return chunks and rows done by table, or None when no snapshot was planned."""
-        return self._ask(lambda store: Snapshots(store, pipeline).progress())
+        """Return what the pipeline's own snapshot has copied by table, or None before it."""
+        return self._ask(lambda store: snapshots.progress(store, pipeline))
+
+    def get_snapshot_requests(self, pipeline: str) -> list[RequestState]:
+        """Return the copies that were asked for: the ended ones, then the pending ones."""
+        return self._ask(lambda store: snapshots.requests(store, pipeline))
 
     async def aget_control(self, pipeline: str) -> ControlRecord | None:
         """Do ``get_control`` without blocking the event loop."""
@@ -134,7 +138,11 @@ class DeltaForgeHook(BaseHook):
 
     async def aget_snapshot_progress(self, pipeline: str) -> Mapping[str, Any] | None:
         """Do ``get_snapshot_progress`` without blocking the event loop."""
-        return await self._aask(lambda store: Snapshots(store, pipeline).progress())
+        return await self._aask(lambda store: snapshots.progress(store, pipeline))
+
+    async def aget_snapshot_requests(self, pipeline: str) -> list[RequestState]:
+        """Do ``get_snapshot_requests`` without blocking the event loop."""
+        return await self._aask(lambda store: snapshots.requests(store, pipeline))
 
     def pause(self, pipeline: str) -> None:
         """Ask the driver to deliver what it holds and then wait."""

@@ -97,12 +97,22 @@ class PipelineSensor(BaseSensorOperator):
 
 
 class DeltaForgeSnapshotSensor(PipelineSensor):
-    """Wait until the pipeline's own snapshot is finished; return its counts by table."""
+    """Wait until the pipeline's own snapshot, or one requested copy, is finished.
+
+    Args:
+        request: id of a requested copy; None for the pipeline's own snapshot.
+    """
+
+    template_fields: Sequence[str] = (*PipelineSensor.template_fields, "request")
+
+    def __init__(self, *, request: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.request = request
 
     def condition(self, context: Mapping[str, Any]) -> Condition:
         """Return what is waited for."""
         del context
-        return conditions.snapshot_finished()
+        return conditions.snapshot_finished(self.request or None)
 
 
 class DeltaForgeLagSensor(PipelineSensor):

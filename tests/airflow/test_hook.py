@@ -72,6 +72,7 @@ EXPECTED = {
     "checkpoints": {"files": {"tx": 4}},
     "lag": timedelta(milliseconds=12),
     "snapshot_progress": None,
+    "snapshot_requests": [],
 }
 
 

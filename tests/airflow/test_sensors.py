@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
-from airflow_provider_deltaforge.control import conditions, pipelines
+from airflow_provider_deltaforge.control import conditions, pipelines, snapshots
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import RetryableError
@@ -131,14 +131,26 @@ def test_the_pipeline_can_be_named_by_its_document(applied, document):
 def test_the_snapshot_sensor_returns_the_counts(applied):
     sensor = DeltaForgeSnapshotSensor(task_id="copied", pipeline="orders")
     trigger = deferred(lambda: sensor.execute(context()))
-    snapshots = Snapshots(applied, "orders")
+    records = Snapshots(applied, "orders")
     run = Run(
         id="r1", generation=1, started_at_ms=1, start_position={"tx": 4}, chunk_count=0, tables={}
     )
-    applied.transact([*snapshots.begin(run, []), *snapshots.finish(run)])
+    applied.transact([*records.begin(run, []), *records.finish(run)])
     event = fired(travelled(trigger))
 
     assert sensor.execute_complete({}, event)["finished"] is True
+
+
+def test_the_snapshot_sensor_waits_for_a_requested_copy(applied, backend):
+    sensor = DeltaForgeSnapshotSensor(task_id="copied", pipeline="orders", request="mine")
+    trigger = deferred(lambda: sensor.execute(context()))
+    wish = snapshots.Wish(("script.rows",))
+    snapshots.request(applied, "orders", wish, "mine", "test")
+    assert trigger.look() == conditions.Answer.not_yet("the copy 'mine' is pending, 0 rows so far")
+    snapshots.cancel(applied, "orders", "mine", "not needed")
+
+    with pytest.raises(AirflowFailException, match="'mine' was cancelled: not needed"):
+        sensor.execute_complete({}, fired(travelled(trigger)))
 
 
 def lag_sensor(below):
