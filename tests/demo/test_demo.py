@@ -17,16 +17,29 @@ PATIENCE_S = 500
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def demo(output, *words):
-    return subprocess.Popen(
-        [sys.executable, "-u", "-m", "tests.demo", "--output", str(output), *words],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "80", "TMPDIR": str(output.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def demo():
+    """Start demos, and end what a failed test leaves of them."""
+    started = []
+
+    def start(output, *words):
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "tests.demo", "--output", str(output), *words],
+            cwd=ROOT,
+            env={**os.environ, "COLUMNS": "80", "TMPDIR": str(output.parent)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        # A killed demo is swept by its own keeper.
+        process.kill()
+        process.wait()
 
 
 def left_behind(place):
@@ -46,7 +59,7 @@ def changes(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_dag_carries_an_embedded_database_to_files_that_equal_it(tmp_path):
+def test_the_dag_carries_an_embedded_database_to_files_that_equal_it(demo, tmp_path):
     output = tmp_path / "out"
     process = demo(output, "--seconds", "5")
     told, _ = process.communicate(timeout=PATIENCE_S)
@@ -63,7 +76,7 @@ def test_the_dag_carries_an_embedded_database_to_files_that_equal_it(tmp_path):
     assert not (output / "run").exists()
 
 
-def test_its_run_can_be_looked_at_and_interrupted_it_leaves_nothing_behind(tmp_path):
+def test_its_run_can_be_looked_at_and_interrupted_it_leaves_nothing_behind(demo, tmp_path):
     output = tmp_path / "out"
     process = demo(output, "--ui")
     told = []
