@@ -15,7 +15,7 @@ import anyio.to_thread
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.sdk.exceptions import AirflowNotFoundException
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -130,10 +130,14 @@ async def get_document(
     return await _ask(conn_id, look)
 
 
-def _require_json(content_type: Annotated[str, Header()] = "") -> None:
+async def _require_json(request: Request, content_type: Annotated[str, Header()] = "") -> None:
     """Refuse what a form of another site can send; the session cookie is ``SameSite=Lax`` too."""
     if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "send a JSON body")
+        raise RefusedError(415, "no_json", "send the JSON object {} with its content type")
+    try:
+        await request.json()
+    except ValueError as error:
+        raise RefusedError(422, "no_json", "the body is no JSON; send {}") from error
 
 
 @router.post(

@@ -207,6 +207,14 @@ def test_a_form_of_another_site_changes_nothing(ask, orders, kind):
     assert orders.read().desired == "running"
 
 
+@pytest.mark.parametrize("body", ["", "{", "\xff"])
+def test_a_body_that_is_no_json_is_refused_in_words(ask, orders, body):
+    answer = ask("/pipelines/orders/stop", method="POST", headers=dict(JSON), content=body)
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "no_json")
+    assert orders.read().desired == "running"
+
+
 def test_an_unknown_verb_and_an_unknown_pipeline_are_not_found(ask, orders):
     verb = ask("/pipelines/orders/destroy", method="POST", headers=dict(JSON), content="{}")
     name = ask("/pipelines/nothing")

@@ -22,9 +22,9 @@ const Supervisor = ({ told }) => {
   return h("span", null, h(To, { to: `/dags/${dag_id}` }, dag_id), ", task ", h(To, { to: run }, task_id));
 };
 
-const doing = ({ desired, status }) => {
+const doing = ({ desired, name, status }) => {
   if (desired === "stopped" && !["stopped", "failed", "lost", "pending"].includes(status)) {
-    return "Asked to stop: the driver delivers what it holds, then ends.";
+    return `Asked to stop: the driver delivers what it holds, then ends. If it hangs, \`deltaforge stop ${name}\` ends it.`;
   }
   if (desired === "paused" && ["running", "snapshotting"].includes(status)) {
     return "Asked to pause: the driver delivers what it holds, then waits.";
@@ -35,7 +35,7 @@ const doing = ({ desired, status }) => {
 const Why = ({ pipeline }) => {
   const { advice, error_class, reason, status } = pipeline;
   const underWay = doing(pipeline);
-  if (underWay) return h(Notice, null, underWay);
+  if (underWay) return h(Notice, null, h(Words, { text: underWay }));
   if (!reason && !advice) return null;
   const bad = status === "blocked" ? "warning" : NEEDS_ATTENTION.has(status) ? "error" : "info";
   return h(
