@@ -38,7 +38,7 @@ _HEALTH_NAMES = {
     "dag-processor": "dag_processor",
     "triggerer": "triggerer",
 }
-_START_PATIENCE_S = 180.0
+_START_PATIENCE_S = 300.0
 _STOP_PATIENCE_S = 15.0
 
 

@@ -38,7 +38,7 @@ class Rest:
         """Return the decoded answer to PATCH."""
         return self._ask("PATCH", path, json=dict(body))
 
-    def wait_for_dag(self, dag_id: str, patience_s: float = 120) -> dict[str, Any]:
+    def wait_for_dag(self, dag_id: str, patience_s: float = 240) -> dict[str, Any]:
         """Wait until the DAG processor has read a DAG.
 
         Raises:
@@ -86,7 +86,7 @@ class Rest:
         dag_id: str,
         run_id: str,
         states: Collection[str] = ("success", "failed"),
-        patience_s: float = 180,
+        patience_s: float = 300,
     ) -> str:
         """Wait until a run is in one of these states; return it."""
         deadline = time.monotonic() + patience_s
@@ -108,7 +108,7 @@ class Rest:
         run_id: str,
         task_id: str,
         states: Collection[str],
-        patience_s: float = 120,
+        patience_s: float = 240,
     ) -> dict[str, Any]:
         """Wait until a task instance is in one of these states; return it."""
         deadline = time.monotonic() + patience_s

@@ -18,7 +18,7 @@ from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, judge
 
 TASK = "stream"
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 POLL_S = 0.5
 """Every look asks Airflow's API server or the state store, which share two slow cores with us."""
 
