@@ -123,8 +123,8 @@ def test_the_extras_bring_what_the_probe_takes_away():
         if any(one.lower().replace("_", "-") in required for one in distributions.get(name, ()))
     }
 
-    # pymysql comes with mysql-replication; turso and mini-racer come with a later extra.
-    assert known >= _DRIVERS - {"pymysql", "turso", "py_mini_racer"}
+    # pymysql comes with mysql-replication; mini-racer comes with a later extra.
+    assert known >= _DRIVERS - {"pymysql", "py_mini_racer"}
 
 
 def beyond_a_bare_installation() -> set[str]:

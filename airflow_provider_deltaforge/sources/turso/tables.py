@@ -59,8 +59,16 @@ class Captured:
         self._matcher = TableMatcher(patterns, DB)
         self._cdc = {cdc_table.lower(), "turso_cdc", "turso_cdc_version"}
 
+        self._known: dict[object, bool] = {}
+
     def __contains__(self, name: object) -> bool:
         """Say whether a table is captured."""
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._captures(name)
+        return known
+
+    def _captures(self, name: object) -> bool:
         small = str(name).lower()
         system = small.startswith(_SYSTEM) or small in self._cdc
         return not system and self._matcher.matches(DB, str(name))
