@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import launch_local, pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.operators.control import DeltaForgeControlOperator
@@ -49,11 +49,12 @@ def test_asking_is_enough_without_waiting(running, document):
     assert Control(running, "orders").read().desired == "paused"
 
 
-def test_a_deaf_driver_is_ended_when_the_time_is_up(store, backend, dsn):
+def test_a_deaf_driver_is_ended_when_the_time_is_up(store, backend, dsn, monkeypatch):
+    monkeypatch.setattr(launch_local, "_TERM_GRACE_S", 0.5)
     pipelines.apply(store, DOCUMENT)
     start(store, job_of(dsn, "deaf"), backend, "test")
     wait_until(lambda: status(store, "orders", backend).status == "running")
-    operator = control("stop", timeout=timedelta(seconds=1))
+    operator = control("stop", timeout=timedelta(seconds=0.2))
     trigger = deferred(lambda: operator.execute(context()))
     told = operator.execute_complete({}, fired(travelled(trigger)))
 

@@ -51,7 +51,26 @@ def airflow_says(monkeypatch, state):
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
 
 
-@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "deleted"])
+@pytest.mark.parametrize(
+    ("state", "over"),
+    [
+        *((state, True) for state in ("failed", "success", "skipped", "removed", "deleted")),
+        *((state, False) for state in (None, "scheduled", "queued", "running", "deferred")),
+        *((state, False) for state in ("restarting", "up_for_retry", "up_for_reschedule")),
+    ],
+)
+def test_only_a_task_that_nobody_goes_on_with_is_over(monkeypatch, state, over):
+    airflow_says(monkeypatch, state)
+
+    assert killed.is_over(context()["ti"]) is over
+
+
+def test_outside_airflow_nobody_knows():
+    assert killed.is_over(None) is None
+    assert killed.is_over(context()["ti"]) is None
+
+
+@pytest.mark.parametrize("state", ["failed", "deleted"])
 def test_a_task_that_has_ended_stops_its_stream(supervised, store, backend, monkeypatch, state):
     airflow_says(monkeypatch, state)
     monkeypatch.setattr(killed, "GRACE_S", 3600)
@@ -61,13 +80,14 @@ def test_a_task_that_has_ended_stops_its_stream(supervised, store, backend, monk
     assert status(store, "orders", backend).status == "stopped"
 
 
-@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred"])
+@pytest.mark.parametrize("state", [None, "deferred"])
 def test_a_task_that_goes_on_leaves_its_stream_to_the_next_attempt(
     supervised, store, backend, monkeypatch, state
 ):
     """Cleared, or its trigger moved to another triggerer: slow, but on its way."""
     airflow_says(monkeypatch, state)
-    monkeypatch.setattr(killed, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(killed, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(killed, "GRACE_S", 0)
 
     supervised.stop_if_still_owner()
 
