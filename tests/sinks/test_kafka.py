@@ -5,6 +5,7 @@ import time
 import uuid
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
@@ -183,6 +184,13 @@ def test_tls_to_a_broker_without_it_says_what_it_is(brokers):
     with pytest.raises(RetryableError, match="SSL"):
         writer.write(rows("t", range(1)))
     writer.close()
+
+
+def test_a_reason_is_not_hidden_by_the_summary_that_follows_it(writer):
+    writer._note_error(KafkaError(KafkaError._SSL, "certificate verify failed"))
+    writer._note_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+
+    assert "certificate verify failed" in writer._last_error
 
 
 def test_many_messages_arrive_in_order(brokers, topic, writer):

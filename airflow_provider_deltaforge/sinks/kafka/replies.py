@@ -25,6 +25,7 @@ class Code(IntEnum):
     INVALID_RECORD = 87
     _AUTHENTICATION = -169
     _SSL = -181
+    _ALL_BROKERS_DOWN = -187
     _UNKNOWN_TOPIC = -188
     _UNKNOWN_PARTITION = -190
 
@@ -45,6 +46,9 @@ ACCESS = AUTHORISATION | {
     Code["_SSL"],
 }
 """Refused: credentials, permissions or TLS."""
+
+SUMMARY = Code["_ALL_BROKERS_DOWN"]
+"""Follows the errors of single brokers, and says less than they do."""
 
 UNKNOWN_TOPIC = frozenset(
     {Code.UNKNOWN_TOPIC_OR_PART, Code["_UNKNOWN_TOPIC"], Code["_UNKNOWN_PARTITION"]}

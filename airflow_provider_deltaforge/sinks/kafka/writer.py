@@ -290,7 +290,8 @@ class KafkaWriter:
             self._producer.flush(0)
 
     def _note_error(self, error: Any) -> None:
-        self._last_error = scrub(self._sink, error.str())
+        if error.code() != replies.SUMMARY:
+            self._last_error = scrub(self._sink, error.str())
         if error.code() in replies.ACCESS:
             self._access_errors += 1
 
