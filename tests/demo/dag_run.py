@@ -40,7 +40,7 @@ def start_airflow(place: Path, store: Path, variables: Mapping[str, str]) -> Air
         "SPARK_LOCAL_DIRS": str(scratch),
         **variables,
     }
-    return airflow.start(place, dags=dags, env=env)
+    return airflow.start(place, dags=dags, env=env, parallelism=2)
 
 
 class DagRun:
