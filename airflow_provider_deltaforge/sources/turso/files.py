@@ -217,6 +217,11 @@ def translated(doing: str) -> Iterator[None]:
                 f"{doing}: the database is locked; a writer holds its transaction too long, or a "
                 f"Turso process has the file for itself: {_SHARE}"
             ) from error
+        if "mvcc" in small:
+            raise FatalError(
+                f"{doing}: it has journal_mode mvcc, which cannot be read beside its writer; set "
+                "PRAGMA journal_mode = 'wal' there"
+            ) from error
         if "readonly" in small or "permission" in small or "unable to open" in small:
             raise AccessError(
                 f"{doing}: {text}; the user needs to write the file and its folder"

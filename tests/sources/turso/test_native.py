@@ -1,6 +1,8 @@
 """The stream of captured changes, against the real engine."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -263,6 +265,17 @@ def test_a_file_that_sqlite_has_open(path, writer, other_process):
     )
 
     with pytest.raises(RetryableError, match="is open in SQLite"):
+        source(path).open(None)
+
+
+def test_a_file_of_concurrent_writers_is_refused(path):
+    alone = (
+        "import sys, turso; c = turso.connect(sys.argv[1], isolation_level=None); "
+        "c.execute(\"PRAGMA journal_mode = 'mvcc'\").fetchall(); c.execute('CREATE TABLE t (a)')"
+    )
+    subprocess.run([sys.executable, "-c", alone, str(path)], check=True)
+
+    with pytest.raises(FatalError, match="journal_mode mvcc"):
         source(path).open(None)
 
 

@@ -109,6 +109,18 @@ class TestWritersWithoutCapture:
         reader.close()
 
 
+def test_a_table_made_anew_is_no_reason_to_warn(path, writer, monkeypatch, caplog):
+    monkeypatch.setattr(native, "AUDIT_EVERY_S", 0.0)
+    writer.run("INSERT INTO orders VALUES (1, 'seen')")
+    reader = source(path).open(None)
+    writer.run("DROP TABLE orders", "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+    writer.run("INSERT INTO orders VALUES (1, 'seen')")
+
+    assert len(events_of(reader)) == 1
+    assert "not captured" not in caplog.text
+    reader.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
