@@ -146,13 +146,17 @@ class Capture:
                 f"replaced; {remedy}"
             )
 
+    def tables_now(self) -> dict[str, Table]:
+        """Return the captured tables that are there now."""
+        return captured_tables(self._database, self._captured)
+
     def tables_at(self, place: Place) -> dict[str, Table]:
         """Return the captured tables as they were at a place.
 
         Raises:
             SchemaError: that is not known, and rows of such a table are still to be read.
         """
-        now = captured_tables(self._database, self._captured)
+        now = self.tables_now()
         then = dict(now)
         for row in reversed(self._catalog_rows(place.change_id or 0)):
             old, new = catalog_change(row, self._captured)
@@ -184,7 +188,7 @@ class Capture:
                     doubted.add(old.name)
             if new is not None:
                 state[new.name] = new
-        now = captured_tables(self._database, self._captured)
+        now = self.tables_now()
         doubted |= {name for name, table in now.items() if _mark(state, name) != table.mark}
         doubted |= state.keys() - now.keys()
         agreed = dict(tables)

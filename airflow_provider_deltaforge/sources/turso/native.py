@@ -162,7 +162,8 @@ class NativeReader(FileReader):
         if time.monotonic() < self._audit_at:
             return
         with self._database.view():
-            warnings = self._auditor.check(self._tables, self._capture.head_id())
+            tables = self._capture.tables_now()  # Not those of our place: they may be gone.
+            warnings = self._auditor.check(tables, self._capture.head_id())
         self._audit_at = time.monotonic() + AUDIT_EVERY_S
         for warning in warnings:
             _log.warning("source %s: %s", self._source_id, warning)
