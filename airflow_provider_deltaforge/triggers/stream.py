@@ -21,6 +21,10 @@ from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
 
 _SAY_EVERY_S = 300.0
 
+_SETTLE_S = 5.0
+"""Airflow 3.3 fails a task that runs again before its scheduler has read that the former process
+deferred (apache/airflow issue 71580), which costs a retry."""
+
 
 class StreamTrigger(BaseTrigger):
     """Fires when the stream ended, was stopped or taken over, or when the window is over.
@@ -72,7 +76,7 @@ class StreamTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
         if self.resubmit_at_ms is not None:
-            await asyncio.sleep(max(0.0, (self.resubmit_at_ms - now_ms()) / 1000))
+            await asyncio.sleep(max(_SETTLE_S, (self.resubmit_at_ms - now_ms()) / 1000))
             yield self._event("resubmit")
             return
         said: tuple[str, float] = ("", 0.0)
