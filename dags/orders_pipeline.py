@@ -10,7 +10,7 @@ document, ``DELTAFORGE_ORDERS_WINDOW_S`` another window, ``DELTAFORGE_ORDERS_MAS
 """
 
 import os
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from airflow.sdk import DAG
@@ -30,6 +30,8 @@ with DAG(
     dag_id="orders_pipeline",
     description="orders: MySQL to Kafka, checked, copied once and streamed",
     schedule="@continuous",
+    # Airflow 3.3 makes no second run of a continuous DAG without a start date.
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     max_active_runs=1,
     # A run that fails at once is followed by the next one at once; a person should look instead.
     max_consecutive_failed_dag_runs=5,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from airflow_provider_deltaforge.spec.yaml_text import parse
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 WINDOW = timedelta(hours=6)
+# Without one, Airflow 3.3 gives the second run of a continuous DAG the first one's date, for ever.
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 # A continuous DAG begins its next run at once, so one that fails at once would never stop failing.
 FAILURES_MAX = 5
 _TAG_LENGTH_MAX = 100
@@ -53,6 +55,7 @@ def pipeline_dag(
         dag_id=dag_id,
         description=_summary(told),
         schedule="@continuous" if rolling else None,
+        start_date=START,
         max_active_runs=1,
         max_consecutive_failed_dag_runs=FAILURES_MAX if rolling else 0,
         catchup=False,

@@ -39,6 +39,7 @@ def told(dag):
         "description": dag.description,
         "doc": dag.doc_md,
         "params": dict(dag.params.dump()),
+        "start": str(dag.start_date),
         "window": str(getattr(dag.task_dict.get("stream"), "window", None)),
     }
 
@@ -125,6 +126,7 @@ def test_a_pipeline_is_checked_copied_and_streamed_in_rolling_windows(dags, name
         "stream": ["snapshot"],
     }
     assert dags[name]["schedule"] == "ContinuousTimetable"
+    assert dags[name]["start"] != "None", "a second run would never come"
     assert dags[name]["window"] == "6:00:00"
     assert dags[name]["params"] == {"tables": None, "where": None, "mode": "initial"}
 

@@ -1,0 +1,171 @@
+"""One journey over REST: a pipeline, copies beside its stream, a backfill, and what it all left."""
+
+import contextlib
+import json
+import secrets
+import time
+from collections import Counter
+from datetime import date, datetime, timedelta, timezone
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.architecture.probe import CHECKOUT
+from tests.e2e import shop
+from tests.servers import airflow
+from tests.sinks.kafka_reader import read_topic
+
+PIPELINE, COPY = "orders_pipeline", "orders_resnapshot"
+DAYS = [date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)]
+# Rows that no writer touches, an equal number for each day.
+OLD_ORDERS = range(401, 581)
+TOPICS = [f"shop.{table}" for table in shop.TABLES]
+GRANTS = "SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT"
+PATIENCE_S = 900
+
+
+class Journey:
+    """A real Airflow, MySQL, Kafka and Spark, and everything that happened between them."""
+
+    def __init__(self, place, server, kafka):
+        self.place = place
+        self.server = server
+        self.dsn = f"sqlite:///{place}/state.db"
+        self.jobs = jobs_directory(self.dsn)
+        self.backend = LocalBackend(self.jobs)
+        self.secret = f"planted-{secrets.token_hex(8)}"
+        self.brokers = f"{kafka.host}:{kafka.port}"
+        self.variables = {
+            "MYSQL_DSN": f"mysql://planted:{self.secret}@{server.host}:{server.port}/",
+            "KAFKA_BROKERS": self.brokers,
+        }
+        connection = {"conn_type": "deltaforge", "extra": {"path": f"{place}/state.db"}}
+        self.env = {
+            **self.variables,
+            "AIRFLOW_CONN_DELTAFORGE_DEFAULT": json.dumps(connection),
+            "DELTAFORGE_ORDERS_WINDOW_S": "15",
+            "DELTAFORGE_ORDERS_MASTER": "local[2]",
+            "DELTAFORGE_ORDERS_CHANGED": "changed",
+        }
+
+    def start(self):
+        """Start Airflow on our DAGs, and fill the shop."""
+        self._fill()
+        self.airflow = airflow.start(self.place, dags=CHECKOUT / "dags", env=self.env)
+        self.rest, self.home = self.airflow.rest, self.airflow.home
+        self.store = StoreLocation.from_dsn(self.dsn).open()
+
+    def end(self):
+        """Leave no process."""
+        try:
+            with contextlib.suppress(SpecError):  # Nothing was applied.
+                pipelines.stop(self.store, "orders", self.backend)
+        finally:
+            self.store.close()
+            self.airflow.stop()
+
+    def status(self):
+        return status(self.store, "orders", self.backend)
+
+    def first_run(self):
+        """Let the schedule run the pipeline until its stream is watched; return the run."""
+        self.rest.wait_for_dag(PIPELINE)
+        self.rest.wait_for_dag(COPY)
+        self.rest.unpause(PIPELINE)
+        _wait_until(lambda: self.rest.runs(PIPELINE))
+        run = self.rest.runs(PIPELINE)[0]["dag_run_id"]
+        self.rest.wait_task(PIPELINE, run, "stream", ["deferred"], PATIENCE_S)
+        _wait_until(lambda: self.status().status == "running")
+        return run
+
+    def run_by_hand(self):
+        """Ask for a run with a form, which begins when the present window is over."""
+        return self.rest.trigger(PIPELINE, {"mode": "never"}, run_id="by-hand")
+
+    def next_run(self):
+        """Wait until the schedule runs the pipeline again."""
+
+        def scheduled():
+            return [run for run in self.rest.runs(PIPELINE) if run["run_type"] == "scheduled"]
+
+        _wait_until(lambda: len(scheduled()) > 1)
+
+    def copy(self, conf):
+        """Copy again what a form asks for; return the run."""
+        run = self.rest.trigger(COPY, conf)
+        assert self.rest.wait_run(COPY, run, patience_s=PATIENCE_S) == "success"
+        return run
+
+    def backfill(self):
+        """Copy three past days; return the runs, oldest interval first."""
+        first, last = (
+            datetime.combine(day, datetime.min.time(), timezone.utc) for day in DAYS[::2]
+        )
+        self.rest.backfill(COPY, first, last)
+        return self.wait_for_runs("backfill")
+
+    def wait_for_runs(self, run_type):
+        """Wait until all copies that were made in this way succeeded; return their runs."""
+        runs = [r["dag_run_id"] for r in self.rest.runs(COPY) if r["run_type"] == run_type]
+        for run in runs:
+            state = self.rest.wait_run(COPY, run, patience_s=PATIENCE_S)
+            assert state == "success", self.rest.log(COPY, run, "snapshot")
+        return sorted(runs)
+
+    def stop(self):
+        """Let the stream catch up, stop it for good, and read what Kafka holds."""
+        _wait_until(self._caught_up)
+        self.rest.pause(PIPELINE)
+        # A paused DAG begins no task; one that is under way could start the stream again.
+        _wait_until(lambda: not self._tasks("running", "queued"))
+        pipelines.stop(self.store, "orders", self.backend)
+        self.events = [
+            json.loads(read.value) for topic in TOPICS for read in read_topic(self.brokers, topic)
+        ]
+
+    def copies(self, table):
+        """Return how often each row of a table came as a copy, by id."""
+        return Counter(
+            event["after"]["id"]
+            for event in self.events
+            if event["op"] == "r" and event["source"]["table"] == table
+        )
+
+    def _tasks(self, *states):
+        path = f"/dags/{PIPELINE}/dagRuns/~/taskInstances"
+        return self.rest.get(path, state=list(states))["task_instances"]
+
+    def _fill(self):
+        shop.create(self.server, "shop", orders=600)
+        with shop.connect(self.server, "shop") as connection, connection.cursor() as cursor:
+            cursor.execute("DROP USER IF EXISTS planted")
+            cursor.execute("CREATE USER planted IDENTIFIED BY %s", (self.secret,))
+            cursor.execute(f"GRANT {GRANTS} ON *.* TO planted")
+            for order in OLD_ORDERS:
+                noon = datetime.combine(day_of(order), datetime.min.time()) + timedelta(hours=12)
+                cursor.execute("UPDATE orders SET changed = %s WHERE id = %s", (noon, order))
+            connection.commit()
+
+    def _caught_up(self):
+        document = pipelines.existing(self.store, "orders").document()
+        source = load(document, self.variables).spec.source
+        at = Checkpoints(self.store, "orders", source.id).load().get("shop-kafka")
+        return at is not None and source.compare(at, source.head()) >= 0
+
+
+def _wait_until(condition):
+    """Wait for something that is asked of a server, which may be busy."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
+        time.sleep(0.3)
+
+
+def day_of(order):
+    """Return the day on which an old order changed."""
+    return DAYS[order % len(DAYS)]
