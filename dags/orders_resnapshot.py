@@ -51,7 +51,6 @@ with DAG(
             pattern="^[A-Za-z_][A-Za-z0-9_]*$",
             title="Column that tells when a row changed",
             description="Compared with the data interval when no condition is given.",
-            section="Snapshot",
         ),
     },
     doc_md=__doc__,

@@ -75,7 +75,6 @@ def pipeline_params(
             items={"type": "string", "minLength": 1, "pattern": "^[^,]+$"},
             title="Tables to copy again",
             description="One `database.table` a line, only captured ones. Empty: see Mode.",
-            section="Snapshot",
         ),
         "where": Param(
             where,
@@ -83,7 +82,6 @@ def pipeline_params(
             title="Only rows where",
             description="An SQL condition in the source's dialect, such as "
             "`updated_at >= '2026-01-01'`. It needs exactly one table above.",
-            section="Snapshot",
         ),
         "mode": Param(
             mode,
@@ -93,6 +91,5 @@ def pipeline_params(
             title="Mode",
             description="What is copied when no table is named. The stream goes on meanwhile and "
             "is started after it if it does not run.",
-            section="Snapshot",
         ),
     }

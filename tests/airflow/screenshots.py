@@ -64,7 +64,6 @@ def _looks(journey: Journey) -> list[tuple[str, Callable[[Any], None]]]:
         ("run", go(f"/dags/{PIPELINE}/runs/{journey.run}")),
         ("form", form),
         ("backfill", go(f"/dags/{COPY}/backfills")),
-        ("copies", go(f"/dags/{COPY}")),
         ("page", go("/plugin/deltaforge?pipeline=orders")),
     ]
 
