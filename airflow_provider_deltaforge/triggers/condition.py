@@ -10,6 +10,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_deltaforge.control.conditions import Answer, look
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.triggers.settling import settled
 
 _SAY_EVERY_S = 300.0
 
@@ -58,11 +59,13 @@ class ConditionTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
+        began_s = time.monotonic()
         said: tuple[str, float] = ("", 0.0)
         while True:
             answer = await asyncio.to_thread(self.look)
             over = self.until_ms is not None and time.time() * 1000 >= self.until_ms
             if over or answer.met is not False:
+                await settled(began_s)
                 told = {"met": answer.met, "words": answer.words, "value": answer.value}
                 yield TriggerEvent({"pipeline": self.pipeline, **told})
                 return

@@ -18,12 +18,9 @@ from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
+from airflow_provider_deltaforge.triggers.settling import settled
 
 _SAY_EVERY_S = 300.0
-
-_SETTLE_S = 5.0
-"""Airflow 3.3 fails a task that runs again before its scheduler has read that the former process
-deferred (apache/airflow issue 71580), which costs a retry."""
 
 
 class StreamTrigger(BaseTrigger):
@@ -75,14 +72,17 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
+        began_s = time.monotonic()
         if self.resubmit_at_ms is not None:
-            await asyncio.sleep(max(_SETTLE_S, (self.resubmit_at_ms - now_ms()) / 1000))
+            await asyncio.sleep(max(0.0, (self.resubmit_at_ms - now_ms()) / 1000))
+            await settled(began_s)
             yield self._event("resubmit")
             return
         said: tuple[str, float] = ("", 0.0)
         while True:
             event, words = await asyncio.to_thread(self.look)
             if event is not None:
+                await settled(began_s)
                 yield event
                 return
             if words != said[0] or time.monotonic() - said[1] > _SAY_EVERY_S:

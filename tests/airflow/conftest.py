@@ -5,6 +5,8 @@ import os
 import shutil
 import tempfile
 
+import pytest
+
 _HOME = tempfile.mkdtemp(prefix="deltaforge-airflow-")
 os.environ["AIRFLOW_HOME"] = _HOME
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
@@ -13,3 +15,9 @@ atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 
 from tests.airflow.bench import connection, document  # noqa: E402, F401 - fixtures
 from tests.control.conftest import backend, dsn, store  # noqa: E402, F401 - fixtures
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """Let triggers fire at once: without a scheduler nobody has to hear of a deferral first."""
+    monkeypatch.setattr("airflow_provider_deltaforge.triggers.settling.SETTLE_S", 0.0)

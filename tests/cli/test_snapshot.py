@@ -66,8 +66,8 @@ def test_a_request_that_failed_says_why(deltaforge, store, dsn, backend):  # noq
 
 def test_alone_it_starts_a_job_and_is_not_green_when_that_copies_nothing(
     deltaforge,
-    store,
-    monkeypatch,  # noqa: F811
+    store,  # noqa: F811
+    monkeypatch,
 ):
     monkeypatch.setenv("FAKE_DRIVER", "exit:0")
     said = deltaforge("--again")
