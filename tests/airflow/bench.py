@@ -7,23 +7,19 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.triggers import killed
-from tests.control.bench import DOCUMENT, fake_driver
+from tests.control.bench import DOCUMENT
 
 
 @pytest.fixture
-def connection(monkeypatch, tmp_path, dsn):
+def connection(monkeypatch, tmp_path, dsn, backend):
+    """The store as an Airflow connection; ``backend`` ends what the test's drivers leave."""
     extra = {"path": str(tmp_path / "state.db")}
     value = json.dumps({"conn_type": "deltaforge", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    monkeypatch.setattr(
-        deltaforge.DeltaForgeHook,
-        "backend",
-        lambda _: LocalBackend(tmp_path / "jobs", compose=fake_driver),
-    )
+    monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda _: backend)
     monkeypatch.setattr(killed, "GRACE_S", 0.2)
 
 
