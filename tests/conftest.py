@@ -1,5 +1,6 @@
 """One of each server for a whole test session, started when the first test asks for it."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 from tests.ordering import rough_s
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
+
+# Every JVM of a test lives for a minute: the optimising compilers would never pay for themselves.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

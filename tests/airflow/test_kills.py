@@ -1,7 +1,7 @@
 """A supervised stream under a real scheduler, triggerer and API server.
 
 ``python -m tests.prove airflow_kills`` runs the whole matrix; here are the cases that tell most.
-They share one Airflow and, while nothing fails, one stream.
+They share one Airflow and, while nothing fails, one stream, whose driver has no JVM.
 """
 
 import pytest
@@ -9,13 +9,13 @@ import pytest
 from tests.airflow.service.cases import Chain
 from tests.airflow.service.stage import stage
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
     with stage(tmp_path_factory.mktemp("airflow")) as shared:
-        running = Chain(shared, "spark")
+        running = Chain(shared, "plain")
         try:
             yield running
         finally:

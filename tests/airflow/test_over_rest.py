@@ -69,7 +69,9 @@ def test_a_wrong_answer_in_the_form_is_refused(airflow, conf):
 def test_every_task_succeeds_and_the_stream_outlives_its_window(journey):
     for task_id in ("preflight", "snapshot", "stream"):
         assert journey.rest.task(PIPELINE, journey.run, task_id)["state"] == "success"
-    assert journey.rest.xcom(PIPELINE, journey.run, "stream")["status"] == "running"
+    # A copy that was asked for meanwhile may be under way when the window is over.
+    told = journey.rest.xcom(PIPELINE, journey.run, "stream")["status"]
+    assert told in {"running", "snapshotting"}
 
 
 def test_a_run_by_hand_waits_for_the_window_and_adopts_the_stream(journey):
