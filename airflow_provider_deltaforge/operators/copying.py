@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control.attend import settle
+from airflow_provider_deltaforge.control.due import found_nothing
 from airflow_provider_deltaforge.control.launch import Handle, Job
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.snapshots import (
@@ -147,6 +148,9 @@ class CopyingOperator(PipelineOperator):
         submitted_at_ms = int((record.handle or {}).get("submitted_at_ms", 0))
         if exit_code == DRAINED and state and state.requested_at_ms > submitted_at_ms:
             return self.begin(context, store, watch, asked)  # It was about to leave.
+        if exit_code == DRAINED and asked is None and found_nothing(store, name, watch.generation):
+            self.log.info("the driver of %s found no snapshot to take", name)
+            return None
         job = self._job(watch, asked)
         verdict = settle(attendance(store, hook, job, watch.owner, self.budget), exit_code)
         if verdict.action == "restart":
@@ -160,8 +164,8 @@ class CopyingOperator(PipelineOperator):
         self, context: Mapping[str, Any], store: Store, watch: Watch, asked: str | None
     ) -> Any:
         try:
-            handle = restart(store, self._job(watch, asked), self.pipeline_task().hook().backend())
-            self._tell(context, handle)
+            backend = self.pipeline_task().hook().backend()
+            self._tell(context, restart(store, self._job(watch, asked), backend, watch.owner))
         except RetryableError as error:  # The trigger sees why.
             self.log.warning("%s not started again: %s", watch.pipeline, error)
         return self._wait(context, watch, asked)

@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.pipelines import apply
 from airflow_provider_deltaforge.control.snapshots import Wish, is_done, request
 from airflow_provider_deltaforge.errors import SpecError
@@ -26,8 +27,9 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
     XCom, to the task's state store, and to the state store of every asset in ``outlets``.
 
     Args:
-        mode: ``initial``: the pipeline's own snapshot, done at once if it was done before;
-            ``always``: all captured tables (again) for this run; ``never``: nothing.
+        mode: ``initial``: the pipeline's own snapshot, unless it was done before, the document
+            wants none, or the stream has begun without; ``always``: all captured tables (again)
+            for this run; ``never``: nothing.
         tables: copy these (again), whatever was done before, unless ``mode`` is ``never``: a list
             of ``db.table``, or one text separated by commas; empty: see ``mode``.
         where: an SQL condition on the rows; needs exactly one table.
@@ -69,6 +71,9 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
                 elif is_done(store, name):
                     self.log.info("the snapshot of %s is already done", name)
                     return self.result(context, store, name, None)
+                elif reason := why_not_due(store, name):
+                    self.log.info("no snapshot of %s is taken: %s", name, reason)
+                    return None
                 self._held = (context["ti"], watch, asked)
                 return self.begin(context, store, watch, asked)
         except SpecError as error:

@@ -12,7 +12,10 @@ import jsonschema
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.operators.group import pipeline_params, pipeline_task_group
+from tests.airflow.bench import context, deferred
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"
@@ -235,6 +238,26 @@ def test_the_form_refuses_what_is_no_answer(name, value):
 
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(value, schema)
+
+
+@pytest.mark.usefixtures("connection")
+def test_a_document_without_a_snapshot_reaches_its_stream_in_every_run(document, store, backend):
+    pids = set()
+    for number in range(2):
+        _, tasks = group_in(pipeline_params())
+        told = context()
+        told["params"] = {name: param.value for name, param in pipeline_params().items()}
+        told["ti"].run_id = f"r{number}"
+        for task in tasks.values():
+            task.render_template_fields(told)
+            task.document = document
+        tasks["preflight"].execute(told)
+        assert tasks["snapshot"].execute(told) is None
+        deferred(lambda told=told, task=tasks["stream"]: task.execute(told))
+        wait_until(lambda: status(store, "orders", backend).status == "running")
+        pids.add(told["pushed"]["driver"]["pid"])
+
+    assert len(pids) == 1
 
 
 class TestResnapshot:

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.requests import Results, result_of
 from tests.airflow.bench import context, deferred, fired, travelled
@@ -75,6 +76,13 @@ def streaming(store, dsn, backend):
     started = starting.start(store, job_of(dsn), backend, "the stream's task")
     wait_until(lambda: status(store, "orders", backend).status == "running")
     return started
+
+
+def with_snapshot(document, mode="initial"):
+    """Give a document a snapshot of its own."""
+    text = DOCUMENT.replace("rows: 3}", f'rows: 3, snapshot: {{mode: "{mode}"}}}}')
+    Path(document).write_text(text)
+    return document
 
 
 def settle(store, state="done", **details):
@@ -188,7 +196,8 @@ def test_a_dead_stream_is_its_own_supervisors_to_revive(document, store, dsn, ba
     wait_until(lambda: status(store, "orders", backend).status == "lost")
 
     assert trigger.look()[0] is None
-    starting.restart(store, replace(job_of(dsn), generation=1), backend)
+    again = replace(job_of(dsn), generation=1)
+    starting.restart(store, again, backend, "the stream's task")
     wait_until(lambda: status(store, "orders", backend).status == "running")
     assert trigger.look()[0] is None
 
@@ -220,7 +229,7 @@ def test_two_tasks_share_one_job(document, store, backend):
 @pytest.mark.parametrize("tables", [(), (ROWS,)])
 def test_a_job_that_ends_without_finishing_is_not_green(document, store, monkeypatch, tables):
     monkeypatch.setenv("FAKE_DRIVER", "exit:0")
-    operator = snapshot(document, tables=tables)
+    operator = snapshot(with_snapshot(document), tables=tables)
     event = fired(travelled(deferred(lambda: operator.execute(context()))))
 
     with pytest.raises(AirflowFailException, match="snapshot not finished"):
@@ -241,9 +250,7 @@ def test_a_job_that_dies_is_restarted_by_its_own_task(document, store, backend):
 
 
 def test_the_pipelines_own_snapshot_is_taken_once(document, store, real, published):
-    with_snapshot = DOCUMENT.replace("rows: 3}", "rows: 3, snapshot: {mode: initial}}")
-    Path(document).write_text(with_snapshot)
-    operator = snapshot(document)
+    operator = snapshot(with_snapshot(document))
     event = fired(travelled(deferred(lambda: operator.execute(context()))), 120)
     first = completed(operator, event)
     told = context()
@@ -254,11 +261,36 @@ def test_the_pipelines_own_snapshot_is_taken_once(document, store, real, publish
     assert published["orders"] == first
 
 
-def test_an_own_snapshot_that_is_not_due_any_more_is_refused(document, store, dsn, backend):
+def test_an_own_snapshot_that_a_live_stream_will_not_take_is_refused(document, store, dsn, backend):
     streaming(store, dsn, backend)
 
     with pytest.raises(AirflowFailException, match="mode 'always'"):
-        snapshot(document).execute(context())
+        snapshot(with_snapshot(document)).execute(context())
+
+
+def test_a_document_without_a_snapshot_needs_no_job(document, store):
+    told = context()
+
+    assert snapshot(document).execute(told) is None
+    assert told["pushed"] == {}
+    assert Control(store, "orders").read().generation == 0
+
+
+def test_a_stream_that_began_without_its_snapshot_needs_no_job(document, store):
+    pipelines.apply(store, DOCUMENT)
+    store.transact([Checkpoints(store, "orders", "shop-db").put("files", {"tx": 3})])
+
+    assert snapshot(with_snapshot(document)).execute(context()) is None
+    assert Control(store, "orders").read().generation == 0
+
+
+def test_a_job_that_finds_nothing_to_take_is_a_success(document, store, real, monkeypatch):
+    monkeypatch.setenv("MODE", "never")  # Known to the driver only.
+    operator = snapshot(with_snapshot(document, "${MODE:-initial}"))
+    event = fired(travelled(deferred(lambda: operator.execute(context()))), 120)
+
+    assert (event["event"], event["exit_code"]) == ("ended", 0)
+    assert completed(operator, event) is None
 
 
 def test_mode_never_copies_nothing(document, store):

@@ -1,0 +1,31 @@
+"""Whether a pipeline's own snapshot is due, seen without its driver's environment."""
+
+from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
+
+
+def why_not_due(store: Store, name: str) -> str | None:
+    """Return why the applied document has no snapshot to take; None when its driver must decide.
+
+    The document is read unexpanded, so a mode that comes from a variable counts with its default.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    source = load(existing(store, name).document() or "", expand=False).spec.source
+    if source.snapshot.mode == "never":
+        return "its snapshot mode is never, or there is no `snapshot` block"
+    if source.snapshot.mode == "initial" and Checkpoints(store, name, source.id).load():
+        return "its stream has begun before, and its sinks have checkpoints"
+    return None
+
+
+def found_nothing(store: Store, name: str, generation: int) -> bool:
+    """Say whether the job of a generation has ended by itself without anything to take."""
+    run = Snapshots(store, name).current()
+    said = existing(store, name).progress()
+    ended = said is not None and (said.generation, said.status) == (generation, "stopped")
+    return ended and (run is None or run.finished_at_ms is not None)
