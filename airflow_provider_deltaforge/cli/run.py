@@ -86,7 +86,7 @@ def _run_driver(
     state: Store, job: Job, backend: LocalBackend, stopping: threading.Event
 ) -> Verdict:
     owner = owner_token()
-    started = starting.start(state, job, backend, owner)
+    started = starting.start(state, job, backend, owner, resume=True)
     job = Job(job.pipeline, started.generation, job.script, job.store, job.master)
     word = "adopted" if started.adopted else "started"
     err.print(f"{word} {job.name}; its log: {backend.links(started.handle)['driver log']}")
@@ -128,7 +128,7 @@ def _run_lane(state: Store, store: str, name: str, stopping: threading.Event) ->
                 return verdict
             err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}", markup=False)
             _wait(stopping, verdict.wait_s)
-            starting.count_restart(state, name, generation)
+            starting.count_restart(state, name, generation, owner)
     finally:
         done.set()
         watcher.join(1)

@@ -60,7 +60,7 @@ def attend(
                 sleep(verdict.wait_s)
                 if stopping():
                     break
-                restart(task.store, task.job, task.backend)
+                restart(task.store, task.job, task.backend, task.owner)
         except RetryableError as error:
             # The store is away: nothing is known, so nothing is decided.
             changed(_unknown(task.job, str(error)))

@@ -14,9 +14,11 @@ from airflow_provider_deltaforge.control.pipelines import (
     existing,
     now_ms,
 )
+from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Desired
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 SNAPSHOT_SCRIPT = "snapshot_job.py"
 REQUESTS_ONLY = "--requests"
@@ -34,7 +36,7 @@ class Started:
     adopted: bool
 
 
-def start(store: Store, job: Job, backend: Backend, owner: str) -> Started:
+def start(store: Store, job: Job, backend: Backend, owner: str, *, resume: bool = False) -> Started:
     """Adopt the pipeline's driver when it runs the applied document, else start a new generation.
 
     The generation is raised before anything is submitted: a caller killed half-way leaves at most
@@ -45,57 +47,68 @@ def start(store: Store, job: Job, backend: Backend, owner: str) -> Started:
         job: what to start; its generation is set here.
         backend: where.
         owner: the supervisor's token, written into the record.
+        resume: a driver that is started is to work also when the pipeline was paused; otherwise
+            it waits, as its predecessor did.
 
     Raises:
         SpecError: no document was applied, or the job cannot be run as asked.
-        RetryableError: another supervisor started a newer generation meanwhile.
+        RetryableError: another supervisor started a newer generation meanwhile, or somebody
+            stopped the pipeline.
     """
     control = existing(store, job.pipeline)
-    record = _read(control)
-    if _adoptable(record, job, backend):
-        record = control.update(lambda old: changed(old, desired=_kept(old), owner=owner))
-        return Started(record.generation, record.handle or {}, adopted=True)
-    return _start_generation(control, record, job, backend, owner)
+    seen = _read(control)
+    if not _adoptable(control, seen, job, backend):
+        return _start_generation(control, seen, job, backend, owner, resume=resume)
+
+    def adopt(record: ControlRecord) -> ControlRecord:
+        _as_seen(record, seen)
+        return changed(record, owner=owner)
+
+    record = control.update(adopt)
+    return Started(record.generation, record.handle or {}, adopted=True)
 
 
-def restart(store: Store, job: Job, backend: Backend) -> Handle | None:
+def restart(store: Store, job: Job, backend: Backend, owner: str) -> Handle | None:
     """Start the driver of the job's generation again, and count it against the budget.
 
-    A process of it that still lives is hung, and is ended first.
+    A process of it that still lives is hung, and is ended first; unless it speaks again by now.
 
     Returns:
         The driver's handle; None when the pipeline was stopped meanwhile, and nothing was started.
 
     Raises:
-        RetryableError: a newer generation exists.
+        RetryableError: a newer generation exists, or ``owner`` supervises it no longer.
     """
-    control = count_restart(store, job.pipeline, job.generation)
+    control = existing(store, job.pipeline)
     record = _read(control)
-    if record.desired == "stopped":
+    _same_supervision(record, job.generation, owner)
+    former = record.handle
+    lives = former is not None and backend.status(former).state is JobState.RUNNING
+    if record.desired != "stopped" and lives and status(store, job.pipeline, backend).alive:
+        return former
+    count_restart(store, job.pipeline, job.generation, owner)
+    if _read(control).desired == "stopped":
         return None
-    hung = record.handle
-    if hung and backend.status(hung).state is JobState.RUNNING:
-        backend.stop(hung, 0)
+    if former is not None and lives:
+        backend.stop(former, 0)
     return _submit(control, job, backend)
 
 
-def count_restart(store: Store, name: str, generation: int) -> Control:
+def count_restart(store: Store, name: str, generation: int, owner: str) -> None:
     """Write a restart of ``generation`` into the record.
 
     Raises:
-        RetryableError: a newer generation exists.
+        RetryableError: a newer generation exists, or ``owner`` supervises it no longer.
     """
-    control = existing(store, name)
     moment = now_ms()
 
     def count(record: ControlRecord) -> ControlRecord:
-        _same_generation(record, generation)
+        _same_supervision(record, generation, owner)
         if record.desired == "stopped":
             return record
         return changed(record, restarts=[*record.restarts, moment][-_RESTARTS_KEPT:])
 
-    control.update(count)
-    return control
+    existing(store, name).update(count)
 
 
 def take_generation(store: Store, name: str, owner: str) -> int:
@@ -103,6 +116,7 @@ def take_generation(store: Store, name: str, owner: str) -> int:
 
     Raises:
         SpecError: a driver of the pipeline lives.
+        RetryableError: somebody started or stopped the pipeline meanwhile.
     """
     control = existing(store, name)
     seen = _read(control)
@@ -113,32 +127,38 @@ def take_generation(store: Store, name: str, owner: str) -> int:
         )
 
     def claim(record: ControlRecord) -> ControlRecord:
-        _same_generation(record, seen.generation)
-        return _claimed(record, owner, handle=None)
+        _as_seen(record, seen)
+        return _claimed(record, owner, "running", handle=None)
 
     return control.update(claim).generation
 
 
-def _kept(record: ControlRecord) -> str:
-    """A paused pipeline stays paused when it is adopted; adopting is not resuming."""
-    return "paused" if record.desired == "paused" else "running"
-
-
-def _adoptable(record: ControlRecord, job: Job, backend: Backend) -> bool:
+def _adoptable(control: Control, record: ControlRecord, job: Job, backend: Backend) -> bool:
     handle = record.handle
     if handle is None or record.desired == "stopped":
         return False
     runs = (handle.get("script"), handle.get("spec_hash"), handle.get("generation"))
     same = runs == (job.script, record.spec_hash, record.generation)
-    same = same and tuple(handle.get("arguments") or ()) == job.arguments
-    return same and backend.status(handle).state is JobState.RUNNING
+    if not same or tuple(handle.get("arguments") or ()) != job.arguments:
+        return False
+    state = backend.status(handle).state
+    if state is JobState.UNKNOWN:
+        return _speaks(control, record.generation)
+    return state is JobState.RUNNING
+
+
+def _speaks(control: Control, generation: int) -> bool:
+    """Say whether a driver that runs elsewhere is there: only its heartbeat tells."""
+    progress = control.progress()
+    spoke = progress is not None and progress.generation == generation
+    return spoke and control.alive(now_ms())
 
 
 def _start_generation(
-    control: Control, seen: ControlRecord, job: Job, backend: Backend, owner: str
+    control: Control, seen: ControlRecord, job: Job, backend: Backend, owner: str, *, resume: bool
 ) -> Started:
     former = seen.handle
-    if former and former.get("script") != job.script and not _gives_way(former):
+    if former and former.get("script") != job.script and not _gives_way(control, former):
         state = backend.status(former).state
         if state is JobState.RUNNING and seen.desired != "stopped":
             raise RetryableError(
@@ -147,8 +167,9 @@ def _start_generation(
             )
 
     def claim(record: ControlRecord) -> ControlRecord:
-        _same_generation(record, seen.generation)
-        return _claimed(record, owner, handle=record.handle)
+        _as_seen(record, seen)
+        waits = record.desired == "paused" and not resume
+        return _claimed(record, owner, "paused" if waits else "running", handle=record.handle)
 
     record = control.update(claim)
     if former:
@@ -157,16 +178,30 @@ def _start_generation(
     return Started(record.generation, handle, adopted=False)
 
 
-def _gives_way(former: Handle) -> bool:
-    """A job that only serves requests may be ended for a stream: its driver goes on with them."""
-    return REQUESTS_ONLY in (former.get("arguments") or ())
+def _gives_way(control: Control, former: Handle) -> bool:
+    """A job that only serves requests may be ended for a stream: its driver goes on with them.
+
+    So may the job of the pipeline's own snapshot once that is finished.
+    """
+    if REQUESTS_ONLY in (former.get("arguments") or ()):
+        return True
+    if former.get("script") != SNAPSHOT_SCRIPT:
+        return False
+    run = Snapshots(control.store, control.pipeline).current()
+    if run is None or run.finished_at_ms is None:
+        return False
+    # With mode ``always`` a run that was finished before this job says nothing about its own.
+    in_this_job = run.finished_at_ms >= int(former.get("submitted_at_ms", 0))
+    return in_this_job or run.generation == former.get("generation")
 
 
-def _claimed(record: ControlRecord, owner: str, handle: Handle | None) -> ControlRecord:
+def _claimed(
+    record: ControlRecord, owner: str, desired: Desired, handle: Handle | None
+) -> ControlRecord:
     return changed(
         record,
         generation=record.generation + 1,
-        desired="running",
+        desired=desired,
         owner=owner,
         restarts=[],
         handle=handle,
@@ -204,6 +239,22 @@ def _same_generation(record: ControlRecord, expected: int) -> None:
             f"generation {record.generation} was started meanwhile by {record.owner or 'another'}; "
             "look at its status before starting again"
         )
+
+
+def _same_supervision(record: ControlRecord, generation: int, owner: str) -> None:
+    _same_generation(record, generation)
+    if record.owner != owner:
+        raise RetryableError(
+            f"taken over by {record.owner or 'another'}, which restarts it if it has to; "
+            "look at its status before starting again"
+        )
+
+
+def _as_seen(record: ControlRecord, seen: ControlRecord) -> None:
+    """Refuse to overwrite somebody else's start or stop since ``seen``."""
+    _same_generation(record, seen.generation)
+    if record.desired == "stopped" != seen.desired:
+        raise RetryableError("it was stopped at this moment; start it again if it is to run")
 
 
 def _read(control: Control) -> ControlRecord:

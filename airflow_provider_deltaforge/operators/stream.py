@@ -85,7 +85,9 @@ class DeltaForgeStreamOperator(PipelineOperator):
             if event["event"] == "window_over":
                 return summary(status(store, name, hook.backend()))
             if event["event"] == "resubmit":
-                return self._restart(context, watch, lambda: restart(store, job, hook.backend()))
+                return self._restart(
+                    context, watch, lambda: restart(store, job, hook.backend(), watch.owner)
+                )
             supervision = attendance(store, hook, job, watch.owner, self.budget)
             verdict = settle(supervision, event["exit_code"])
             present = status(store, name)

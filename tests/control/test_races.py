@@ -27,7 +27,7 @@ def died(store, dsn, backend):
 
 def test_a_pipeline_stopped_during_the_backoff_is_not_started_again(store, backend, died):
     pipelines.stop(store, "orders", backend)
-    assert starting.restart(store, died, backend) is None
+    assert starting.restart(store, died, backend, "me") is None
     record = Control(store, "orders").read()
     assert backend.status(record.handle).state is JobState.ENDED
     assert (record.desired, record.restarts) == ("stopped", [])

@@ -1,0 +1,226 @@
+"""Who may start, adopt and restart a driver, with jobs that only a list of states knows."""
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_deltaforge.control import pipelines, snapshots, starting
+from airflow_provider_deltaforge.control.launch import Job, JobState, JobStatus
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.snapshots import Run
+from tests.control.bench import DOCUMENT
+from tests.control.driver import progress
+
+STREAM = Job("orders", 0, "stream_job.py", "unused")
+SNAPSHOT = Job("orders", 0, "snapshot_job.py", "unused")
+
+
+class Place:
+    """Runs nothing; says of every job what it is told to say."""
+
+    def __init__(self):
+        self.state = JobState.RUNNING
+        self.submitted, self.stopped = [], []
+        self.meanwhile = lambda: None
+
+    def submit(self, job):
+        self.submitted.append(job.name)
+        return {"name": job.name, "host": "elsewhere", "directory": ""}
+
+    def status(self, handle):
+        del handle
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return JobStatus(self.state)
+
+    def stop(self, handle, grace_s):
+        del grace_s
+        self.stopped.append(handle["name"])
+
+
+@pytest.fixture
+def store(request):
+    store = StoreLocation.from_dsn(f"memory://{request.node.name}").open()
+    pipelines.apply(store, DOCUMENT)
+    return store
+
+
+@pytest.fixture
+def place():
+    return Place()
+
+
+def speak(store, status="running", age_s=0.0, generation=None):
+    """Do what a driver does with every heartbeat."""
+    control = Control(store, "orders")
+    fence = control.take_epoch("driver")
+    told = progress(status, fence.version, generation or control.read().generation, 1)
+    at_ms = told.heartbeat_at_ms - int(age_s * 1000)
+    store.transact(
+        [control.put_progress(told.model_copy(update={"heartbeat_at_ms": at_ms}))], fence
+    )
+
+
+def record(store):
+    return Control(store, "orders").read()
+
+
+def want(store, desired):
+    Control(store, "orders").update(lambda old: old.model_copy(update={"desired": desired}))
+
+
+def restarting(store):
+    return replace(STREAM, generation=record(store).generation)
+
+
+def test_a_driver_of_another_host_is_adopted_while_it_speaks(store, place):
+    starting.start(store, STREAM, place, "first")
+    speak(store)
+    place.state = JobState.UNKNOWN
+    second = starting.start(store, STREAM, place, "second")
+
+    assert (second.adopted, second.generation) == (True, 1)
+    assert (record(store).owner, place.submitted) == ("second", ["df-orders-g1"])
+
+
+@pytest.mark.parametrize(
+    "said", [{"age_s": 60}, {"status": "stopped"}], ids=["silent", "said its last word"]
+)
+def test_a_driver_of_another_host_that_ended_or_fell_silent_is_not_adopted(store, place, said):
+    starting.start(store, STREAM, place, "first")
+    speak(store, **said)
+    place.state = JobState.UNKNOWN
+
+    assert starting.start(store, STREAM, place, "second").generation == 2
+
+
+def test_words_of_an_earlier_generation_do_not_show_that_a_driver_elsewhere_lives(
+    store, place, monkeypatch
+):
+    starting.start(store, STREAM, place, "first")
+    Control(store, "orders").update(
+        lambda old: old.model_copy(
+            update={"generation": 2, "handle": {**old.handle, "generation": 2}}
+        )
+    )
+    speak(store, generation=1)
+    place.state = JobState.UNKNOWN
+    monkeypatch.setattr(starting, "STOP_GRACE_S", 0)
+    with pytest.raises(RetryableError, match="runs on elsewhere and has not ended"):
+        starting.start(store, STREAM, place, "second")
+
+    assert record(store).generation == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "desired"), [({}, "paused"), ({"resume": True}, "running")], ids=["task", "person"]
+)
+def test_a_pause_outlives_a_new_generation_until_a_person_resumes(store, place, how, desired):
+    starting.start(store, STREAM, place, "first")
+    pipelines.pause(store, "orders")
+    place.state = JobState.ENDED
+    second = starting.start(store, STREAM, place, "second", **how)
+
+    assert (second.adopted, record(store).desired) == (False, desired)
+
+
+def test_a_pause_outlives_the_start_of_a_snapshot_job(store, place):
+    starting.start(store, STREAM, place, "first")
+    pipelines.pause(store, "orders")
+    place.state = JobState.ENDED
+    snapshots.start(store, SNAPSHOT, place, "second")
+
+    assert (record(store).generation, record(store).desired) == (2, "paused")
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.ENDED], ids=["adopt", "claim"])
+def test_a_stop_between_looking_and_starting_stands(store, place, state):
+    starting.start(store, STREAM, place, "first")
+    place.state, place.meanwhile = state, lambda: pipelines.ask_to_stop(store, "orders")
+    with pytest.raises(RetryableError, match="stopped at this moment"):
+        starting.start(store, STREAM, place, "second")
+
+    assert (record(store).desired, record(store).owner) == ("stopped", "first")
+    assert starting.start(store, STREAM, place, "second").generation == 2
+
+
+def test_a_start_between_looking_and_adopting_stands(store, place):
+    starting.start(store, STREAM, place, "first")
+
+    def meanwhile():
+        pipelines.stop(store, "orders", place)
+        starting.start(store, STREAM, place, "another")
+
+    place.meanwhile = meanwhile
+    with pytest.raises(RetryableError, match="started meanwhile by another"):
+        starting.start(store, STREAM, place, "second")
+    assert record(store).owner == "another"
+
+
+def own_snapshot(store, generation, finished_at_ms):
+    run = Run(
+        id=f"r{generation}",
+        generation=generation,
+        started_at_ms=1,
+        start_position={},
+        chunk_count=0,
+        tables={},
+        finished_at_ms=finished_at_ms,
+    )
+    store.put(names.SNAPSHOTS, "orders/run", run.model_dump_json().encode())
+
+
+def test_a_snapshot_job_that_is_done_and_serves_a_request_gives_way_to_the_stream(store, place):
+    starting.start(store, SNAPSHOT, place, "first")
+    own_snapshot(store, 1, None)
+    with pytest.raises(RetryableError, match=r"busy with snapshot_job\.py"):
+        starting.start(store, STREAM, place, "second")
+    own_snapshot(store, 1, pipelines.now_ms())
+
+    assert starting.start(store, STREAM, place, "second").generation == 2
+    assert place.stopped == ["df-orders-g1"]
+
+
+def test_a_snapshot_of_long_ago_does_not_make_a_new_one_give_way(store, place):
+    own_snapshot(store, 0, 5)
+    starting.start(store, SNAPSHOT, place, "first")
+
+    with pytest.raises(RetryableError, match=r"busy with snapshot_job\.py"):
+        starting.start(store, STREAM, place, "second")
+
+
+def test_only_the_owner_restarts(store, place):
+    starting.start(store, STREAM, place, "first")
+    speak(store, age_s=60)
+    starting.start(store, STREAM, place, "second")
+    for again in (
+        lambda: starting.restart(store, restarting(store), place, "first"),
+        lambda: starting.count_restart(store, "orders", 1, "first"),
+    ):
+        with pytest.raises(RetryableError, match="taken over by second"):
+            again()
+
+    assert (record(store).restarts, place.stopped) == ([], [])
+
+
+def test_a_driver_that_speaks_again_is_not_restarted(store, place):
+    started = starting.start(store, STREAM, place, "first")
+    speak(store, generation=1)
+
+    assert starting.restart(store, restarting(store), place, "first") == started.handle
+    assert (record(store).restarts, place.stopped) == ([], [])
+
+
+def test_a_driver_that_hangs_is_ended_and_started_again(store, place):
+    starting.start(store, STREAM, place, "first")
+    Control(store, "orders").update(
+        lambda old: old.model_copy(update={"handle": {**old.handle, "submitted_at_ms": 0}})
+    )
+    speak(store, age_s=60)
+    starting.restart(store, restarting(store), place, "first")
+
+    assert len(record(store).restarts) == 1
+    assert (place.stopped, place.submitted) == (["df-orders-g1"], ["df-orders-g1"] * 2)
