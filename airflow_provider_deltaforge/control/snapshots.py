@@ -76,6 +76,8 @@ class RequestState:
     error_class: str | None = None
     copied: Mapping[str, Any] = field(default_factory=dict)
     """By table: ``chunks`` and ``rows`` copied; while it runs also those planned."""
+    ticket: str | None = None
+    """Ours, never used twice, while ``id`` may be asked again."""
 
     @property
     def settled(self) -> bool:
@@ -249,7 +251,13 @@ def _state(store: Store, name: str, known: Request) -> RequestState:
     if result is not None:
         return _settled(result)
     base = RequestState(
-        known.id, "pending", tuple(known.tables), known.where, known.by, known.requested_at_ms
+        known.id,
+        "pending",
+        tuple(known.tables),
+        known.where,
+        known.by,
+        known.requested_at_ms,
+        ticket=known.ticket,
     )
     if known.cancelled is not None:
         return replace(base, state="cancelled", reason=known.cancelled)
@@ -276,4 +284,5 @@ def _settled(result: Result) -> RequestState:
         result.reason,
         result.error_class,
         result.tables,
+        result.ticket,
     )

@@ -56,7 +56,7 @@ class DeferringOperator(BaseOperator):
         raise TypeError(f"{type(self).__name__} hands over and has no execute_complete")
 
     def keep(self, context: Mapping[str, Any], key: str, value: Any) -> None:
-        """Write JSON to the task's state store: a copy for people, never read back as the truth.
+        """Write JSON to the task's state store: a copy for people and the next attempt, no truth.
 
         Airflow shows it in the task's tab *Storage*. Without such a store, or when it does not
         answer, the task goes on.
@@ -68,6 +68,17 @@ class DeferringOperator(BaseOperator):
             store.set(key, value, retention=NEVER_EXPIRE)
         except Exception:  # A copy that cannot be written must not fail what it describes.
             self.log.warning("%s not written to the task's state store", key, exc_info=True)
+
+    def kept(self, context: Mapping[str, Any], key: str) -> Any:
+        """Return what an attempt of this task instance kept; None if that cannot be known."""
+        store = context.get("task_state_store")
+        if store is None:
+            return None
+        try:
+            return store.get(key)
+        except Exception:  # As with ``keep``: the task goes on without.
+            self.log.warning("%s not read from the task's state store", key, exc_info=True)
+            return None
 
 
 async def _first_event(wanted: TaskDeferred) -> Any:

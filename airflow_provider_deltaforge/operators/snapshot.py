@@ -12,6 +12,8 @@ from airflow_provider_deltaforge.control.snapshots import Wish, is_done, request
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.jobs import Watch, owner_token
 from airflow_provider_deltaforge.operators.copying import CopyingOperator, request_id
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.requests import Results
 
 
 class DeltaForgeSnapshotOperator(CopyingOperator):
@@ -19,8 +21,8 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
 
     What a run asks for is a request in the control record, named after the task instance. The
     driver of the stream serves it and goes on; without a driver a snapshot job is started, which
-    never streams. A retry adopts the request and goes on with the chunks not done; a task that is
-    cleared after success copies again. Marking the task failed withdraws the request and leaves
+    never streams. A retry adopts the request and goes on with the chunks not done, or returns what
+    was copied meanwhile; a task that is cleared after success copies again. Marking the task failed withdraws the request and leaves
     the stream alone.
 
     Progress goes to the Variable ``deltaforge_<pipeline>`` while it runs; the final counts to
@@ -66,8 +68,12 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
                 watch, asked = Watch(name, 0, owner_token(context)), None
                 if wish.tables or self.mode == "always":
                     asked = request_id(context["ti"])
-                    request(store, name, wish, asked, watch.owner)
-                    self.keep(context, "snapshot", {"request": asked, "state": "pending"})
+                    if self._was_served(context, store, name, wish):
+                        self.log.info("%s was served for an earlier attempt", asked)
+                        return self.result(context, store, name, asked)
+                    placed = request(store, name, wish, asked, watch.owner)
+                    told = {"request": asked, "state": "pending", "ticket": placed.ticket}
+                    self.keep(context, "snapshot", told)
                 elif is_done(store, name):
                     self.log.info("the snapshot of %s is already done", name)
                     return self.result(context, store, name, None)
@@ -88,6 +94,14 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
                 return self.after(context, store, watch, asked, event)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
+
+    def _was_served(self, context: Mapping[str, Any], store: Store, name: str, wish: Wish) -> bool:
+        """Say whether an attempt that could not tell its end asked for this copy and got it."""
+        told = self.kept(context, "snapshot")
+        if not isinstance(told, dict) or told.get("state") != "pending" or not told.get("ticket"):
+            return False
+        served = Results(store, name).of(told["ticket"])
+        return served is not None and served.state == "done" and Wish.of(**served.wish) == wish
 
     def _wish(self) -> Wish | None:
         if self.mode not in ("initial", "always", "never"):

@@ -311,14 +311,48 @@ def test_wrong_arguments_fail_the_task_and_name_the_key(document, told, reason):
         snapshot(document, **told).execute(context())
 
 
+class Kept(dict):
+    def set(self, key, value, **_):
+        self[key] = value
+
+
+def test_a_retry_after_the_copy_was_served_returns_it(document, store, dsn, backend, published):
+    streaming(store, dsn, backend)
+    kept = Kept()
+    operator = snapshot(document, tables=[ROWS])
+    deferred(lambda: operator.execute({**context(), "task_state_store": kept}))
+    settle(store, tables={ROWS: {"chunks": 1, "rows": 5}})  # And the worker dies.
+    again = {**context(try_number=2), "task_state_store": kept}
+    counts = operator.execute(again)
+
+    assert (counts["state"], counts["rows"]) == ("done", 5)
+    assert len(Control(store, "orders").read().requests) == 1
+    # Cleared after this success, it copies again.
+    deferred(lambda: operator.execute(again))
+    assert len(Control(store, "orders").read().requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "tables"), [("done", ["script.other"]), ("failed", [ROWS]), ("cancelled", [ROWS])]
+)
+def test_a_retry_asks_anew_for_what_it_has_not_got(document, store, dsn, backend, state, tables):
+    streaming(store, dsn, backend)
+    kept = Kept()
+    deferred(
+        lambda: snapshot(document, tables=[ROWS]).execute({**context(), "task_state_store": kept})
+    )
+    settle(store, state)
+    told = {**context(try_number=2), "task_state_store": kept}
+    deferred(lambda: snapshot(document, tables=tables).execute(told))
+
+    assert Control(store, "orders").read().requests[-1].ticket == kept["snapshot"]["ticket"]
+    assert len(Control(store, "orders").read().requests) == 2
+
+
 def test_counts_go_to_the_stores_of_the_task_and_of_its_outlets(
     document, store, dsn, backend, published
 ):
     from airflow.sdk import Asset
-
-    class Kept(dict):
-        def set(self, key, value, **_):
-            self[key] = value
 
     asset = Asset("orders_copied")
     streaming(store, dsn, backend)
