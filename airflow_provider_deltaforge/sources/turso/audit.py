@@ -49,7 +49,7 @@ class Audit:
             self._sizes[name] = new
             if old is None or CATALOG in captured:
                 continue  # A table dropped and made again loses rows that nobody deleted.
-            net, last = captured.get(name, (0, None))
+            net, last = captured.get(name.lower(), (0, None))
             if old.rows is not None and new.rows is not None:
                 strange = new.rows - old.rows - net
                 if strange:
@@ -62,11 +62,11 @@ class Audit:
         return found
 
     def _captured(self) -> dict[str, tuple[int, int | None]]:
-        """Return rows won or lost, and the highest number inserted, of each table."""
+        """Return rows won or lost, and the highest number inserted, by table in lower case."""
         rows = self._database.rows(
-            "SELECT table_name, sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), "
+            "SELECT lower(table_name), sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), "
             f"max(CASE change_type WHEN 1 THEN id END) FROM {self._cdc} "
-            "WHERE change_id > ? AND change_type <> 2 GROUP BY table_name",
+            "WHERE change_id > ? AND change_type <> 2 GROUP BY lower(table_name)",
             (self._upto,),
         )
         return {
@@ -95,7 +95,7 @@ def uncaptured(database: Database, cdc_table: str, tables: Iterable[Table]) -> l
     for table in tables:
         net, seen = database.rows(
             "SELECT sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), count(*) "
-            f"FROM {cdc} WHERE table_name = ?",
+            f"FROM {cdc} WHERE table_name = ? COLLATE NOCASE",
             (table.name,),
         )[0]
         rows = int(database.one(f"SELECT count(*) FROM {quoted(table.name)}"))

@@ -32,7 +32,11 @@ _VERSION = "v2"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the capture table."""
+    """One row of the capture table.
+
+    ``table`` is spelled as in the catalog for updates and deletes, but for inserts as in their
+    statement, where case does not count.
+    """
 
     change_id: int
     time: int
@@ -202,7 +206,8 @@ class Capture:
 
     def _refuse_pending(self, name: str, change_id: int) -> None:
         pending = self._database.one(
-            f"SELECT min(change_id) {self._from} WHERE change_id > ? AND table_name = ?",
+            f"SELECT min(change_id) {self._from} WHERE change_id > ? "
+            "AND table_name = ? COLLATE NOCASE",
             (change_id, name),
         )
         if pending is not None:

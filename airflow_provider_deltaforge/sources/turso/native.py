@@ -117,6 +117,7 @@ class NativeReader(FileReader):
     def decode(self, chunk: NativeChunk) -> ChangeBatch:
         """Turn the chunk's row images into change events."""
         events = Events()
+        known = {name.lower(): table for name, table in chunk.tables.items()}
         tx = 0
         for row in chunk.rows:
             if row.kind == COMMIT:
@@ -127,7 +128,7 @@ class NativeReader(FileReader):
                 if self._schema_events and any(catalog_change(row, self._captured)):
                     _add_statement(events, row, tx)
             elif row.table in self._captured:
-                _add_row(events, row, _table(chunk, row), tx)
+                _add_row(events, row, _table(known, row), tx)
         ends = tuple(place.as_json() for place in chunk.ends) or (chunk.end,)
         return events.batch(
             chunk.end,
@@ -204,8 +205,8 @@ class NativeReader(FileReader):
         self._ready.append(chunk)
 
 
-def _table(chunk: NativeChunk, row: Row) -> Table:
-    table = chunk.tables.get(str(row.table))
+def _table(known: Mapping[str, Table], row: Row) -> Table:
+    table = known.get(str(row.table).lower())
     if table is None:
         raise SchemaError(
             f"{DB}.{row.table}: change {row.change_id} is of a table whose columns are not known, "

@@ -5,14 +5,18 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.audit import uncaptured
 from airflow_provider_deltaforge.sources.turso.capture import Capture
 from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.modes import Opened, open_mode
 from airflow_provider_deltaforge.sources.turso.polling import Growth
-from airflow_provider_deltaforge.sources.turso.tables import DB, Table, captured_tables
+from airflow_provider_deltaforge.sources.turso.tables import (
+    DB,
+    Table,
+    captured_tables,
+    named_by,
+)
 from airflow_provider_deltaforge.sources.turso.triggers import Shadows
 
 if TYPE_CHECKING:
@@ -75,11 +79,7 @@ def _table_findings(source: "TursoSource", tables: Mapping[str, Table]) -> Itera
         )
         return
     yield Finding("tables", "ok", f"{len(tables)} tables are captured", {"count": len(tables)})
-    vain = [
-        pattern
-        for pattern in source.tables
-        if not any(TableMatcher((pattern,), DB).matches(DB, name) for name in tables)
-    ]
+    vain = [pattern for pattern in source.tables if not any(map(named_by((pattern,)), tables))]
     if vain:
         yield _listed("patterns", vain, "no table matches; check the spelling")
     keyless = [f"{DB}.{name}" for name, table in tables.items() if not table.schema.primary_key]

@@ -14,7 +14,6 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.turso.chunks import plan_table, select_rows
 from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
 from airflow_provider_deltaforge.sources.turso.files import check_engine, quoted
@@ -24,6 +23,7 @@ from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
     Table,
     captured_tables,
+    named_by,
 )
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ def chosen_tables(tables: Mapping[str, Table], patterns: Sequence[str]) -> list[
         return list(tables.values())
     chosen: set[str] = set()
     for pattern in patterns:
-        one = TableMatcher((pattern,), DB)
-        found = [name for name in tables if one.matches(DB, name)]
+        found = list(filter(named_by((pattern,)), tables))
         if not found:
             raise SpecError(
                 f"tables: {pattern!r} matches none of the captured tables; check the source's "

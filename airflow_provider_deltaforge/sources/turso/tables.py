@@ -1,6 +1,7 @@
 """Tables: their columns and keys, from the catalog or from the statement that made them."""
 
 import sqlite3
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -56,9 +57,8 @@ class Captured:
     """Decides which tables are captured: the document's patterns, never the system's tables."""
 
     def __init__(self, patterns: tuple[str, ...], cdc_table: str) -> None:
-        self._matcher = TableMatcher(patterns, DB)
+        self._named = named_by(patterns)
         self._cdc = {cdc_table.lower(), "turso_cdc", "turso_cdc_version"}
-
         self._known: dict[object, bool] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -71,7 +71,13 @@ class Captured:
     def _captures(self, name: object) -> bool:
         small = str(name).lower()
         system = small.startswith(_SYSTEM) or small in self._cdc
-        return not system and self._matcher.matches(DB, str(name))
+        return not system and self._named(str(name))
+
+
+def named_by(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what says whether patterns name a table; case does not count, as in SQL."""
+    matcher = TableMatcher(tuple(pattern.lower() for pattern in patterns), DB)
+    return lambda name: matcher.matches(DB, name.lower())
 
 
 def captured_tables(database: Database, captured: Captured) -> dict[str, Table]:

@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SchemaError,
 )
+from airflow_provider_deltaforge.sources.turso import native
 from tests.sources.turso.database import Writer, chunks_of, events_of, source, told
 
 
@@ -126,6 +127,41 @@ def test_tables_that_are_not_captured_move_the_position_only(path, writer, opene
     batch = reader.decode(chunk)
     assert batch.rows.num_rows == 0
     assert batch.end == source(path, tables=["orders"]).head()
+
+
+class TestSpelling:
+    """An insert is captured under the name its statement wrote, in whatever case."""
+
+    @pytest.mark.parametrize("pattern", ["orders", "Orders", "*"])
+    def test_an_insert_in_another_case_arrives(self, writer, opened, pattern):
+        reader = opened(tables=[pattern])
+        writer.run("INSERT INTO ORDERS VALUES (1, 'tea', 2)")
+        writer.run('UPDATE "Orders" SET price = 3', "DELETE FROM oRdErS")
+
+        events = events_of(reader)
+
+        assert [(event["op"], event["table"]) for event in events] == [
+            ("c", "orders"),
+            ("u", "orders"),
+            ("d", "orders"),
+        ]
+
+    def test_a_rename_among_such_rows_is_never_guessed(self, path, writer, opened):
+        begin = source(path).head()
+        writer.run("INSERT INTO ORDERS VALUES (1, 'tea', 2)")
+        writer.run("ALTER TABLE orders RENAME COLUMN item TO thing")
+
+        with pytest.raises(SchemaError, match=r"main\.orders was renamed, or altered"):
+            events_of(opened(begin))
+
+    def test_it_is_not_taken_for_an_uncaptured_row(self, path, writer, opened, monkeypatch, caplog):
+        monkeypatch.setattr(native, "AUDIT_EVERY_S", 0.0)
+        reader = opened()
+        writer.run("INSERT INTO ORDERS VALUES (1, 'tea', 2)")
+
+        assert len(events_of(reader)) == 1
+        assert "not captured" not in caplog.text
+        assert "writers" not in {found.check for found in source(path).preflight()}
 
 
 class TestAlterTable:
