@@ -13,11 +13,12 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 
 
 class DeltaForgeFailureTrigger(BaseEventTrigger):
-    """Watches a pipeline for an ``AssetWatcher``; fires once for every failure.
+    """Watches a pipeline for an ``AssetWatcher``; fires at least once for every failure.
 
     The event's payload is ``{"pipeline", "error_class", "reason", "generation", "since_ms"}``. The
-    last failure told is kept in the asset's state store, so that neither a restarted triggerer nor
-    a redeployed DAG tells it again. Give every asset a watcher of its own.
+    last failure told is kept in the asset's state store one poll later, so that neither a restarted
+    triggerer nor a redeployed DAG tells it again, except one that ended in between. Give every
+    asset a watcher of its own.
 
     Args:
         pipeline: the pipeline's name.
@@ -57,16 +58,19 @@ class DeltaForgeFailureTrigger(BaseEventTrigger):
         store = self.asset_state_store
         key = f"deltaforge_failure_{self.pipeline}"
         told = await store.aget(key) if store is not None else None
+        unwritten: str | None = None
         while True:
             present = await self._status()
             if present is not None and self._concerns(present):
                 failure = f"{present.generation}/{present.since_ms}"
                 if failure != told:
                     yield TriggerEvent(_payload(present))
-                    told = failure
-                    if store is not None:
-                        await store.aset(key, failure)
+                    told = unwritten = failure
             await asyncio.sleep(self.poll_s)
+            # Only now: a triggerer that dies before it has handed the event on must tell it again.
+            if store is not None and unwritten is not None:
+                await store.aset(key, unwritten)
+                unwritten = None
 
     async def _status(self) -> PipelineStatus | None:
         try:

@@ -85,6 +85,18 @@ def test_a_failure_is_told_once_and_the_next_one_again(fail):
     assert asyncio.run(heard(watcher(storage))) == []  # A triggerer that was restarted.
 
 
+def test_a_failure_that_nobody_took_is_told_again(fail):
+    storage = AssetStorage()
+    fail("position_lost")
+
+    async def killed_while_it_tells():
+        return (await anext(watcher(storage).run())).payload
+
+    first = asyncio.run(killed_while_it_tells())
+    assert asyncio.run(heard(watcher(storage))) == [first]
+    assert asyncio.run(heard(watcher(storage))) == []
+
+
 @pytest.mark.parametrize(
     ("happened", "asked", "count"),
     [
