@@ -128,24 +128,30 @@ class Database:
         """Let everything read inside come from one committed state."""
         with self._lock:
             self.rows("BEGIN")
-            try:
+            with self._closed_on_error():
                 yield
-            except BaseException:
-                self.close()  # Ends the transaction, whatever state it is in.
-                raise
-            self.rows("COMMIT")
+                self.rows("COMMIT")
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Commit everything done inside, or nothing."""
         with self._lock:
             self.rows("BEGIN IMMEDIATE")
-            try:
+            with self._closed_on_error():
                 yield
-            except BaseException:
-                self.close()
-                raise
-            self.rows("COMMIT")
+                self.rows("COMMIT")
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        """Close when a statement fails: that ends the transaction, whatever state it is in.
+
+        A COMMIT that has to wait for a reader fails as well, and would leave its lock behind.
+        """
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let go of the file. Safe to call twice; the next statement opens it again."""

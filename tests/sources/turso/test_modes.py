@@ -10,7 +10,8 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SchemaError,
 )
-from tests.sources.turso.database import Writer, copied, events_of, source, told
+from airflow_provider_deltaforge.sources.turso import files
+from tests.sources.turso.database import Writer, chunks_of, copied, events_of, source, told
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, price REAL)"
 NOTES = "CREATE TABLE notes (word TEXT PRIMARY KEY, pic BLOB) WITHOUT ROWID"
@@ -162,6 +163,25 @@ class TestTriggers:
         sqlite_writer.run("INSERT INTO orders VALUES (2, 'mug', 2)")
 
         assert [told(event)[3]["id"] for event in events_of(reader)] == [2]
+
+    def test_a_reader_of_the_application_locks_nobody_out(
+        self, path, sqlite_writer, opened, monkeypatch
+    ):
+        monkeypatch.setattr(files, "_BUSY_S", 0.05)
+        reader = opened(**TRIGGERS)
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2), (2, 'mug', 5)")
+        (chunk,) = chunks_of(reader)
+        application = sqlite3.connect(path, timeout=0.05)
+        cursor = application.execute("SELECT * FROM orders")
+        cursor.fetchone()  # From here to its end, nobody can commit.
+        reader.acknowledge(chunk.end)
+        cursor.close()
+
+        application.execute("INSERT INTO orders VALUES (3, 'pot', 1)")
+        application.commit()
+
+        assert [told(event)[3]["id"] for event in events_of(reader)] == [3]
+        application.close()
 
 
 class TestPolling:
