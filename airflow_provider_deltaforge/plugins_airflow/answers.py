@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.requests import Results
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
-from airflow_provider_deltaforge.telemetry.redaction import redacted
+from airflow_provider_deltaforge.telemetry.redaction import redacted, redacted_document
 
 LOG_LINES_MAX = 2000
 _RESULTS_SHOWN = 10
@@ -115,7 +115,7 @@ def document(store: Store, name: str) -> dict[str, Any]:
     Raises:
         SpecError: there is no such pipeline.
     """
-    return {"document": redacted(existing(store, name).document() or "")}
+    return {"document": redacted_document(existing(store, name).document() or "")}
 
 
 def supervisor_of(store: Store, name: str) -> Supervisor | None:

@@ -1,18 +1,110 @@
-"""Takes secrets out of text that drivers wrote, before it reaches a log, a status or an error."""
+"""Takes secrets out of text that drivers or people wrote, before it reaches a log or a page.
+
+Every pattern is bounded or stops where the next match could begin, so a hostile text costs time in
+proportion to its length.
+"""
 
 import re
+from dataclasses import dataclass
 
 _HIDDEN = "***"
-# From the slashes on: looking for a scheme at each letter of a long word is quadratic.
-_URL_PASSWORD = re.compile(r"(?P<head>://[^\s:/@]*):[^\s@]+@")
+# From the slashes on: looking for a scheme at each letter of a long word is quadratic. A password
+# goes on to the last `@` of its host part, and may hold a slash that should have been escaped.
+_URL_PASSWORD = re.compile(
+    r"(?P<head>://[^\s:/\"']*):"
+    r"(?P<password>(?:[^\s/?\"'@]+|[^\s@\"']{1,256})@(?:[^\s/?\"'@]*@)*)"
+)
+_WORD = (
+    r"(?:passw(?:or)?d|pwd|passphrase|secret|token|credential|authorization"
+    r"|private_key|api[_-]?key)"
+)
 _KEY_VALUE = re.compile(
-    r"(?P<head>\b\w*(?:password|passwd|pwd|secret|token|api_key|apikey)\w*[\"']?\s*[=:]\s*)"
-    r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",
+    rf"(?P<head>{_WORD}\w{{0,64}}[\"']?\s*[=:]\s*)"
+    r"(?:\"[^\"]*\"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;&\"']+)",
     re.IGNORECASE,
 )
+_REFERENCE = r"\$\{\w+(?::-)?\}"
+_SECRET_KEY = re.compile(
+    rf"{_WORD}[\w.-]{{0,64}}[\"']?\s*[=:]"
+    rf"(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote)\s*(?:$|[,}}\]#]))",
+    re.IGNORECASE,
+)
+_BEFORE_KEY = re.compile(r"[ \t?-]*")
+_BEFORE_VALUE = re.compile(r"(?:[&!]\S*\s+)*")
+_ANY_KEY = re.compile(r"(?P<quote>[\"']?)[\w.-]+(?P=quote)\s*:(?:\s|$)")
 
 
 def redacted(text: str) -> str:
     """Return ``text`` with passwords in URLs and ``key=value`` pairs replaced by ``***``."""
-    text = _URL_PASSWORD.sub(lambda found: f"{found['head']}:{_HIDDEN}@", text)
-    return _KEY_VALUE.sub(lambda found: f"{found['head']}{_HIDDEN}", text)
+    return _KEY_VALUE.sub(lambda found: f"{found['head']}{_HIDDEN}", _without_url_passwords(text))
+
+
+def redacted_document(text: str) -> str:
+    """Return a YAML document for people, with whatever may be a secret replaced by ``***``.
+
+    Beside a key such as ``password`` the rest of the line goes, and the lines below that belong to
+    its value; only a reference such as ``${DB_PASSWORD}`` stays. The text need not be valid YAML.
+    """
+    shown: list[str] = []
+    hiding: _Hiding | None = None
+    for line in _without_url_passwords(text).splitlines():
+        if hiding is not None and hiding.hides(line):
+            continue
+        found = _SECRET_KEY.search(line)
+        shown.append(line if found is None else f"{line[: found.end()]} {_HIDDEN}")
+        if not line.lstrip().startswith("#"):  # A comment ends no value, and has none below.
+            hiding = _Hiding.below(line, line[found.end() :]) if found is not None else None
+    return "\n".join([*shown, ""])
+
+
+@dataclass
+class _Hiding:
+    """Which of the lines below a hidden value belong to it."""
+
+    column: int
+    """Where the first key of the value's line stands."""
+    quote: str
+    """The quotation mark that is still open."""
+    bare: bool
+    """Nothing of the value has come yet."""
+
+    @classmethod
+    def below(cls, line: str, value: str) -> "_Hiding":
+        value = _BEFORE_VALUE.sub("", value.strip(), count=1)
+        quote = value[:1] if value[:1] in {'"', "'"} else ""
+        column = len(line) - len(_BEFORE_KEY.sub("", line, count=1))
+        return cls(column, quote if _is_odd(quote, value) else "", bare=not value)
+
+    def hides(self, line: str) -> bool:
+        """Say whether the next line is hidden as well."""
+        inside = line.strip()
+        column = len(line) - len(line.lstrip())
+        if self.quote:
+            if _is_odd(self.quote, inside):
+                self.quote = ""
+            return True
+        if column > self.column or not inside:
+            return True
+        if inside.startswith("#"):
+            return False
+        is_item = column == self.column and (inside == "-" or inside.startswith("- "))
+        is_alone = self.bare and _ANY_KEY.match(inside) is None
+        self.bare = False
+        return is_item or is_alone
+
+
+def _is_odd(quote: str, text: str) -> bool:
+    """Say whether a quotation that begins or goes on in the text is turned over by it."""
+    if quote == '"':
+        text = re.sub(r"\\.", "", text)
+    return quote != "" and text.count(quote) % 2 == 1
+
+
+def _without_url_passwords(text: str) -> str:
+    return _URL_PASSWORD.sub(_hidden_in_url, text)
+
+
+def _hidden_in_url(found: "re.Match[str]") -> str:
+    if re.fullmatch(f"{_REFERENCE}@", found["password"]):
+        return found[0]
+    return f"{found['head']}:{_HIDDEN}@"

@@ -87,7 +87,7 @@ def odd(tmp_path_factory):
         "not_yaml": "metadata: {name: [broken",
         "not_a_map": "- just\n- a list\n",
         "with_a_password": right.replace("name: orders", "name: other").replace(
-            "${MYSQL_DSN}", "mysql://df:planted-password@db.example.com/shop"
+            "${MYSQL_DSN}", "mysql://df:a@planted-password@db.example.com/shop"
         ),
     }
     for name, text in documents.items():

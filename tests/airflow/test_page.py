@@ -302,7 +302,7 @@ def test_a_log_on_another_host_is_named_with_its_place(ask, orders):
 def test_no_answer_holds_a_secret(ask, orders, store, monkeypatch):
     """Planted in the environment of a variable, and written out in a document and a reason."""
     monkeypatch.setenv("OUTPUT", f"/{SECRET}")
-    text = DOCUMENT.replace("metadata:", f"# see mysql://app:{SECRET}@db/shop\nmetadata:")
+    text = DOCUMENT.replace("metadata:", f"# password: of {SECRET}\nmetadata:")
     pipelines.apply(store, text)
     paths = (
         "/pipelines",

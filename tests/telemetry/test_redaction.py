@@ -1,0 +1,98 @@
+import pytest
+
+from airflow_provider_deltaforge.telemetry.redaction import redacted, redacted_document
+
+SECRET = "hunter2"
+
+
+def document(*lines):
+    return "\n".join(["spec:", "  source:", *(f"    {line}" for line in lines), "  sinks: []", ""])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["password: my hunter2 pass"],
+        ["password: ab,hunter2"],
+        ["password: |", "  one", "", "  hunter2"],
+        ["password: >-", "  hunter2", "host: db"],
+        ["password: &x hunter2"],
+        ['password: &x "one', 'hunter2"'],
+        ['password: "one \\" two', "hunter2", 'three"'],
+        ["password: 'it''s", "hunter2'"],
+        ["- password: |", "    hunter2", "  host: db"],
+        ["{user: app, password: a hunter2, host: db}"],
+        ["{user: app, password:", "  hunter2, host: db}"],
+        ["passwords:", "- hunter2", "-", "  hunter2"],
+        ["credentials:", "# of the shop", "  word: hunter2"],
+        ['"password":', '"hunter2"'],
+        ["password: prefix-${X}-hunter2"],
+        ["password: ${X:-hunter2}"],
+        ["url: ${SHOP_PASSWORD:-hunter2}"],
+        ["headers: {X-Api-Key: hunter2, Authorization: Bearer hunter2}"],
+        ["url: jdbc:mysql://db/shop?user=app&password=a hunter2"],
+        ["url: mysql://app:p@hunter2@db/shop"],
+        ["url: mysql://app:p/hunter2@db/shop"],
+        ["url: mysql://app:p/s@hunter2@db/shop"],
+        ["url: postgres://me@corp:hunter2@db/shop"],
+        ["url: mysql://a:hunter2@db1,b:hunter2@db2/shop"],
+        ["# password: a hunter2"],
+    ],
+)
+def test_no_document_shows_a_secret_and_what_follows_it_stays(lines):
+    shown = redacted_document(document(*lines))
+
+    assert SECRET not in shown
+    assert "***" in shown
+    assert shown.startswith("spec:\n  source:\n")
+    assert shown.endswith("\n  sinks: []\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "password: ${DB_PASSWORD}",
+        'password: "${DB_PASSWORD}"  # of the shop',
+        "{user: app, password: ${DB_PASSWORD}, host: db}",
+        "password: ${DB_PASSWORD:-}",
+        "url: mysql://app:${DB_PASSWORD}@db/shop",
+        "topic: auth.token.events",
+        "tables: [shop.user_tokens, shop.passwords]",
+        "primary_key: id",
+        "url: https://db:8080/path",
+    ],
+)
+def test_references_and_words_that_are_no_keys_stay_readable(line):
+    assert redacted_document(document(line)) == document(line)
+
+
+def test_only_the_value_of_a_key_goes():
+    shown = redacted_document(document("password: |", "  hunter2", "# why", "host: db"))
+
+    assert shown == document("password: ***", "# why", "host: db")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("to mysql://u:p@ss@h/db failed", "to mysql://u:***@h/db failed"),
+        ('{"url":"http://u:p@h","by":"a@b"}', '{"url":"http://u:***@h","by":"a@b"}'),
+        ("db_password='a b', host=h", "db_password=***, host=h"),
+        ('{"token": "abc", "n": 1}', '{"token": ***, "n": 1}'),
+        ("Authorization: Bearer abc.def", "Authorization: ***"),
+        ("http://h:80/x and a@b", "http://h:80/x and a@b"),
+    ],
+)
+def test_drivers_texts_lose_their_secrets_alone(text, shown):
+    assert redacted(text) == shown
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("hide", [redacted, redacted_document])
+@pytest.mark.parametrize(
+    "part",
+    ["://", "://a:", "://a:b", "://a:b@", "://a:b/@", "password", "token ", "token='", "@", "a: "],
+)
+def test_a_hostile_text_takes_time_in_proportion(hide, part):
+    """Quadratic, it would take minutes and not a second."""
+    assert hide(part * 60_000)
