@@ -31,6 +31,7 @@ from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import DRAINED, Verdict
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _STANDBY_POLL_S = 2.0
 
@@ -102,7 +103,8 @@ def _run_driver(
         pipelines.stop(state, job.pipeline, backend)
         return Verdict("finished", "stopped as asked")
     if verdict.action == "give_up":
-        err.print(backend.logs_tail(started.handle, 15), markup=False, highlight=False)
+        tail = redacted(backend.logs_tail(started.handle, 15))
+        err.print(tail, markup=False, highlight=False)
     return verdict
 
 

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferring import DeferringOperator
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 
 class PipelineOperator(DeferringOperator):
@@ -93,7 +94,7 @@ def give_up(
         with suppress(RetryableError):
             if backend.status(handle).state is JobState.RUNNING:
                 backend.stop(handle, 0)
-    tail = backend.logs_tail(handle) if handle else ""
+    tail = redacted(backend.logs_tail(handle)) if handle else ""
     shown = f"\n--- end of the driver's log ---\n{tail}" if tail else ""
     reason = f"{present.name}: {prefix}{verdict.reason}"
     return AirflowFailException(f"{verdict.error_class or 'failed'}: {reason}{shown}")
