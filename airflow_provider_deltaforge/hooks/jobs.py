@@ -103,8 +103,12 @@ class Watch:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> "Watch":
-        """Return what the trigger that fired ``event`` watched."""
-        return cls(**{key.name: event[key.name] for key in fields(cls)})
+        """Return what the trigger that fired ``event`` watched.
+
+        It may have been serialised by another release: what it lacks takes its default, and what
+        is not known here is passed over.
+        """
+        return cls(**{key.name: event[key.name] for key in fields(cls) if key.name in event})
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, which triggers can be serialised with."""

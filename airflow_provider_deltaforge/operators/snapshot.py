@@ -22,8 +22,8 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
     What a run asks for is a request in the control record, named after the task instance. The
     driver of the stream serves it and goes on; without a driver a snapshot job is started, which
     never streams. A retry adopts the request and goes on with the chunks not done, or returns what
-    was copied meanwhile; a task that is cleared after success copies again. Marking the task failed withdraws the request and leaves
-    the stream alone.
+    was copied meanwhile; a task that is cleared after success copies again. Marking the task failed
+    withdraws the request and leaves the stream alone.
 
     Progress goes to the Variable ``deltaforge_<pipeline>`` while it runs; the final counts to
     XCom, to the task's state store, and to the state store of every asset in ``outlets``.
@@ -87,7 +87,7 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
-        watch, asked = Watch.of(event), event["request_id"]
+        watch, asked = Watch.of(event), event.get("request_id")
         self._held = (context.get("ti"), watch, asked)
         try:
             with self.pipeline_task().hook().store() as store:

@@ -55,7 +55,7 @@ class StreamTrigger(BaseTrigger):
     @property
     def watched(self) -> Watch:
         """Return what is watched."""
-        return Watch(**self.watch)
+        return Watch.of(self.watch)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments: names and ids only."""

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks import deltaforge
+from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.storage.control import Control
@@ -87,6 +88,29 @@ def test_a_fatal_error_fails_at_once_with_the_reason(document, monkeypatch):
 
     with pytest.raises(AirflowFailException, match=r"position_lost.*binlog\.000002 is gone"):
         stream(document).execute_complete({}, event)
+
+
+def test_the_end_of_the_log_is_shown_without_its_secrets(document, store, backend, monkeypatch):
+    monkeypatch.setenv("FAKE_DRIVER", "fail:access")
+    trigger = deferred(lambda: stream(document).execute(context()))
+    event = fired(travelled(trigger))
+    directory = Path(Control(store, "orders").read().handle["directory"])
+    with (directory / "driver.log").open("a") as log:
+        log.write("login at mysql://df:planted-secret@db/shop was refused\n")
+
+    with pytest.raises(AirflowFailException, match=r"mysql://df:\*\*\*@db/shop") as caught:
+        stream(document).execute_complete(context(), event)
+    assert "planted-secret" not in str(caught.value)
+
+
+def test_a_watch_of_another_release_is_understood(document):
+    trigger = deferred(lambda: stream(document, window=None).execute(context()))
+    told = {**trigger.watch, "of_the_next_release": 1}
+    del told["window_end_ms"]
+    trigger.watch = told
+
+    assert travelled(trigger).watched.window_end_ms is None
+    assert Watch.of({"event": "ended", **told}).pipeline == "orders"
 
 
 def test_a_stream_stopped_by_a_person_is_skipped_not_green(document, store, backend):
