@@ -16,6 +16,11 @@ from airflow.models import Connection
 from airflow.models.dag import DagModel
 
 
+def may_look(user: Any) -> bool:
+    """Say whether the user may see the pipelines of any DAG at all."""
+    return may_see(user, None) or bool(get_auth_manager().get_authorized_dag_ids(user=user))
+
+
 def may_see(user: Any, dag_id: str | None) -> bool:
     """Say whether the user may see how the pipelines of a DAG are."""
     return _may(user, "GET", dag_id, None)
@@ -35,9 +40,18 @@ def may_change(user: Any, dag_id: str | None, conn_id: str) -> bool:
     """Say whether the user may pause, resume and stop the pipelines of a DAG."""
     if dag_id is not None:
         return _may(user, "PUT", dag_id, DagAccessEntity.TASK_INSTANCE)
+    return _may_connection(user, "PUT", conn_id)
+
+
+def may_read_connection(user: Any, conn_id: str) -> bool:
+    """Say whether the user may know that there is a connection, and of which type."""
+    return _may_connection(user, "GET", conn_id)
+
+
+def _may_connection(user: Any, method: Any, conn_id: str) -> bool:
     details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
     return bool(
-        get_auth_manager().is_authorized_connection(method="PUT", details=details, user=user)
+        get_auth_manager().is_authorized_connection(method=method, details=details, user=user)
     )
 
 

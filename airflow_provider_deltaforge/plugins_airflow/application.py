@@ -65,7 +65,7 @@ async def get_connections(user: User) -> dict[str, Any]:
     """Return the connections that name a state store, to choose from."""
 
     def look() -> list[str]:
-        return connections.known() if access.may_see(user, None) else []
+        return connections.known() if access.may_look(user) else []
 
     return {"connections": await anyio.to_thread.run_sync(look, limiter=_seats)}
 
@@ -84,7 +84,7 @@ async def get_pipelines(
             if (dag_id is None or _dag(owner) == dag_id) and access.may_see(user, _dag(owner))
         ]
 
-    return _envelope(conn_id, pipelines=await _ask(conn_id, look))
+    return _envelope(conn_id, pipelines=await _ask(user, conn_id, look))
 
 
 @router.get("/pipelines/{name}")
@@ -98,7 +98,7 @@ async def get_pipeline(
         told = answers.details(store, name, hook.backend())
         return {**told, "may_change": access.may_change(user, dag_id, conn_id)}
 
-    return _envelope(conn_id, pipeline=await _ask(conn_id, look))
+    return _envelope(conn_id, pipeline=await _ask(user, conn_id, look))
 
 
 @router.get("/pipelines/{name}/log")
@@ -114,7 +114,7 @@ async def get_log(
         _require(access.may_read_log(user, _visible(store, user, name)), "read this log")
         return answers.log_tail(store, name, hook.backend(), lines)
 
-    return await _ask(conn_id, look)
+    return await _ask(user, conn_id, look)
 
 
 @router.get("/pipelines/{name}/document")
@@ -127,7 +127,7 @@ async def get_document(
         _require(access.may_read_document(user, _visible(store, user, name)), "read this document")
         return answers.document(store, name)
 
-    return await _ask(conn_id, look)
+    return await _ask(user, conn_id, look)
 
 
 async def _require_json(request: Request, content_type: Annotated[str, Header()] = "") -> None:
@@ -160,7 +160,7 @@ async def change_pipeline(
             raise RefusedError(409, "not_now", str(error)) from error
         return {**answers.details(store, name, hook.backend()), "may_change": True}
 
-    return _envelope(conn_id, pipeline=await _ask(conn_id, change))
+    return _envelope(conn_id, pipeline=await _ask(user, conn_id, change))
 
 
 def _visible(store: Store, user: Any, name: str) -> str | None:
@@ -193,21 +193,14 @@ def _envelope(conn_id: str, **content: Any) -> dict[str, Any]:
     return {"conn_id": conn_id, "now_ms": int(time.time() * 1000), **content}
 
 
-async def _ask(conn_id: str, call: Callable[[Store, DeltaForgeHook], T]) -> T:
+async def _ask(user: Any, conn_id: str, call: Callable[[Store, DeltaForgeHook], T]) -> T:
     """Open the store in a thread, and turn what goes wrong into an answer."""
-    return await anyio.to_thread.run_sync(_with_store, conn_id, call, limiter=_seats)
+    return await anyio.to_thread.run_sync(_with_store, user, conn_id, call, limiter=_seats)
 
 
-def _with_store(conn_id: str, call: Callable[[Store, DeltaForgeHook], T]) -> T:
+def _with_store(user: Any, conn_id: str, call: Callable[[Store, DeltaForgeHook], T]) -> T:
     hook = DeltaForgeHook(conn_id)
-    try:
-        found = hook.get_connection(conn_id).conn_type
-    except AirflowNotFoundException as error:
-        said = f"there is no Airflow connection {conn_id!r}"
-        raise RefusedError(404, "no_connection", said) from error
-    if found != DeltaForgeHook.conn_type:
-        said = f"connection {conn_id!r} is of type {found!r}, not {DeltaForgeHook.conn_type!r}"
-        raise RefusedError(422, "wrong_connection", said)
+    _require_connection(user, hook, conn_id)
     try:
         with hook.store() as store:
             return call(store, hook)
@@ -215,6 +208,23 @@ def _with_store(conn_id: str, call: Callable[[Store, DeltaForgeHook], T]) -> T:
         raise RefusedError(503, "store_away", redacted(str(error))) from error
     except DeltaForgeError as error:
         raise RefusedError(502, "store_refused", redacted(str(error))) from error
+
+
+def _require_connection(user: Any, hook: DeltaForgeHook, conn_id: str) -> None:
+    """Refuse what names no state store; only who may read connections learns more than that."""
+    missing = RefusedError(404, "no_connection", f"there is no Airflow connection {conn_id!r}")
+    if not access.may_look(user):
+        raise missing
+    try:
+        found = hook.get_connection(conn_id).conn_type
+    except AirflowNotFoundException as error:
+        raise missing from error
+    if found == DeltaForgeHook.conn_type:
+        return
+    if not access.may_read_connection(user, conn_id):
+        raise missing
+    said = f"connection {conn_id!r} is of type {found!r}, not {DeltaForgeHook.conn_type!r}"
+    raise RefusedError(422, "wrong_connection", said)
 
 
 def _answer_refusal(request: Request, error: Exception) -> Response:

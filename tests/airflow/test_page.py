@@ -347,6 +347,51 @@ def test_what_is_wrong_with_the_connection_is_said_in_words(ask, monkeypatch, va
     assert SECRET not in answer.text
 
 
+@pytest.fixture
+def kinds(orders, monkeypatch):
+    """Connections to probe: one that names the store, one of another type, none."""
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "mysql", "host": "db"}))
+    return "deltaforge_default", "shop", "nothing"
+
+
+def test_who_may_see_no_dag_learns_nothing_of_connections(ask, kinds, monkeypatch):
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    asked = []
+    found = DeltaForgeHook.get_connection
+    monkeypatch.setattr(DeltaForgeHook, "get_connection", lambda *a: asked.append(a) or found(*a))
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", lambda *_, **__: False)
+    monkeypatch.setattr(SimpleAuthManager, "get_authorized_dag_ids", lambda *_, **__: set())
+
+    answers = [ask(f"{path}?conn_id={kind}") for path in READ for kind in kinds]
+
+    told = {re.sub("deltaforge_default|shop|nothing", "ID", answer.text) for answer in answers}
+    assert {answer.status_code for answer in answers} == {404}
+    assert len(told) == 1
+    assert asked == []
+
+
+def test_who_may_see_one_dag_alone_is_answered(ask, orders, monkeypatch):
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    def only_shop(self, *, details=None, **_):
+        return details is not None and details.id == "shop"
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", only_shop)
+    monkeypatch.setattr(SimpleAuthManager, "get_authorized_dag_ids", lambda *_, **__: {"shop"})
+
+    assert [one["name"] for one in ask("/pipelines").json()["pipelines"]] == ["orders"]
+
+
+def test_a_connection_of_another_type_is_there_for_who_may_read_connections(ask, kinds):
+    def told(role):
+        answers = [ask(f"/pipelines?conn_id={kind}", role).json() for kind in kinds]
+        return [answer.get("code") for answer in answers]
+
+    assert told("viewer") == [None, "no_connection", "no_connection"]
+    assert told("admin") == [None, "wrong_connection", "no_connection"]
+
+
 def test_the_owner_token_of_the_operators_is_understood():
     from types import SimpleNamespace
 
