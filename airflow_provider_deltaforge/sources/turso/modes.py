@@ -1,16 +1,18 @@
 """Opens a source in the mode its document, its position or its file asks for.
 
 A position belongs to one mode for good: with ``auto``, a pipeline that has begun goes on in the
-mode it began with, whatever the file offers later.
+mode it began with, whatever the file offers later. Where the mode is ours to choose, the head is
+told in every mode that the file offers, so that it can be compared with where such a pipeline
+stands.
 """
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
 from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
@@ -27,17 +29,30 @@ from airflow_provider_deltaforge.sources.turso.triggers import Shadows, TriggerR
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.source import TursoSource
 
+Log = Capture | Shadows | Growth
+
+_MODES = ("native", "triggers", "polling")
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A file, opened for one mode; ``log`` is where its changes are."""
+    """A file, opened for one mode.
+
+    Attributes:
+        mode: how changes are found.
+        database: the file.
+        captured: the tables to follow.
+        log: where the changes are.
+        others: where modes that ``auto`` passed over would find them.
+    """
 
     mode: str
     database: Database
     captured: Captured
-    log: Capture | Shadows | Growth
+    log: Log
+    others: tuple[Log, ...] = ()
 
     def prepare(self) -> None:
         """Check that changes are captured; make the triggers that are wanted."""
@@ -49,6 +64,14 @@ class Opened:
         if isinstance(self.log, Capture):
             self.log.check()
         return self.log.head()
+
+    def heads(self) -> Place:
+        """Return that place in the other modes as well, inside a view."""
+        also = []
+        for log in self.others:
+            with suppress(FatalError, SchemaError):  # The file does not offer that mode.
+                also.append(log.head())
+        return replace(self.head(), also=tuple(also))
 
 
 def open_mode(source: "TursoSource", position: Position | None = None) -> Opened:
@@ -69,14 +92,17 @@ def open_mode(source: "TursoSource", position: Position | None = None) -> Opened
             f"set it back to {made}, or take a new snapshot"
         )
     database = Database(path, "turso" if mode == "native" else usual_engine(path))
-    log: Capture | Shadows | Growth
+    passed_over = _MODES[_MODES.index(mode) + 1 :] if source.cdc_mode == "auto" else ()
+    log, *others = (_log_of(source, name, database, captured) for name in (mode, *passed_over))
+    return Opened(mode, database, captured, log, tuple(others))
+
+
+def _log_of(source: "TursoSource", mode: str, database: Database, captured: Captured) -> Log:
     if mode == "native":
-        log = Capture(database, source.cdc_table_name, captured)
-    elif mode == "triggers":
-        log = Shadows(database, captured, create=source.auto_create_triggers)
-    else:
-        log = Growth(database, captured, source.tracking_column)
-    return Opened(mode, database, captured, log)
+        return Capture(database, source.cdc_table_name, captured)
+    if mode == "triggers":
+        return Shadows(database, captured, create=source.auto_create_triggers)
+    return Growth(database, captured, source.tracking_column)
 
 
 def chosen_mode(source: "TursoSource") -> str:
@@ -115,15 +141,20 @@ def open_reader(source: "TursoSource", position: Position | None, *, cleans: boo
 
 def open_snapshot(source: "TursoSource") -> Snapshotter:
     """Return what reads the tables."""
-    opened = open_mode(source)
-    return TursoSnapshotter(opened, source.id)
+
+    def in_mode_of(position: Position) -> Opened:
+        return open_mode(source, position)
+
+    return TursoSnapshotter(open_mode(source), source.id, in_mode_of)
 
 
 def head(source: "TursoSource") -> Position:
     """Return the position behind everything that is committed."""
     opened = open_mode(source)
     try:
-        return _head(opened).as_json()
+        opened.prepare()
+        with opened.database.view():
+            return opened.heads().as_json()
     finally:
         opened.database.close()
 

@@ -18,6 +18,8 @@ class Place:
         change_time: when it was made, which tells a replaced file; 0 when not known.
         tables: with polling, the last value of each table's tracking column.
         schemas: with native, each captured table's fingerprint at that place.
+        also: the same place in the other modes that the file offers, for a pipeline with
+            ``auto`` that began with one of them.
     """
 
     mode: str
@@ -25,6 +27,7 @@ class Place:
     change_time: int = 0
     tables: Mapping[str, Any] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
+    also: tuple["Place", ...] = ()
 
     def as_json(self) -> Position:
         """Return the position as it is stored."""
@@ -37,6 +40,8 @@ class Place:
             out["last_change_time"] = self.change_time
         if self.schemas:
             out["schemas"] = dict(self.schemas)
+        if self.also:
+            out["also"] = [place.as_json() for place in self.also]
         return out
 
     @classmethod
@@ -49,7 +54,12 @@ class Place:
             int(position.get("last_change_time") or 0),
             dict(position.get("table_positions") or {}),
             dict(position.get("schemas") or {}),
+            tuple(cls.from_json(other) for other in position.get("also") or ()),
         )
+
+    def within(self, mode: str) -> "Place | None":
+        """Return this place in a mode; None where that is not known."""
+        return next((place for place in (self, *self.also) if place.mode == mode), None)
 
 
 def compare(left: Position, right: Position) -> int:
@@ -58,7 +68,7 @@ def compare(left: Position, right: Position) -> int:
     Raises:
         PositionLostError: the two lie on histories that cannot be ordered.
     """
-    a, b = Place.from_json(left), Place.from_json(right)
+    a, b = _in_one_mode(Place.from_json(left), Place.from_json(right))
     if a.mode != b.mode:
         raise PositionLostError(
             f"positions of the modes {a.mode} and {b.mode} cannot be ordered; take a new snapshot"
@@ -72,6 +82,10 @@ def compare(left: Position, right: Position) -> int:
             "each of two positions is ahead in a table of its own; take a new snapshot"
         )
     return ahead - behind
+
+
+def _in_one_mode(a: Place, b: Place) -> tuple[Place, Place]:
+    return a.within(b.mode) or a, b if a.within(b.mode) else b.within(a.mode) or b
 
 
 def _after(left: Any, right: Any) -> bool:

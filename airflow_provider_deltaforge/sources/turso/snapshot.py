@@ -3,15 +3,11 @@
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_deltaforge.errors import (
-    FatalError,
-    PositionLostError,
-    SchemaError,
-    SpecError,
-)
+from airflow_provider_deltaforge.errors import FatalError, SchemaError, SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.turso.chunks import plan_table, select_rows
@@ -40,20 +36,24 @@ class TursoSnapshotter:
     Args:
         opened: the file in one mode; the snapshotter closes it.
         source_id: seeds the event ids.
+        in_mode_of: opens the file in the mode of a position, or says why that cannot be.
     """
 
-    def __init__(self, opened: "Opened", source_id: str) -> None:
+    def __init__(
+        self, opened: "Opened", source_id: str, in_mode_of: Callable[[Position], "Opened"]
+    ) -> None:
         self.warnings: list[str] = []
         self._opened = opened
         self._database = opened.database
         self._captured = opened.captured
         self._source_id = source_id
+        self._in_mode_of = in_mode_of
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
         self._opened.prepare()
         with self._database.view():
-            return self._opened.head().as_json()
+            return self._opened.heads().as_json()
 
     def plan(
         self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
@@ -68,7 +68,9 @@ class TursoSnapshotter:
             if where is not None:
                 self._check_where(chosen, where)
         for table in chosen:
-            yield from plan_table(self._database, table, chunk_rows, where)
+            for chunk in plan_table(self._database, table, chunk_rows, where):
+                # Read in another process, where the file may offer another mode by then.
+                yield replace(chunk, bounds={**chunk.bounds, "mode": self._opened.mode})
 
     def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
         """Yield a chunk's rows as op ``r`` events; every batch's ``end`` is the chunk's cut.
@@ -78,6 +80,7 @@ class TursoSnapshotter:
         Raises:
             SchemaError: the table's key changed since the chunk was planned.
         """
+        self._follow(str(chunk.bounds.get("mode") or self._opened.mode))
         check_engine(self._database.path, self._database.engine)
         with self._database.view():
             cut = self._opened.head().as_json()
@@ -102,17 +105,20 @@ class TursoSnapshotter:
             PositionLostError: they are not; the snapshot is worthless and must be cancelled.
         """
         place = Place.from_json(position)
-        if place.mode != self._opened.mode:
-            raise PositionLostError(
-                f"the copy began with cdc_mode {place.mode}, but the file is followed by "
-                f"{self._opened.mode} now; start the snapshot again"
-            )
+        self._follow(place.mode)
         with self._database.view():
             self._opened.log.check_kept(place)
 
     def close(self) -> None:
         """Let go of the file. Safe to call twice."""
         self._database.close()
+
+    def _follow(self, mode: str) -> None:
+        """Go on in the mode that the pipeline began with."""
+        if mode != self._opened.mode:
+            opened = self._in_mode_of(Place(mode).as_json())
+            self.close()
+            self._opened, self._database = opened, opened.database
 
     def _check_where(self, chosen: Sequence[Table], where: str) -> None:
         if len(chosen) != 1:

@@ -251,6 +251,55 @@ class TestAuto:
             opened(begin, **TRIGGERS)
 
 
+class TestAutoSinceTheFileOffersMore:
+    """What a pipeline that has begun needs must go on in the mode it began with."""
+
+    @pytest.fixture(params=["polling", "triggers"])
+    def began(self, request, path, opened):
+        """Return where a pipeline stands whose file is captured since."""
+        writer = Writer(path, capture=False)
+        writer.run(ORDERS)
+        if request.param == "triggers":
+            source(path, **TRIGGERS).head()
+        began = source(path, cdc_mode="auto").head()
+        assert began["mode"] == request.param
+        writer.connection.execute("PRAGMA unstable_capture_data_changes_conn('full')")
+        writer.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+        assert source(path, cdc_mode="auto").head()["mode"] == "native"
+        yield began
+        writer.close()
+
+    def test_a_copy_goes_on(self, path, began):
+        taken = source(path, cdc_mode="auto")
+        snapshotter = taken.open_snapshot()
+        snapshotter.guard(began)
+        (chunk,) = snapshotter.plan(10)
+        snapshotter.close()
+        in_a_task = taken.open_snapshot()
+        (batch,) = in_a_task.read(chunk, "run")
+        in_a_task.close()
+
+        assert [told(event)[3]["id"] for event in batch.rows.to_pylist()] == [1]
+        assert batch.end["mode"] == began["mode"]
+
+    def test_the_head_can_be_reached(self, path, began, opened):
+        taken = source(path, cdc_mode="auto")
+        head = taken.head()
+        reader = opened(began, cdc_mode="auto")
+        (chunk,) = chunks_of(reader)
+
+        assert taken.compare(began, head) == -1
+        assert taken.compare(head, began) == 1
+        assert taken.compare(reader.decode(chunk).end, head) == 0
+
+    def test_a_mode_the_document_asks_for_is_no_guess(self, path, began):
+        snapshotter = source(path, cdc_mode="native").open_snapshot()
+
+        with pytest.raises(PositionLostError, match=r"source\.cdc_mode is native"):
+            snapshotter.guard(began)
+        snapshotter.close()
+
+
 class TestSnapshot:
     def test_it_copies_tables_without_rowid_by_their_key(self, path, sqlite_writer):
         sqlite_writer.run(
