@@ -27,6 +27,7 @@ from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import SPEC, Silence
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.5
 _PATIENCE_S = 180.0
@@ -93,12 +94,12 @@ class _Task:
 
     def take_own(self) -> None:
         """Take the pipeline's own snapshot, or watch the stream's driver take it."""
-        self._tell(snapshots.start(self.state, self.job, self.backend, self.owner))
+        self._start()
         try:
-            code = self._show(
-                lambda: snapshots.is_done(self.state, self.name),
-                lambda: snapshots.progress(self.state, self.name),
-            )
+            code = self._show_own()
+            if self.started is None and not snapshots.is_done(self.state, self.name):
+                self._start(force=True)
+                code = self._show_own()
         except KeyboardInterrupt:
             if self.started is not None:
                 err.print("stopping …")
@@ -121,8 +122,11 @@ class _Task:
             return now is None or now.settled
 
         try:
-            self._tell(snapshots.serve(self.state, self.job, self.backend, self.owner))
+            self._serve()
             code = self._show(over, lambda: _counts(ask()))
+            if self.started is None and not over():
+                self._serve(force=True)
+                code = self._show(over, lambda: _counts(ask()))
         except KeyboardInterrupt:
             err.print("withdrawing the request; the pipeline goes on …")
             snapshots.cancel(self.state, self.name, request_id, "withdrawn with Ctrl-C")
@@ -136,10 +140,25 @@ class _Task:
             err.print(f"{ended.state}: {ended.reason}", markup=False, highlight=False)
             raise typer.Exit(driver_exit_code(SPEC) if ended.error_class == "spec" else FAILED)
 
+    def _start(self, *, force: bool = False) -> None:
+        told = (self.state, self.job, self.backend, self.owner)
+        self._tell(snapshots.start(*told, force=force))
+
+    def _show_own(self) -> int | None:
+        return self._show(
+            lambda: snapshots.is_done(self.state, self.name),
+            lambda: snapshots.progress(self.state, self.name),
+        )
+
+    def _serve(self, *, force: bool = False) -> None:
+        told = (self.state, self.job, self.backend, self.owner)
+        self._tell(snapshots.serve(*told, force=force))
+
     def _tell(self, started: Started | None) -> None:
         self.started = started
         if started is None:
-            err.print(f"the driver of {self.name} that runs makes the copy")
+            word = status(self.state, self.name, self.backend).status
+            err.print(f"the driver of {self.name}, which is {word}, makes the copy")
         else:
             err.print(f"log: {self.backend.links(started.handle)['driver log']}")
 
@@ -180,7 +199,7 @@ class _Task:
         )
         if self.started is None or code == 0:
             raise typer.Exit(FAILED)
-        tail = self.backend.logs_tail(self.started.handle, 15)
+        tail = redacted(self.backend.logs_tail(self.started.handle, 15))
         err.print(tail, markup=False, highlight=False)
         raise typer.Exit(driver_exit_code(code))
 

@@ -186,37 +186,44 @@ def cancel(store: Store, name: str, request_id: str, reason: str, by: str | None
     return bool(found)
 
 
-def serve(store: Store, job: Job, backend: Backend, owner: str) -> starting.Started | None:
+def serve(
+    store: Store, job: Job, backend: Backend, owner: str, *, force: bool = False
+) -> starting.Started | None:
     """Start a snapshot job for the pending requests, unless a driver is there to serve them.
 
-    The job serves every request and ends; it never streams.
+    The job serves every request and ends; it never streams. ``force`` replaces a dead stream also
+    when its own supervisor may be about to start it again.
 
     Returns:
-        The job; None when a driver is there, which is its own supervisor's to restart, or when the
+        The job; None when a driver is there, or is its own supervisor's to restart, or when the
         pipeline is paused: then its requests wait, too.
 
     Raises:
         RetryableError: somebody else started a driver at the same moment.
     """
     present = status(store, job.pipeline, backend)
-    if present.alive or present.desired == "paused":
+    if present.alive or present.desired == "paused" or (starting.comes_back(present) and not force):
         return None
     job = replace(job, script=SCRIPT, arguments=(REQUESTS_ONLY,))
     return starting.start(store, job, backend, owner)
 
 
-def start(store: Store, job: Job, backend: Backend, owner: str) -> starting.Started | None:
+def start(
+    store: Store, job: Job, backend: Backend, owner: str, *, force: bool = False
+) -> starting.Started | None:
     """Start the job of the pipeline's own snapshot, or adopt the one that runs.
 
     Returns:
-        The job; None when a stream's driver is there that may still be about to take it.
+        The job; None when a stream's driver is there that may still be about to take it, or,
+        without ``force``, when it is its own supervisor's to restart.
 
     Raises:
         SpecError: the pipeline streams already, so its own snapshot is over or was never wanted.
         RetryableError: somebody else started a driver at the same moment.
     """
     present = status(store, job.pipeline, backend)
-    if not present.alive or (present.handle or {}).get("script") == SCRIPT:
+    ours = (present.handle or {}).get("script") == SCRIPT
+    if ours or not (present.alive or (starting.comes_back(present) and not force)):
         return starting.start(store, job, backend, owner)
     if present.status == "running":
         raise SpecError(NOT_DUE.format(name=job.pipeline))

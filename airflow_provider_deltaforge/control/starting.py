@@ -14,7 +14,8 @@ from airflow_provider_deltaforge.control.pipelines import (
     existing,
     now_ms,
 )
-from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.control.supervise import HOPELESS
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Desired
@@ -109,6 +110,15 @@ def count_restart(store: Store, name: str, generation: int, owner: str) -> None:
         return changed(record, restarts=[*record.restarts, moment][-_RESTARTS_KEPT:])
 
     existing(store, name).update(count)
+
+
+def comes_back(present: PipelineStatus) -> bool:
+    """Say whether the supervisor of a stream that died may be about to start it again."""
+    streams = (present.handle or {}).get("script") != SNAPSHOT_SCRIPT
+    died = present.status == "lost" or (
+        present.status == "failed" and present.error_class not in HOPELESS
+    )
+    return streams and died and present.desired == "running"
 
 
 def take_generation(store: Store, name: str, owner: str) -> int:

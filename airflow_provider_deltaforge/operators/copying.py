@@ -48,13 +48,19 @@ class CopyingOperator(PipelineOperator):
     """The task instance, what it watches and asked for: for ``on_kill``."""
 
     def begin(
-        self, context: Mapping[str, Any], store: Store, watch: Watch, asked: str | None
+        self,
+        context: Mapping[str, Any],
+        store: Store,
+        watch: Watch,
+        asked: str | None,
+        *,
+        force: bool = False,
     ) -> Any:
-        """Start a job unless a driver is there, and wait."""
+        """Start a job unless a driver is there or, without ``force``, may come back; and wait."""
         hook, job = self.pipeline_task().hook(), self._job(watch, asked)
         begin = serve if asked is not None else start
         try:
-            started = begin(store, job, hook.backend(), watch.owner)
+            started = begin(store, job, hook.backend(), watch.owner, force=force)
         except RetryableError as error:
             self.log.info("somebody else starts a driver at this moment: %s", error)
             started = None
@@ -93,7 +99,7 @@ class CopyingOperator(PipelineOperator):
             )
         if word == "ended":
             return self._ended(context, store, watch, asked, event["exit_code"], record)
-        return self.begin(context, store, watch, asked)
+        return self.begin(context, store, watch, asked, force=word == "unserved")
 
     def result(
         self, context: Mapping[str, Any], store: Store, name: str, asked: str | None

@@ -1,5 +1,7 @@
 """``deltaforge snapshot --tables``: beside a stream a request, alone a job."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -77,6 +79,24 @@ def test_alone_it_starts_a_job_and_is_not_green_when_that_copies_nothing(
     assert Control(store, "orders").read().handle["arguments"] == ["--requests"]
     (request,) = snapshots.requests(store, "orders")
     assert request.state == "cancelled"
+
+
+def test_a_stream_that_nobody_revives_is_replaced_by_a_job(
+    deltaforge,
+    store,  # noqa: F811
+    dsn,  # noqa: F811
+    backend,  # noqa: F811
+    monkeypatch,
+):
+    streaming(store, dsn, backend)
+    os.killpg(Control(store, "orders").read().handle["pid"], signal.SIGKILL)
+    wait_until(lambda: status(store, "orders", backend).status == "lost")
+    monkeypatch.setattr(snapshot, "_PATIENCE_S", 0.1)
+    monkeypatch.setenv("FAKE_DRIVER", "exit:0")
+    said = deltaforge("--again")
+
+    assert "which is lost, makes the copy" in said.output
+    assert Control(store, "orders").read().handle["arguments"] == ["--requests"]
 
 
 def test_a_condition_without_a_table_is_refused_with_its_key(deltaforge):

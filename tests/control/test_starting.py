@@ -53,11 +53,11 @@ def place():
     return Place()
 
 
-def speak(store, status="running", age_s=0.0, generation=None):
+def speak(store, status="running", age_s=0.0, generation=None, **more):
     """Do what a driver does with every heartbeat."""
     control = Control(store, "orders")
     fence = control.take_epoch("driver")
-    told = progress(status, fence.version, generation or control.read().generation, 1)
+    told = progress(status, fence.version, generation or control.read().generation, 1, **more)
     at_ms = told.heartbeat_at_ms - int(age_s * 1000)
     store.transact(
         [control.put_progress(told.model_copy(update={"heartbeat_at_ms": at_ms}))], fence
@@ -70,6 +70,12 @@ def record(store):
 
 def want(store, desired):
     Control(store, "orders").update(lambda old: old.model_copy(update={"desired": desired}))
+
+
+def submitted_long_ago(store):
+    Control(store, "orders").update(
+        lambda old: old.model_copy(update={"handle": {**old.handle, "submitted_at_ms": 1}})
+    )
 
 
 def restarting(store):
@@ -216,11 +222,61 @@ def test_a_driver_that_speaks_again_is_not_restarted(store, place):
 
 def test_a_driver_that_hangs_is_ended_and_started_again(store, place):
     starting.start(store, STREAM, place, "first")
-    Control(store, "orders").update(
-        lambda old: old.model_copy(update={"handle": {**old.handle, "submitted_at_ms": 0}})
-    )
+    submitted_long_ago(store)
     speak(store, age_s=60)
     starting.restart(store, restarting(store), place, "first")
 
     assert len(record(store).restarts) == 1
     assert (place.stopped, place.submitted) == (["df-orders-g1"], ["df-orders-g1"] * 2)
+
+
+BEGIN = pytest.mark.parametrize("begin", [snapshots.serve, snapshots.start])
+
+
+@BEGIN
+@pytest.mark.parametrize(
+    "said",
+    [{"age_s": 60}, {"status": "failed", "error_class": "retryable"}],
+    ids=["silent", "failed, a restart may help"],
+)
+def test_a_dead_stream_is_left_to_its_supervisor_until_patience_is_over(store, place, begin, said):
+    starting.start(store, STREAM, place, "the stream's task")
+    submitted_long_ago(store)
+    speak(store, **said)
+    place.state = JobState.ENDED
+
+    assert begin(store, SNAPSHOT, place, "me") is None
+    assert record(store).owner == "the stream's task"
+    assert begin(store, SNAPSHOT, place, "me", force=True).generation == 2
+
+
+@BEGIN
+@pytest.mark.parametrize(
+    ("said", "desired"),
+    [
+        ({"status": "failed", "error_class": "access"}, "running"),
+        ({"age_s": 60}, "stopped"),
+        ({"status": "stopped"}, "running"),
+    ],
+    ids=["failed for good", "nobody wants it", "stopped"],
+)
+def test_a_stream_that_nobody_will_start_again_makes_way_at_once(
+    store, place, begin, said, desired
+):
+    starting.start(store, STREAM, place, "the stream's task")
+    submitted_long_ago(store)
+    speak(store, **said)
+    want(store, desired)
+    place.state = JobState.ENDED
+
+    assert begin(store, SNAPSHOT, place, "me").generation == 2
+
+
+@BEGIN
+def test_a_dead_snapshot_job_is_started_again_at_once(store, place, begin):
+    begin(store, SNAPSHOT, place, "first")
+    submitted_long_ago(store)
+    speak(store, age_s=60)
+    place.state = JobState.ENDED
+
+    assert begin(store, SNAPSHOT, place, "second").generation == 2
