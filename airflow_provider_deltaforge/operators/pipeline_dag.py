@@ -25,6 +25,7 @@ _TAG_LENGTH_MAX = 100
 def pipeline_dag(
     path: str | Path,
     *,
+    dag_id: str | None = None,
     window: timedelta | None = WINDOW,
     refused: str | None = None,
     stream: Mapping[str, Any] | None = None,
@@ -38,6 +39,7 @@ def pipeline_dag(
 
     Args:
         path: the pipeline's YAML document.
+        dag_id: another name, where another DAG has that of the file.
         window: how long one run supervises before the next one adopts the stream; None for one
             run without an end, started by hand (*pinned*).
         refused: why this document must not run although it can be read.
@@ -45,7 +47,7 @@ def pipeline_dag(
         operators: further arguments of `pipeline_task_group`.
     """
     path = Path(path)
-    dag_id = re.sub(r"[^\w.-]", "_", path.stem)
+    dag_id = dag_id or dag_id_of(path)
     text, told, problem = _read(path)
     problem = refused or problem
     if problem:
@@ -67,6 +69,11 @@ def pipeline_dag(
         watched = {"window": window, **(stream or {})}
         pipeline_task_group(str(path), prefix_group_id=False, stream=watched, **operators)
     return dag
+
+
+def dag_id_of(path: str | Path) -> str:
+    """Return the name of a document's DAG: its file's, in the letters that Airflow takes."""
+    return re.sub(r"[^\w.-]", "_", Path(path).stem)
 
 
 def pipeline_name(path: str | Path) -> str | None:

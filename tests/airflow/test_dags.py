@@ -162,6 +162,24 @@ def test_a_wrong_document_takes_no_other_away(everything, odd):
         assert reason in found[name]["doc"]
 
 
+def test_a_document_whose_dag_another_file_has_is_refused_under_another_name(tmp_path):
+    shutil.copy(DAGS / "pipeline_dags.py", tmp_path)
+    shutil.copy(DAGS / "orders_resnapshot.py", tmp_path)
+    (tmp_path / "pipelines").mkdir()
+    right = (DAGS / "pipelines" / "orders.yaml").read_text()
+    for stem in ("a b", "a+b", "a_b", "a_b__2", "orders_resnapshot"):
+        text = right.replace("name: orders", f"name: orders-{stem.encode().hex()}")
+        (tmp_path / "pipelines" / f"{stem}.yaml").write_text(text)
+    path = tmp_path / "pipeline_dags.py"
+    found = read(tmp_path, path)["dags"][str(path)]
+    refused = {name: dag["description"] for name, dag in found.items() if "refused" in dag["tags"]}
+
+    assert found.keys() - refused.keys() == {"a_b", "a_b__2"}
+    assert refused.keys() == {"a_b__3", "a_b__4", "orders_resnapshot__2"}
+    assert "a+b.yaml: a b.yaml has the DAG 'a_b'" in refused["a_b__3"]
+    assert "orders_resnapshot.py has the DAG" in refused["orders_resnapshot__2"]
+
+
 def test_a_password_in_a_document_is_not_shown(everything, odd):
     told = json.dumps(everything["dags"][str(odd)])
 
