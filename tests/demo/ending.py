@@ -20,6 +20,8 @@ from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 PIPELINE = "shop"
+MARKER = ".deltaforge-demo"
+"""The file that says whose directory it is: a demo clears what an earlier one has left there."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DRAIN_S = 15.0
 
@@ -69,9 +71,9 @@ def only_one(output: Path, place: Path, store: Path) -> Iterator[None]:
         store: the state store's file in it.
 
     Raises:
-        DeltaForgeError: another demo holds the directory.
+        DeltaForgeError: the directory is not a demo's, or another demo holds it.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    _claim(output)
     with (output / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,6 +91,23 @@ def only_one(output: Path, place: Path, store: Path) -> Iterator[None]:
         )
         with keeper:
             yield
+
+
+def _claim(output: Path) -> None:
+    """Make the directory a demo's own, unless somebody else's files are in it."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if not (output / MARKER).exists():
+            if any(output.iterdir()):
+                raise DeltaForgeError(
+                    f"{output} holds files that are not a demo's, and a demo clears its directory; "
+                    "name an empty or a new one with --output"
+                )
+            (output / MARKER).touch()
+    except OSError as error:
+        raise DeltaForgeError(
+            f"{output} cannot hold the demo ({error.strerror}); name another place with --output"
+        ) from error
 
 
 def stop_stream(store: Path) -> None:

@@ -23,6 +23,11 @@ with only_one(output, output / "run", output / "run" / "state.db"):
 """
 
 
+def demo(*words):
+    command = [sys.executable, "-m", "tests.demo", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 def holder(output):
     command = [sys.executable, "-c", HOLD, str(output)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -44,6 +49,23 @@ def test_a_killed_demo_takes_its_driver_and_its_scratch_along(tmp_path):
         time.sleep(0.1)
 
     assert backend.status(handle).state is JobState.ENDED
+
+
+def test_a_demo_clears_its_own_directory_and_no_other(tmp_path):
+    own, foreign, file = tmp_path / "own", tmp_path / "foreign", tmp_path / "file"
+    foreign.mkdir()
+    kept = [foreign / "shop.db", foreign / "lock", file]
+    for path in kept:
+        path.write_text("precious")
+    for _ in range(2):
+        with only_one(own, own / "run", own / "run" / "state.db"):
+            (own / "native").touch()
+    for place in (foreign, file):
+        told = demo("--output", str(place))
+        assert (told.returncode, "--output" in told.stdout) == (1, True), told
+
+    assert [path.read_text() for path in kept] == ["precious"] * 3
+    assert sorted(path.name for path in foreign.iterdir()) == ["lock", "shop.db"]
 
 
 def test_two_demos_do_not_share_a_directory(tmp_path):
