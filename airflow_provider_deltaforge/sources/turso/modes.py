@@ -21,10 +21,11 @@ from airflow_provider_deltaforge.sources.turso.native import NativeReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.polling import Growth, PollReader
 from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.shadows import Shadows
 from airflow_provider_deltaforge.sources.turso.snapshot import TursoSnapshotter
 from airflow_provider_deltaforge.sources.turso.tables import Captured, captured_tables
 from airflow_provider_deltaforge.sources.turso.trigger_sql import shadow_name
-from airflow_provider_deltaforge.sources.turso.triggers import Shadows, TriggerReader
+from airflow_provider_deltaforge.sources.turso.triggers import TriggerReader
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.source import TursoSource

@@ -5,21 +5,22 @@ is kept as it is. One counter numbers the changes of all tables, because writers
 order is the order of commits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
-from airflow_provider_deltaforge.sources.turso.tables import Table
+from airflow_provider_deltaforge.sources.turso.tables import Captured, Table
 
 SEQUENCE = "_df_sequence"
 CLEANED = "_df_cleaned"
 
+_SHADOW = "_df_cdc_"
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _EVENTS = {"c": "INSERT", "u": "UPDATE", "d": "DELETE"}
 
 
 def shadow_name(table: str) -> str:
     """Return the name of a table's shadow."""
-    return f"_df_cdc_{table}"
+    return f"{_SHADOW}{table}"
 
 
 def image_columns(table: Table) -> list[str]:
@@ -43,8 +44,7 @@ def common_sql() -> Iterator[str]:
 def table_sql(table: Table) -> Iterator[str]:
     """Yield what one table needs; an older shadow of it goes first."""
     shadow = quoted(shadow_name(table.name))
-    yield from (f"DROP TRIGGER IF EXISTS {_trigger(table.name, op)}" for op in _EVENTS)
-    yield f"DROP TABLE IF EXISTS {shadow}"
+    yield from drop_sql(table.name)
     columns = ", ".join(quoted(name) for name in image_columns(table))
     yield (
         f"CREATE TABLE {shadow} "
@@ -61,9 +61,17 @@ def table_sql(table: Table) -> Iterator[str]:
         )
 
 
-def script(tables: Mapping[str, Table]) -> str:
-    """Return the SQL that a person can run."""
+def drop_sql(table: str) -> Iterator[str]:
+    """Yield what removes a table's triggers and, last, its shadow."""
+    yield from (f"DROP TRIGGER IF EXISTS {_trigger(table, op)}" for op in _EVENTS)
+    yield f"DROP TABLE IF EXISTS {quoted(shadow_name(table))}"
+
+
+def script(tables: Mapping[str, Table], gone: Iterable[str] = ()) -> str:
+    """Return the SQL that a person can run; it also drops what tables that are gone left."""
     lines = [*common_sql()]
+    for name in gone:
+        lines += drop_sql(name)
     for table in tables.values():
         lines += table_sql(table)
     return "".join(f"{line};\n" for line in ["BEGIN IMMEDIATE", *lines, "COMMIT"])
@@ -85,6 +93,14 @@ def misfits(database: Database, tables: Mapping[str, Table]) -> dict[str, Table]
         if not needed <= names or _columns(database, name) != image_columns(table):
             found[name] = table
     return found
+
+
+def left_over(database: Database, captured: Captured) -> list[str]:
+    """Return captured tables that were renamed or dropped, but whose shadow is still there."""
+    rows = database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+    there = {str(name).lower(): str(name) for (name,) in rows}
+    shadowed = (n[len(_SHADOW) :] for small, n in there.items() if small.startswith(_SHADOW))
+    return [name for name in shadowed if name.lower() not in there and name in captured]
 
 
 def _columns(database: Database, table: str) -> list[str]:

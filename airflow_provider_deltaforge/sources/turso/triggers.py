@@ -6,164 +6,23 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import merge
-from itertools import islice
 from typing import Any
 
-from airflow_provider_deltaforge.errors import (
-    DeltaForgeError,
-    FatalError,
-    PositionLostError,
-    RetryableError,
-    SchemaError,
-)
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
-from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.following import FileReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
-from airflow_provider_deltaforge.sources.turso.tables import (
-    DB,
-    Captured,
-    Table,
-    captured_tables,
-)
-from airflow_provider_deltaforge.sources.turso.trigger_sql import CLEANED, SEQUENCE, shadow_name
+from airflow_provider_deltaforge.sources.turso.shadows import Shadows
+from airflow_provider_deltaforge.sources.turso.tables import Table
 
 _log = logging.getLogger(__name__)
 
 _CLEAN_EVERY_S = 1.0
-
-
-class Shadows:
-    """The shadow tables of a file.
-
-    Args:
-        database: the open file.
-        captured: the tables to follow.
-        create: make or renew what is missing; else that is an error with the SQL in it.
-    """
-
-    def __init__(self, database: Database, captured: Captured, *, create: bool) -> None:
-        self._database = database
-        self._captured = captured
-        self._create = create
-        self._begun = False
-
-    def prepared(self) -> dict[str, Table]:
-        """Return the captured tables; each has a shadow that fits.
-
-        Raises:
-            FatalError: a shadow is missing and may not be made; the text holds the SQL.
-            SchemaError: a table was altered, and its shadow still holds changes.
-        """
-        with self._database.view():
-            tables = captured_tables(self._database, self._captured)
-            missing = trigger_sql.misfits(self._database, tables)
-        if not missing:
-            self._begun = True
-            return tables
-        if not self._create:
-            names = ", ".join(f"{DB}.{name}" for name in missing)
-            raise FatalError(
-                f"{names}: the triggers are missing or do not fit the table's columns; set "
-                "source.auto_create_triggers: true, or run this in the database (it drops "
-                f"changes that were not read yet):\n{trigger_sql.script(missing)}"
-            )
-        with self._database.writing():
-            # Looked at again: another process may have made them meanwhile.
-            tables = captured_tables(self._database, self._captured)
-            missing = trigger_sql.misfits(self._database, tables)
-            for statement in trigger_sql.common_sql():
-                self._database.rows(statement)
-            for table in missing.values():
-                self._make(table)
-        self._begun = True
-        return tables
-
-    def _make(self, table: Table) -> None:
-        self._refuse_pending(table.name)
-        for statement in trigger_sql.table_sql(table):
-            self._database.rows(statement)
-        _log.info("made the capture triggers of %s.%s", DB, table.name)
-        rows = self._database.rows(f"SELECT 1 FROM {quoted(table.name)} LIMIT 1")
-        if self._begun and rows:
-            _log.warning(
-                "%s.%s had rows or changes before its triggers were made anew; snapshot it",
-                DB,
-                table.name,
-            )
-
-    def _refuse_pending(self, name: str) -> None:
-        shadow = shadow_name(name)
-        there = self._database.rows(
-            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (shadow,)
-        )
-        if there and self._database.rows(f"SELECT 1 FROM {quoted(shadow)} LIMIT 1"):
-            raise SchemaError(
-                f"{DB}.{name} was altered while its changes were not all read and cleaned up: "
-                "those behind the ALTER lack the new columns; take a new snapshot, and make the "
-                f"triggers anew:\n{trigger_sql.script(self._only(name))}"
-            )
-
-    def _only(self, name: str) -> dict[str, Table]:
-        return {name: captured_tables(self._database, self._captured)[name]}
-
-    def head_id(self) -> int:
-        """Return the number of the last change."""
-        return int(self._database.one(f"SELECT last FROM {SEQUENCE}") or 0)
-
-    def head(self) -> Place:
-        """Return the place behind everything that is committed."""
-        return Place("triggers", self.head_id())
-
-    def check_kept(self, place: Place) -> None:
-        """Check that everything behind a place is still there.
-
-        Raises:
-            PositionLostError: it is not.
-        """
-        last, head = place.change_id or 0, self.head_id()
-        if last > head:
-            raise PositionLostError(
-                f"the triggers counted {head} changes, but {last} were read: the file was "
-                "replaced; take a new snapshot"
-            )
-        cleaned = self._database.rows(
-            f"SELECT table_name, change_id FROM {CLEANED} WHERE change_id > ?", (last,)
-        )
-        lost = sorted(str(name) for name, _ in cleaned if name in self._captured)
-        if lost:
-            raise PositionLostError(
-                f"{', '.join(lost)}: changes behind {last} were cleaned up; take a new snapshot. "
-                "Only one pipeline can follow a table by triggers"
-            )
-
-    def after(self, tables: Mapping[str, Table], last: int, limit: int) -> list[tuple[Any, ...]]:
-        """Return changes of all tables behind a number, in order, with the table in front."""
-        found = []
-        for name in tables:
-            rows = self._database.rows(
-                f"SELECT * FROM {quoted(shadow_name(name))} WHERE change_id > ? "
-                "ORDER BY change_id LIMIT ?",
-                (last, limit),
-            )
-            found.append([(row[0], name, *row[1:]) for row in rows])
-        return list(islice(merge(*found), limit))
-
-    def clean(self, tables: Mapping[str, Table], upto: int) -> None:
-        """Delete the changes up to a number."""
-        with self._database.writing():
-            for name in tables:
-                shadow = quoted(shadow_name(name))
-                if self._database.rows(f"SELECT 1 FROM {shadow} WHERE change_id <= ?", (upto,)):
-                    self._database.rows(f"DELETE FROM {shadow} WHERE change_id <= ?", (upto,))
-                    self._database.rows(
-                        f"INSERT OR REPLACE INTO {CLEANED} VALUES (?, ?)", (name, upto)
-                    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +77,7 @@ class TriggerReader(FileReader):
         self._cleaning = threading.Lock()
         self._cleaned = self._acknowledged = self._last
         self._clean_at = 0.0
-        self._tables = shadows.prepared()
+        self._tables = shadows.prepared(self._last)
         self._version = self._read_version()
         with database.view():
             shadows.check_kept(start)
@@ -264,7 +123,7 @@ class TriggerReader(FileReader):
     def _look(self) -> None:
         version = self._read_version()
         if version != self._version:
-            self._tables = self._shadows.prepared()
+            self._tables = self._shadows.prepared(self._last)
             self._version = self._read_version()
         head = self._shadows.head_id()
         if head == self._last:
@@ -275,6 +134,7 @@ class TriggerReader(FileReader):
                 self._read_version() != self._version
             ):
                 return  # Altered just now: the next look makes the shadows fit, or refuses.
+            self._shadows.refuse_left(self._last)
             head = self._shadows.head_id()
             rows = self._shadows.after(self._tables, self._last, self._pace.batch_size)
         full = len(rows) >= self._pace.batch_size

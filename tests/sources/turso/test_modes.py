@@ -156,6 +156,49 @@ class TestTriggers:
         (event,) = events_of(reader)
         assert told(event)[3] == {"id": 1, "item": "tea", "price": 2.0, "note": "green"}
 
+    @pytest.mark.parametrize("change", ["RENAME TO sales", "DROP TABLE"])
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_a_table_gone_among_unread_changes_is_never_skipped(
+        self, path, sqlite_writer, opened, change, restarted
+    ):
+        begin = source(path, **TRIGGERS).head()
+        reader = None if restarted else opened(begin, **TRIGGERS)
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+        drop = change == "DROP TABLE"
+        sqlite_writer.run("DROP TABLE orders" if drop else f"ALTER TABLE orders {change}")
+
+        with pytest.raises(SchemaError, match=r"main\.orders was renamed or dropped"):
+            events_of(reader or opened(begin, **TRIGGERS))
+
+    def test_its_name_back_makes_it_readable_again(self, path, sqlite_writer, opened):
+        begin = source(path, **TRIGGERS).head()
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+        sqlite_writer.run("ALTER TABLE orders RENAME TO sales")
+        with pytest.raises(SchemaError, match="give it its name back"):
+            opened(begin, **TRIGGERS)
+        sqlite_writer.run("ALTER TABLE sales RENAME TO orders")
+
+        assert [told(event)[3]["id"] for event in events_of(opened(begin, **TRIGGERS))] == [1]
+
+    @pytest.mark.parametrize("cleaned", [False, True])
+    def test_a_rename_with_nothing_unread_is_followed(self, sqlite_writer, opened, cleaned):
+        reader = opened(**TRIGGERS)
+        sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+        (chunk,) = chunks_of(reader)
+        if cleaned:
+            reader.acknowledge(chunk.end)
+        sqlite_writer.run("ALTER TABLE orders RENAME TO sales")
+        assert events_of(reader) == []
+        sqlite_writer.run("INSERT INTO sales VALUES (2, 'mug', 5)")
+
+        (event,) = events_of(reader)
+
+        assert told(event)[:2] == ("c", "sales")
+        kept = sqlite_writer.connection.execute(
+            "SELECT count(*) FROM sqlite_schema WHERE name LIKE '%cdc_orders%'"
+        ).fetchone()
+        assert kept == (0 if cleaned else 1,)
+
     def test_a_rolled_back_change_never_arrives(self, sqlite_writer, opened):
         reader = opened(**TRIGGERS)
         sqlite_writer.connection.execute("INSERT INTO orders VALUES (1, 'tea', 2)")

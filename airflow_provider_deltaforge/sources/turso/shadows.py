@@ -1,0 +1,193 @@
+"""The shadow tables that the mode ``triggers`` reads: made, checked, read and cleaned up."""
+
+import logging
+from collections.abc import Mapping
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
+from airflow_provider_deltaforge.sources.turso import trigger_sql
+from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.tables import (
+    DB,
+    Captured,
+    Table,
+    captured_tables,
+)
+from airflow_provider_deltaforge.sources.turso.trigger_sql import CLEANED, SEQUENCE, shadow_name
+
+_log = logging.getLogger(__name__)
+
+
+class Shadows:
+    """The shadow tables of a file.
+
+    Args:
+        database: the open file.
+        captured: the tables to follow.
+        create: make or renew what is missing; else that is an error with the SQL in it.
+    """
+
+    def __init__(self, database: Database, captured: Captured, *, create: bool) -> None:
+        self._database = database
+        self._captured = captured
+        self._create = create
+        self._begun = False
+
+    def prepared(self, last: int | None = None) -> dict[str, Table]:
+        """Return the captured tables; each has a shadow that fits.
+
+        Args:
+            last: the change that was read last; None by whoever does not follow the changes.
+
+        Raises:
+            FatalError: a shadow is missing and may not be made; the text holds the SQL.
+            SchemaError: a table was altered or is gone, and its shadow still holds changes.
+        """
+        with self._database.view():
+            tables = captured_tables(self._database, self._captured)
+            missing = trigger_sql.misfits(self._database, tables)
+            left = trigger_sql.left_over(self._database, self._captured)
+            if last is not None:
+                self.refuse_left(last)
+        if not missing and not (left and self._create):
+            self._begun = True
+            return tables
+        if not self._create:
+            names = ", ".join(f"{DB}.{name}" for name in missing)
+            raise FatalError(
+                f"{names}: the triggers are missing or do not fit the table's columns; set "
+                "source.auto_create_triggers: true, or run this in the database (it drops "
+                f"changes that were not read yet):\n{trigger_sql.script(missing, left)}"
+            )
+        with self._database.writing():
+            # Looked at again: another process may have made them meanwhile.
+            tables = captured_tables(self._database, self._captured)
+            missing = trigger_sql.misfits(self._database, tables)
+            for statement in trigger_sql.common_sql():
+                self._database.rows(statement)
+            # A renamed table keeps its triggers: with new ones, it would be captured twice.
+            for name in trigger_sql.left_over(self._database, self._captured):
+                self._leave(name)
+            for table in missing.values():
+                self._make(table)
+        self._begun = True
+        return tables
+
+    def _make(self, table: Table) -> None:
+        self._refuse_pending(table.name)
+        for statement in trigger_sql.table_sql(table):
+            self._database.rows(statement)
+        _log.info("made the capture triggers of %s.%s", DB, table.name)
+        rows = self._database.rows(f"SELECT 1 FROM {quoted(table.name)} LIMIT 1")
+        if self._begun and rows:
+            _log.warning(
+                "%s.%s had rows or changes before its triggers were made anew; snapshot it",
+                DB,
+                table.name,
+            )
+
+    def _leave(self, name: str) -> None:
+        """Drop the triggers of a table that is gone, and its shadow once nothing is in it."""
+        *triggers, shadow = trigger_sql.drop_sql(name)
+        for statement in triggers:
+            self._database.rows(statement)
+        if not self._holds_changes(name):
+            self._database.rows(shadow)
+            _log.info("dropped the shadow of %s.%s, which is gone", DB, name)
+
+    def _holds_changes(self, name: str) -> bool:
+        return bool(self._database.rows(f"SELECT 1 FROM {quoted(shadow_name(name))} LIMIT 1"))
+
+    def refuse_left(self, last: int) -> None:
+        """Check that no table is gone whose changes were not all read.
+
+        Raises:
+            SchemaError: one is; its key is not known any more.
+        """
+        for name in trigger_sql.left_over(self._database, self._captured):
+            pending = self._database.one(
+                f"SELECT min(change_id) FROM {quoted(shadow_name(name))} WHERE change_id > ?",
+                (last,),
+            )
+            if pending is not None:
+                raise SchemaError(
+                    f"{DB}.{name} was renamed or dropped while its changes from {pending} on, in "
+                    f"{shadow_name(name)}, were not read yet; give it its name back until they "
+                    "are, or take a new snapshot, and let the pipeline catch up before such a "
+                    "change"
+                )
+
+    def _refuse_pending(self, name: str) -> None:
+        if shadow_name(name).lower() in self._there() and self._holds_changes(name):
+            raise SchemaError(
+                f"{DB}.{name} was altered while its changes were not all read and cleaned up: "
+                "those behind the ALTER lack the new columns; take a new snapshot, and make the "
+                f"triggers anew:\n{trigger_sql.script(self._only(name))}"
+            )
+
+    def _there(self) -> set[str]:
+        found = self._database.rows("SELECT lower(name) FROM sqlite_schema WHERE type = 'table'")
+        return {str(name) for (name,) in found}
+
+    def _only(self, name: str) -> dict[str, Table]:
+        return {name: captured_tables(self._database, self._captured)[name]}
+
+    def head_id(self) -> int:
+        """Return the number of the last change."""
+        return int(self._database.one(f"SELECT last FROM {SEQUENCE}") or 0)
+
+    def head(self) -> Place:
+        """Return the place behind everything that is committed."""
+        return Place("triggers", self.head_id())
+
+    def check_kept(self, place: Place) -> None:
+        """Check that everything behind a place is still there.
+
+        Raises:
+            PositionLostError: it is not.
+        """
+        last, head = place.change_id or 0, self.head_id()
+        if last > head:
+            raise PositionLostError(
+                f"the triggers counted {head} changes, but {last} were read: the file was "
+                "replaced; take a new snapshot"
+            )
+        cleaned = self._database.rows(
+            f"SELECT table_name, change_id FROM {CLEANED} WHERE change_id > ?", (last,)
+        )
+        lost = sorted(str(name) for name, _ in cleaned if name in self._captured)
+        if lost:
+            raise PositionLostError(
+                f"{', '.join(lost)}: changes behind {last} were cleaned up; take a new snapshot. "
+                "Only one pipeline can follow a table by triggers"
+            )
+
+    def after(self, tables: Mapping[str, Table], last: int, limit: int) -> list[tuple[Any, ...]]:
+        """Return changes of all tables behind a number, in order, with the table in front."""
+        found = []
+        for name in tables:
+            rows = self._database.rows(
+                f"SELECT * FROM {quoted(shadow_name(name))} WHERE change_id > ? "
+                "ORDER BY change_id LIMIT ?",
+                (last, limit),
+            )
+            found.append([(row[0], name, *row[1:]) for row in rows])
+        return list(islice(merge(*found), limit))
+
+    def clean(self, tables: Mapping[str, Table], upto: int) -> None:
+        """Delete the changes up to a number."""
+        with self._database.writing():
+            there = self._there()
+            left = trigger_sql.left_over(self._database, self._captured)
+            for name in dict.fromkeys([*tables, *left]):
+                if shadow_name(name).lower() not in there:
+                    continue  # The table is gone, and another process dropped its shadow.
+                shadow = quoted(shadow_name(name))
+                if self._database.rows(f"SELECT 1 FROM {shadow} WHERE change_id <= ?", (upto,)):
+                    self._database.rows(f"DELETE FROM {shadow} WHERE change_id <= ?", (upto,))
+                    self._database.rows(
+                        f"INSERT OR REPLACE INTO {CLEANED} VALUES (?, ?)", (name, upto)
+                    )
