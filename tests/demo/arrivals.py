@@ -113,6 +113,17 @@ class Arrivals:
             self.first_change_at = self.first_change_at or time.time()
 
 
+def lost(commits: Mapping[Change, float], seen: Mapping[Change, float]) -> list[Change]:
+    """Return the changes that never came although the stream ran, in the order of their commits.
+
+    The stream is taken to begin with the first commit of which anything came: what was committed
+    earlier lay in the tables before the position it started from. If nothing came, all is lost.
+    """
+    began_at = min((at for change, at in commits.items() if change in seen), default=0.0)
+    missing = (change for change, at in commits.items() if at >= began_at and change not in seen)
+    return sorted(missing, key=lambda change: commits[change])
+
+
 def latencies(
     commits: Mapping[Change, float], seen: Mapping[Change, float]
 ) -> tuple[list[float], list[float]]:

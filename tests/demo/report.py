@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tests.demo.arrivals import ENVELOPES, Arrivals, Rows, latencies
+from tests.demo.arrivals import ENVELOPES, Arrivals, Rows, latencies, lost
 from tests.demo.shop import Change
 
 _SHOWN = (
@@ -27,31 +27,42 @@ def show(
     tables: Mapping[str, Rows],
     commits: Mapping[Change, float],
 ) -> bool:
-    """Print the report; say whether the output holds what the source holds."""
-    equal = _show_tables(console, arrivals, tables)
+    """Print the report; say whether every change came and the output holds what the source does."""
+    missing = lost(commits, arrivals.seen)
+    equal = _show_tables(console, arrivals, tables, missing)
     _show_latency(console, *latencies(commits, arrivals.seen))
     _show_examples(console, arrivals)
     return equal
 
 
-def _show_tables(console: Console, arrivals: Arrivals, tables: Mapping[str, Rows]) -> bool:
+def _show_tables(
+    console: Console, arrivals: Arrivals, tables: Mapping[str, Rows], missing: Sequence[Change]
+) -> bool:
     page = _page(console, "What arrived", "table")
-    for heading in ("copied", "inserts", "updates", "deletes", "rows now", "equal"):
+    for heading in ("copied", "inserts", "updates", "deletes", "lost", "rows now", "equal"):
         page.add_column(heading, justify="right", no_wrap=True)
     equal = True
     for name, rows in tables.items():
         wrong = arrivals.differences(name, rows)
-        equal = equal and not wrong
-        verdict = "[green]yes[/]" if not wrong else "[bold red]no[/]"
+        own_missing = [change for change in missing if change[0] == name]
+        well = not wrong and not own_missing
+        equal = equal and well
+        verdict = "[green]yes[/]" if well else "[bold red]no[/]"
         ops = (f"{arrivals.events(op, name):,}" for op in "rcud")
-        page.add_row(name, *ops, f"{len(rows):,}", verdict)
+        page.add_row(name, *ops, f"{len(own_missing):,}", f"{len(rows):,}", verdict)
         for envelope, keys in wrong.items():
             console.print(
                 f"[bold red]{name} in {envelope} differs from the source in {len(keys)} "
                 f"rows; the first keys are {keys[:5]}[/]"
             )
+        if own_missing:
+            console.print(
+                f"[bold red]{len(own_missing)} changes of {name} were committed while the stream "
+                f"ran and never came; the first are {own_missing[:3]}[/]"
+            )
     console.print(page)
-    console.print("[dim]equal: the last state of every row, in each envelope, is the database's[/]")
+    console.print("[dim]lost: changes committed since the stream began that never came[/]")
+    console.print("[dim]equal: none is lost, and every row is the database's in each envelope[/]")
     return equal
 
 

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from tests.demo import report
-from tests.demo.arrivals import ENVELOPES, Arrivals, latencies
+from tests.demo.arrivals import ENVELOPES, Arrivals, latencies, lost
 
 PLACED = {"id": 7, "status": "placed", "updated_us": 1}
 PAID = {"id": 7, "status": "paid", "updated_us": 2}
@@ -37,6 +37,28 @@ def test_equal_means_every_envelope_holds_the_last_state(stale, tmp_path):
 
     assert equal == (stale is None)
     assert (f"orders in {stale} differs from the source in 1 rows" in written.getvalue()) != equal
+
+
+def test_a_change_that_never_came_is_told_although_the_rows_are_equal(tmp_path):
+    """Of three commits the first lay before the stream, the second came, the third did not."""
+    commits = {("orders", 7, 0): 1.0, ("orders", 7, 2): 2.0, ("orders", 8, None): 3.0}
+    arrivals, written = arrived(tmp_path, WRAPPED), io.StringIO()
+
+    def equal(*changes):
+        told = {change: commits[change] for change in changes}
+        return report.show(Console(file=written, width=80), arrivals, {"orders": {7: PAID}}, told)
+
+    first, came, never = commits
+    assert equal(first, came)
+    assert "were committed" not in written.getvalue()
+    assert not equal(first, came, never)
+    assert "1 changes of orders were committed while the stream ran" in written.getvalue()
+
+
+def test_where_nothing_came_everything_is_lost():
+    commits = {("orders", 8, 2): 2.0, ("orders", 7, 1): 1.0}
+
+    assert lost(commits, {}) == [("orders", 7, 1), ("orders", 8, 2)]
 
 
 def test_latency_counts_from_the_commit_and_only_once_the_stream_has_caught_up():
