@@ -69,6 +69,14 @@ class DeferringOperator(BaseOperator):
         except Exception:  # A copy that cannot be written must not fail what it describes.
             self.log.warning("%s not written to the task's state store", key, exc_info=True)
 
+    def keep_with_outlets(self, context: Mapping[str, Any], key: str, value: Any) -> None:
+        """Write JSON to the state store of every asset in ``outlets``, as ``keep`` does."""
+        for outlet in self.outlets:
+            try:
+                context["asset_state_store"][outlet].set(key, value)
+            except Exception:  # As with ``keep``: the task goes on without.
+                self.log.warning("%s not written to %r", key, outlet, exc_info=True)
+
     def kept(self, context: Mapping[str, Any], key: str) -> Any:
         """Return what an attempt of this task instance kept; None if that cannot be known."""
         store = context.get("task_state_store")

@@ -7,14 +7,16 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_deltaforge.control.launch import JobState
+from airflow_provider_deltaforge.control.launch import Handle, Job, JobState
+from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import RestartBudget, Verdict
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import PipelineTask
+from airflow_provider_deltaforge.hooks.jobs import PipelineTask, Watch
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferring import DeferringOperator
+from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 
@@ -65,6 +67,20 @@ class PipelineOperator(DeferringOperator):
             self.spark_conn_id,
             self.master,
         )
+
+    def tell_driver(self, context: Mapping[str, Any], handle: Handle | None) -> None:
+        """Say in XCom, and in the task's state store, where the driver runs."""
+        if handle and "ti" in context:
+            context["ti"].xcom_push(key="driver", value=dict(handle))
+            self.keep(context, "driver", dict(handle))
+
+    def start_again(self, context: Mapping[str, Any], store: Store, job: Job, watch: Watch) -> None:
+        """Start a dead driver again; if that fails, the trigger sees why."""
+        try:
+            backend = self.pipeline_task().hook().backend()
+            self.tell_driver(context, restart(store, job, backend, watch.owner))
+        except RetryableError as error:
+            self.log.warning("%s not started again: %s", watch.pipeline, error)
 
 
 def refuse_gone(event: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Copy tables: the pipeline's own snapshot once, or again what a run asks for."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,8 @@ from airflow_provider_deltaforge.control.pipelines import apply
 from airflow_provider_deltaforge.control.snapshots import Wish, is_done, request
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.jobs import Watch, owner_token
-from airflow_provider_deltaforge.operators.copying import CopyingOperator, request_id
+from airflow_provider_deltaforge.operators.copies import Copy, request_id
+from airflow_provider_deltaforge.operators.copying import CopyingOperator
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.requests import Results
 
@@ -65,35 +67,39 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
                 return None
             with task.hook().store() as store:
                 name = apply(store, task.agreed_text()).name
-                watch, asked = Watch(name, 0, owner_token(context)), None
+                copy = Copy(Watch(name, 0, owner_token(context)))
                 if wish.tables or self.mode == "always":
-                    asked = request_id(context["ti"])
+                    copy = replace(copy, asked=request_id(context["ti"]))
                     if self._was_served(context, store, name, wish):
-                        self.log.info("%s was served for an earlier attempt", asked)
-                        return self.result(context, store, name, asked)
-                    placed = request(store, name, wish, asked, watch.owner)
-                    told = {"request": asked, "state": "pending", "ticket": placed.ticket}
-                    self.keep(context, "snapshot", told)
+                        self.log.info("%s was served for an earlier attempt", copy.asked)
+                        return self.result(context, store, copy)
+                    self._ask(context, store, copy, wish)
                 elif is_done(store, name):
                     self.log.info("the snapshot of %s is already done", name)
-                    return self.result(context, store, name, None)
+                    return self.result(context, store, copy)
                 elif reason := why_not_due(store, name):
                     self.log.info("no snapshot of %s is taken: %s", name, reason)
                     return None
-                self._held = (context["ti"], watch, asked)
-                return self.begin(context, store, watch, asked)
+                self._held = (context["ti"], copy)
+                return self.begin(context, store, copy)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
-        watch, asked = Watch.of(event), event.get("request_id")
-        self._held = (context.get("ti"), watch, asked)
+        copy = Copy.of(event)
+        self._held = (context.get("ti"), copy)
         try:
             with self.pipeline_task().hook().store() as store:
-                return self.after(context, store, watch, asked, event)
+                return self.after(context, store, copy, event)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
+
+    def _ask(self, context: Mapping[str, Any], store: Store, copy: Copy, wish: Wish) -> None:
+        asked = str(copy.asked)
+        placed = request(store, copy.name, wish, asked, copy.watch.owner)
+        told = {"request": asked, "state": "pending", "ticket": placed.ticket}
+        self.keep(context, "snapshot", told)
 
     def _was_served(self, context: Mapping[str, Any], store: Store, name: str, wish: Wish) -> bool:
         """Say whether an attempt that could not tell its end asked for this copy and got it."""

@@ -1,17 +1,16 @@
 """Run and supervise a pipeline's stream."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_deltaforge.control.attend import settle
-from airflow_provider_deltaforge.control.launch import Handle
 from airflow_provider_deltaforge.control.pipelines import apply, now_ms
-from airflow_provider_deltaforge.control.starting import restart, start
+from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.jobs import Watch, attendance, owner_token
 from airflow_provider_deltaforge.operators.pipeline import (
     PipelineOperator,
@@ -71,7 +70,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
             raise AirflowFailException(str(error)) from error
         word = "adopted" if started.adopted else "started"
         self.log.info("%s generation %d of %s", word, started.generation, name)
-        self._tell(context, started.handle)
+        self.tell_driver(context, started.handle)
         return self._watch(context, Watch(name, started.generation, owner, end_ms))
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
@@ -85,9 +84,8 @@ class DeltaForgeStreamOperator(PipelineOperator):
             if event["event"] == "window_over":
                 return summary(status(store, name, hook.backend()))
             if event["event"] == "resubmit":
-                return self._restart(
-                    context, watch, lambda: restart(store, job, hook.backend(), watch.owner)
-                )
+                self.start_again(context, store, job, watch)
+                return self._watch(context, watch)
             supervision = attendance(store, hook, job, watch.owner, self.budget)
             verdict = settle(supervision, event["exit_code"])
             present = status(store, name)
@@ -103,20 +101,6 @@ class DeltaForgeStreamOperator(PipelineOperator):
         if self.kill_policy == "stop" and self._held is not None:
             instance, watch = self._held
             ask_to_stop_from_worker(self.deltaforge_conn_id, watch, instance)
-
-    def _restart(
-        self, context: Mapping[str, Any], watch: Watch, again: Callable[[], Handle | None]
-    ) -> Any:
-        try:
-            self._tell(context, again())
-        except RetryableError as error:  # The trigger sees why: taken over, or dead as before.
-            self.log.warning("%s not started again: %s", watch.pipeline, error)
-        return self._watch(context, watch)
-
-    def _tell(self, context: Mapping[str, Any], handle: Handle | None) -> None:
-        if handle and "ti" in context:
-            context["ti"].xcom_push(key="driver", value=dict(handle))
-            self.keep(context, "driver", dict(handle))
 
     def _watch(
         self, context: Mapping[str, Any], watch: Watch, resubmit_at_ms: int | None = None
