@@ -1,8 +1,9 @@
 """Copies snapshot chunks, in whatever process they were dealt to."""
 
-import threading
+import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -22,7 +23,10 @@ from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 _LISTEN_S = 1.0
+_HANDS_S = 30.0
 _FOREVER_S = 10.0**9
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +41,34 @@ class Copied:
     """Bytes of message values, by sink id."""
 
 
-def copy_chunks(job: Job, run_id: str, chunks: Iterable[TableChunk]) -> Iterator[Copied]:
-    """Copy chunks one after the other over one set of connections; stop at the first failure."""
+def copy_chunks(
+    job: Job,
+    run_id: str,
+    chunks: Iterable[TableChunk],
+    over: Callable[[], bool] = lambda: False,
+) -> Iterator[Copied]:
+    """Copy chunks one after the other over one set of connections; stop at the first failure.
+
+    Args:
+        job: what they belong to.
+        run_id: the snapshot run.
+        chunks: what to copy.
+        over: asked now and then, from another thread, whether to end.
+    """
     try:
         bench = Bench.open(job, renew=False)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
         yield Copied("", "", 0, Outcome.of(error))
         return
     records = Snapshots(bench.store, bench.pipeline.name)
-    listener = Listener(bench, _FOREVER_S, also=lambda: _cancelled(records, bench.control, run_id))
+    listener = Listener(
+        bench,
+        _FOREVER_S,
+        also=lambda: "failed" if over() else _cancelled(records, bench.control, run_id),
+    )
     listener.watch(_LISTEN_S)
     try:
-        copier = _Copier(bench, run_id, listener.ending)
+        copier = _Copier(bench, run_id, listener)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
         yield Copied("", "", 0, Outcome.of(error))
         listener.end("finished")
@@ -56,7 +76,7 @@ def copy_chunks(job: Job, run_id: str, chunks: Iterable[TableChunk]) -> Iterator
         return
     try:
         for chunk in chunks:
-            copied = copier.attempt(chunk, listener)
+            copied = copier.attempt(chunk)
             yield copied
             if copied.outcome is not None:
                 return
@@ -76,6 +96,15 @@ def until_done(results: "SimpleQueue[Copied | None]", tables: int) -> Iterator[C
             yield copied
 
 
+def await_hands(working: Collection[Future[None]]) -> None:
+    """Wait for hands that were told to end, so that none writes while the next lane starts.
+
+    One that hangs in a read is not waited for: before it writes, it asks for its fence.
+    """
+    if wait(working, _HANDS_S).not_done:
+        _log.warning("some hands of the snapshot hang; their fence keeps them from writing")
+
+
 def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
     run = records.run(run_id)
     if run is None or run.cancelled is not None:
@@ -91,28 +120,32 @@ def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
 class _Copier:
     """A chunk is marked done only when every sink holds all of it, together with its cut."""
 
-    def __init__(self, bench: Bench, run_id: str, ending: threading.Event) -> None:
+    def __init__(self, bench: Bench, run_id: str, listener: Listener) -> None:
         spec = bench.pipeline.spec
         self._bench = bench
         self._run_id = run_id
-        self._ending = ending
+        self._listener = listener
+        self._ending = listener.ending
         self._records = Snapshots(bench.store, bench.pipeline.name)
         self._rendering = Rendering(bench.pipeline, bench.origin)
         self._snapshotter = spec.source.open_snapshot()
         self._sinks = SinkGroup(
-            spec.sinks, bench.pipeline.name, Troubles(bench.store, bench.pipeline.name), ending
+            spec.sinks,
+            bench.pipeline.name,
+            Troubles(bench.store, bench.pipeline.name),
+            self._ending,
         )
 
-    def attempt(self, chunk: TableChunk, listener: Listener) -> Copied:
+    def attempt(self, chunk: TableChunk) -> Copied:
         table = full_name(chunk)
         if self._ending.is_set():
-            return Copied(chunk.id, table, 0, _asked(listener))
+            return Copied(chunk.id, table, 0, _asked(self._listener))
         try:
             copied = self._copy(chunk)
         except Exception as error:  # noqa: BLE001 - across Spark, outcomes travel as rows
-            outcome = _asked(listener) if self._ending.is_set() else Outcome.of(error)
+            outcome = _asked(self._listener) if self._ending.is_set() else Outcome.of(error)
             return Copied(chunk.id, table, 0, outcome)
-        return Copied(chunk.id, table, 0, _asked(listener)) if copied is None else copied
+        return Copied(chunk.id, table, 0, _asked(self._listener)) if copied is None else copied
 
     def _copy(self, chunk: TableChunk) -> Copied | None:
         """Copy one chunk; return None when asked to end before it was durable."""
@@ -122,6 +155,7 @@ class _Copier:
         for batch in self._snapshotter.read(chunk, self._run_id):
             rendered = self._rendering.render(batch.rows)
             crossing(Border.CHUNK_RENDERED)
+            self._listener.confirm()
             outcomes = self._sinks.deliver(dict(rendered.messages), self._ending.is_set)
             if outcomes is None:
                 return None

@@ -14,7 +14,6 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _BEAT_S = 0.5
 _DRAIN_GRACE_S = 10.0
-_CONFIRMED_S = 2.0
 _ENDED_AS: dict[str, Status] = {
     "request": "snapshotting",
     "paused": "paused",
@@ -39,7 +38,6 @@ class Heart:
         self._since_ms = _now_ms()
         self._was: tuple[str, str | None] = (status, None)
         self._done = threading.Event()
-        self._confirmed_at = 0.0
         self._writing = threading.Lock()
         self.failure: Exception | None = None
         """What ended the heart; ``why`` is ``failed`` then."""
@@ -79,21 +77,13 @@ class Heart:
         return time.monotonic() - self._listener.ended_at > _DRAIN_GRACE_S
 
     def confirm(self) -> None:
-        """Make sure that no newer lane has started, unless a beat has just shown it.
-
-        A process that was frozen, or that outlived its executor, must not write what a newer lane
-        has written and gone beyond.
+        """Make sure that no newer lane has started; see ``Listener.confirm``.
 
         Raises:
             FencedError: one has.
             RetryableError: the store is away.
         """
-        now = time.monotonic()
-        if now - self._confirmed_at < _CONFIRMED_S:
-            return
-        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
-            raise FencedError("a newer lane of this driver has started; this one ends")
-        self._confirmed_at = now
+        self._listener.confirm()
 
     def finish(self, outcome: Outcome) -> None:
         """Stop beating and write how it ended; a fenced lane writes nothing."""

@@ -68,7 +68,7 @@ class Lane:
         self._heart = Heart(bench, self._board, window_s, "running")
         self._rendering = Rendering(bench.pipeline, bench.origin)
         self._checkpoints = Checkpoints(
-            bench.store, bench.pipeline.name, spec.source.id, spec.source.compare
+            bench.store, bench.pipeline.name, spec.source.id, self._progress
         )
         self._ahead: dict[str, Position] = {}
         self._rejoined: set[str] = set()
@@ -180,9 +180,14 @@ class Lane:
     def _still_ahead(self, position: Position) -> set[str]:
         """Return the sinks whose checkpoint lies at or behind a position; forget the others."""
         for name, at in list(self._ahead.items()):
-            if self._source.compare(position, at) > 0:
+            if not self._source.covers(at, position):
                 del self._ahead[name]
         return set(self._ahead)
+
+    def _progress(self, position: Position, former: Position) -> int:
+        """Return -1 for a step back; two positions that lack something each are none."""
+        covers = self._source.covers
+        return -1 if covers(former, position) and not covers(position, former) else 1
 
     def _settle(self, outcomes: dict[str, Delivered], ready: Ready) -> None:
         """Raise what a sink could not do; nothing is checkpointed then.

@@ -8,6 +8,8 @@ from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Why
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 
+_CONFIRMED_S = 2.0
+
 
 class Listener:
     """Notices that a worker must end. ``ending`` is set then, and ``why`` says for what.
@@ -33,6 +35,7 @@ class Listener:
         self._deadline = time.monotonic() + window_s
         self.ending = threading.Event()
         self.ended_at = 0.0
+        self._confirmed_at: float | None = None
         self.why: Why = "window"
         self.failure: Exception | None = None
         """Why it can listen no longer; ``why`` is ``failed`` then."""
@@ -62,6 +65,23 @@ class Listener:
             self.end("window")
         elif (why := self._also()) is not None:
             self.end(why)
+
+    def confirm(self) -> None:
+        """Make sure that no newer worker has started, unless that was shown a moment ago.
+
+        A process that was frozen, or that outlived its executor, must not write what a newer one
+        has written and gone beyond.
+
+        Raises:
+            FencedError: one has.
+            RetryableError: the store is away.
+        """
+        now = time.monotonic()
+        if self._confirmed_at is not None and now - self._confirmed_at < _CONFIRMED_S:
+            return
+        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+            raise FencedError("a newer worker of this driver has started; this one ends")
+        self._confirmed_at = now
 
     def watch(self, every_s: float) -> None:
         """Go on listening in a daemon thread, for work that writes no progress of its own."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from airflow_provider_deltaforge.engine.copying import Copied, copy_chunks, until_done
+from airflow_provider_deltaforge.engine.copying import Copied, await_hands, copy_chunks, until_done
 from airflow_provider_deltaforge.engine.driver import (
     Assignment,
     drive_snapshot,
@@ -29,7 +29,7 @@ class LocalRunner:
         over = threading.Event()
 
         def copy_hand(chunks: list[TableChunk]) -> None:
-            for copied in copy_chunks(job, run_id, chunks):
+            for copied in copy_chunks(job, run_id, chunks, over.is_set):
                 results.put(copied)
                 if over.is_set():
                     return
@@ -45,12 +45,12 @@ class LocalRunner:
 
         pool = ThreadPoolExecutor(at_once)
         try:
-            for hands in tables:
-                pool.submit(copy_table, hands)
+            working = [pool.submit(copy_table, hands) for hands in tables]
             yield from until_done(results, len(tables))
         finally:
             over.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            await_hands(working)
 
     def stream(self, job: Job, window_s: float) -> Outcome:
         """Run lanes one after the other in this thread."""

@@ -1,8 +1,18 @@
 """Tasks that copy chunks say why they cannot, in a class the driver can act on."""
 
+import threading
+
+import pytest
+
+from airflow_provider_deltaforge.engine import copying
 from airflow_provider_deltaforge.engine.copying import copy_chunks
 from airflow_provider_deltaforge.engine.job import Job
+from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
 from tests.engine.in_process import DRIVER, InProcess
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
@@ -25,3 +35,69 @@ def test_a_document_that_cannot_be_read_where_the_task_runs_is_no_death_of_the_t
     told = list(copy_chunks(Job(document, pipeline.location, DRIVER, 1), "r1", [CHUNK]))
     assert [copied.outcome.error_class for copied in told] == ["spec"]
     assert "NOT_SET_ON_THIS_EXECUTOR" in told[0].outcome.reason
+
+
+def away(*_):
+    raise RetryableError("the store is away")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "error_class"),
+    [
+        (lambda pipeline, _: pipeline.control.renew_epoch(DRIVER), "fenced"),
+        (lambda pipeline, _: pipeline.control.take_epoch("newer"), "fenced"),
+        (lambda _, patch: patch.setattr(Control, "held_epoch", away), "retryable"),
+    ],
+    ids=["another lane", "another driver", "nobody knows"],
+)
+def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
+    monkeypatch, meanwhile, error_class
+):
+    pipeline = InProcess(snapshot="initial")
+    pipeline.control.take_epoch(DRIVER)
+    read = ScriptedSnapshotter.read
+
+    def frozen(*told):
+        meanwhile(pipeline, monkeypatch)
+        return read(*told)
+
+    monkeypatch.setattr(ScriptedSnapshotter, "read", frozen)
+    monkeypatch.setattr(copying, "_LISTEN_S", 3600)
+    told = list(copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]))
+
+    assert [copied.outcome.error_class for copied in told] == [error_class]
+    assert pipeline.log().messages() == []
+
+
+def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
+    pipeline = InProcess(snapshot="initial")
+    pipeline.control.take_epoch(DRIVER)
+    run = Run(id="r1", generation=1, started_at_ms=1, start_position={}, chunk_count=2, tables={})
+    pipeline.store.transact(Snapshots(pipeline.store, pipeline.name).begin(run, []))
+    pipeline.log().fail_next(10_000, RetryableError("the sink is away"))
+    before, read, writing = set(threading.enumerate()), ScriptedSnapshotter.read, threading.Event()
+
+    def fails_once_another_writes(snapshotter, chunk, run_id):
+        if chunk == CHUNK:
+            writing.wait(60)
+            raise SpecError("no such column")
+        yield from read(snapshotter, chunk, run_id)
+
+    monkeypatch.setattr(ScriptedSnapshotter, "read", fails_once_another_writes)
+    monkeypatch.setattr(pipeline.log(), "write", _first(writing.set, pipeline.log().write))
+    other = TableChunk("script.rows:11", "script", None, "rows", {"low": 11, "high": 20})
+    job = Job(pipeline.document, pipeline.location, DRIVER, 1)
+    copies = LocalRunner().copy(job, "r1", [[[CHUNK], [other]]], 1)
+    assert next(copies).outcome.error_class == "spec"
+    copies.close()
+
+    left = set(threading.enumerate()) - before
+    assert not [thread.name for thread in left if thread.name.startswith("sink-")]
+
+
+def _first(action, then):
+    def both(*told):
+        action()
+        return then(*told)
+
+    return both

@@ -5,14 +5,16 @@ import logging
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_deltaforge.engine.copying import Copied, copy_chunks, until_done
+from airflow_provider_deltaforge.engine.copying import Copied, await_hands, copy_chunks, until_done
 from airflow_provider_deltaforge.engine.job import Job
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source
@@ -21,6 +23,7 @@ from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.2
+_CANCEL_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -94,18 +97,32 @@ class SparkRunner:
 
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="table")
         try:
-            for hands in tables:
-                pool.submit(copy_table, hands)
+            working = [pool.submit(copy_table, hands) for hands in tables]
             yield from until_done(results, len(tables))
         finally:
             over.set()
-            context.cancelAllJobs()
+            _cancel(context)
             pool.shutdown(wait=False, cancel_futures=True)
+            await_hands(working)
 
 
 def _copied(job: Job, run_id: str, hands: Iterable[list[TableChunk]]) -> Iterator[Copied]:
     for chunks in hands:
         yield from copy_chunks(job, run_id, chunks)
+
+
+def _cancel(context: SparkContext) -> None:
+    """Cancel every job, and wait for their tasks: a cancelled one goes on for a moment."""
+    tracker = context.statusTracker()
+    stages = tracker.getActiveStageIds()
+    context.cancelAllJobs()
+    deadline = time.monotonic() + _CANCEL_S
+    while time.monotonic() < deadline:
+        told = [tracker.getStageInfo(stage) for stage in stages]
+        if not any(stage.numActiveTasks for stage in told if stage is not None):
+            return
+        time.sleep(_POLL_S)
+    _log.warning("cancelled snapshot tasks have not ended; what they still write is refused")
 
 
 def _next(outcomes: "SimpleQueue[Outcome]") -> Outcome | None:
