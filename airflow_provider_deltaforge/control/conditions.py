@@ -195,7 +195,7 @@ def _checkpoint_past(asked: _Question) -> Answer:
     behind = []
     for name in [sink] if sink is not None else sinks:
         try:
-            if name not in held or spec.source.compare(held[name], target) < 0:
+            if name not in held or not spec.source.covers(held[name], target):
                 behind.append(name)
         except (KeyError, TypeError, ValueError) as error:
             return Answer.never(f"{target} is not a position of this source: {error!r}")

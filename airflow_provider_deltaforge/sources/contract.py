@@ -181,6 +181,13 @@ class Source(PluginSettings):
         """
         raise NotImplementedError
 
+    def covers(self, at: Position, position: Position) -> bool:
+        """Say whether whoever has everything up to ``at`` has everything up to ``position``.
+
+        Where positions have no one order, each of two may lack what the other has.
+        """
+        return self.compare(at, position) >= 0
+
     def head(self) -> Position:
         """Return the current end of the server's log."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
 """Positions: what they hold, and how they compare."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,8 @@ def compare(left: Position, right: Position) -> int:
     """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``.
 
     Raises:
-        PositionLostError: the two lie on histories that cannot be ordered.
+        PositionLostError: the two cannot be ordered: they are of two modes, or, with polling, each
+            is ahead in a table of its own.
     """
     a, b = _in_one_mode(Place.from_json(left), Place.from_json(right))
     if a.mode != b.mode:
@@ -79,9 +80,34 @@ def compare(left: Position, right: Position) -> int:
     behind = any(_after(value, a.tables.get(name)) for name, value in b.tables.items())
     if ahead and behind:
         raise PositionLostError(
-            "each of two positions is ahead in a table of its own; take a new snapshot"
+            "each of two positions is ahead in a table of its own, so neither is the later one; "
+            "take a new snapshot"
         )
     return ahead - behind
+
+
+def covers(at: Position, position: Position) -> bool:
+    """Say whether whoever has everything up to ``at`` has everything up to ``position``.
+
+    Raises:
+        PositionLostError: the two are of two modes.
+    """
+    a, b = _in_one_mode(Place.from_json(at), Place.from_json(position))
+    if a.mode != "polling" or b.mode != "polling":
+        return compare(at, position) >= 0
+    return not any(_after(value, a.tables.get(name)) for name, value in b.tables.items())
+
+
+def polled_by_all(positions: Sequence[Position]) -> Position | None:
+    """Return how far each table was polled by all positions; None for those of other modes."""
+    told = [Place.from_json(position) for position in positions]
+    places = [place.within("polling") for place in told]
+    if not any(place.mode == "polling" for place in told) or None in places:
+        return None
+    each = [place.tables for place in places if place is not None]
+    common = set.intersection(*(set(tables) for tables in each))
+    least = {name: min(tables[name] for tables in each) for name in sorted(common)}
+    return Place("polling", tables=least).as_json()
 
 
 def _in_one_mode(a: Place, b: Place) -> tuple[Place, Place]:

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Sna
 from airflow_provider_deltaforge.sources.patterns import check_patterns
 from airflow_provider_deltaforge.sources.turso import positions
 from airflow_provider_deltaforge.sources.turso.files import file_of
+from airflow_provider_deltaforge.sources.turso.positions import polled_by_all
 from airflow_provider_deltaforge.spec.settings import Settings
 
 
@@ -103,6 +104,14 @@ class TursoSource(Source):
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
         return positions.compare(left, right)
+
+    def covers(self, at: Position, position: Position) -> bool:
+        """Say whether whoever has everything up to ``at`` has everything up to ``position``."""
+        return positions.covers(at, position)
+
+    def earliest(self, positions: Sequence[Position]) -> Position | None:
+        """Return where reading misses nothing behind any position; None without any."""
+        return polled_by_all(positions) or super().earliest(positions)
 
     def head(self) -> Position:
         """Return the current end of the changes."""
