@@ -271,6 +271,7 @@ def test_without_a_triggerer_the_task_supervises_in_its_own_process(
     def look(trigger):
         if len(died) < 5:
             died.append(1)
+            backend.stop(Control(store, "orders").read().handle, 0)
             return trigger._event("ended", exit_code=3, reason="died"), "ended"
         return whole(trigger)
 
