@@ -107,23 +107,32 @@ def stop_if_owner(store: Store, name: str, backend: Backend, owner: str) -> bool
     return True
 
 
-def reset_checkpoint(store: Store, name: str, *, confirm: str) -> None:
+def reset_checkpoint(
+    store: Store, name: str, *, confirm: str, backend: Backend | None = None
+) -> None:
     """Forget every position and snapshot of a stopped pipeline, so that it starts as if new.
 
     Args:
         store: the state store.
         name: the pipeline.
         confirm: must repeat the pipeline's name.
+        backend: asked whether a driver that spoke a moment ago was ended since.
 
     Raises:
         SpecError: it is not stopped, or the confirmation differs.
+        RetryableError: it was asked to stop, and its driver may still be there.
     """
     control = existing(store, name)
     if confirm != name:
         raise SpecError(f"to reset the checkpoints of {name!r}, confirm with its name")
     record = control.read()
-    if record is None or record.desired != "stopped" or control.alive(now_ms()):
+    if record is None or record.desired != "stopped":
         raise SpecError(f"pipeline {name!r} is not stopped; stop it before resetting checkpoints")
+    if control.alive(now_ms()) and not _has_ended(record, backend):
+        raise RetryableError(
+            f"pipeline {name!r} was asked to stop, and its driver spoke a moment ago; wait until "
+            "its status is stopped or lost, then reset again"
+        )
     # All at once: a finished snapshot without its positions would let the stream begin at the head
     # of the log. Fenced, so that a driver nobody saw cannot write its position back.
     owned = [
@@ -186,6 +195,14 @@ def _await_end(
     else:
         _wait_for_silence(Control(store, name), grace_s, "inside another process")
     return record
+
+
+def _has_ended(record: ControlRecord, backend: Backend | None) -> bool:
+    """Say whether the driver of the record's generation is known to be gone."""
+    handle = record.handle
+    if backend is None or handle is None or handle.get("generation") != record.generation:
+        return False
+    return backend.status(handle).state is JobState.ENDED
 
 
 def _wait_for_silence(control: Control, grace_s: float, place: str) -> None:

@@ -103,6 +103,7 @@ class DeltaForgeControlOperator(DeferringOperator):
         elif self.action == "stop":
             pipelines.ask_to_stop(store, name)
         elif self.action == "reset_checkpoint":
-            pipelines.reset_checkpoint(store, name, confirm=self.confirm or "")
+            backend = DeltaForgeHook(self.deltaforge_conn_id).backend()
+            pipelines.reset_checkpoint(store, name, confirm=self.confirm or "", backend=backend)
         else:
             raise SpecError(f"action must be one of {', '.join(_ACTIONS)}: {self.action!r}")

@@ -1,13 +1,17 @@
 """Somebody stops, leaves or is killed between two steps of somebody else."""
 
 import contextlib
+import os
+import signal
 
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
 from airflow_provider_deltaforge.control.launch import JobState
+from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import Ending, RestartBudget, judge
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Put
@@ -82,6 +86,23 @@ def test_a_reset_that_is_killed_never_keeps_the_snapshot_without_its_positions(s
     assert kept in ([1, 1], [0, 0])
     pipelines.reset_checkpoint(store, "orders", confirm="orders")
     assert store.items(names.SNAPSHOTS, "orders/") == []
+
+
+def test_a_reset_waits_for_a_driver_that_just_spoke_unless_it_is_known_to_be_gone(
+    store, dsn, backend
+):
+    pipelines.apply(store, DOCUMENT)
+    started = starting.start(store, job_of(dsn, "deaf"), backend, "me")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    store.transact([Checkpoints(store, "orders", "shop-db").put("files", {"tx": 1})])
+    pipelines.ask_to_stop(store, "orders")
+    with pytest.raises(RetryableError, match="then reset again"):
+        pipelines.reset_checkpoint(store, "orders", confirm="orders", backend=backend)
+    os.killpg(started.handle["pid"], signal.SIGKILL)
+    wait_until(lambda: backend.status(started.handle).state is JobState.ENDED)
+    pipelines.reset_checkpoint(store, "orders", confirm="orders", backend=backend)
+
+    assert Checkpoints(store, "orders", "shop-db").load() == {}
 
 
 @pytest.mark.parametrize("error_class", ["event", "internal", "access", "spec"])
