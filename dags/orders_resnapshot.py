@@ -11,7 +11,7 @@ Set ``DELTAFORGE_ORDERS_CHANGED`` to the column that tells when a row changed (`
 """
 
 import os
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
@@ -42,6 +42,7 @@ with DAG(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
     max_active_runs=4,  # They wait together; the driver serves one after the other.
     params={
         **pipeline_params(tables=["shop.orders"], mode="always"),

@@ -1,19 +1,26 @@
-"""Every place of an Airflow home where a secret could be."""
+"""Every place of an Airflow installation where a secret could be."""
 
-import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+import psycopg
+from psycopg import sql
+
+_COLUMNS = """
+SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'
+"""
 
 
-def columns_with(home: Path, secret: str) -> list[str]:
+def columns_with(dsn: str, secret: str) -> list[str]:
     """Return every table and column of Airflow's database with a value that holds ``secret``."""
     found = []
-    with sqlite3.connect(home / "airflow.db") as database:
-        database.text_factory = bytes
-        for table, column in list(_columns(database)):
-            values = database.execute(f'SELECT "{column}" FROM "{table}"')
-            if any(secret.encode() in _bytes(value) for (value,) in values):
+    with psycopg.connect(dsn) as connection:
+        for table, column in connection.execute(_COLUMNS).fetchall():
+            # Bytes are compared as the hexadecimal digits of their text form.
+            asked = sql.SQL(
+                "SELECT count(*) FROM {} WHERE strpos({}::text, %s) + strpos({}::text, %s) > 0"
+            ).format(sql.Identifier(table), sql.Identifier(column), sql.Identifier(column))
+            row = connection.execute(asked, (secret, secret.encode().hex())).fetchone()
+            if row is not None and row[0]:
                 found.append(f"{table}.{column}")
     return found
 
@@ -25,14 +32,3 @@ def files_with(directory: Path, secret: str) -> list[str]:
         for path in sorted(directory.rglob("*"))
         if path.is_file() and secret.encode() in path.read_bytes()
     ]
-
-
-def _columns(database: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    for (table,) in tables:
-        for column in database.execute(f'PRAGMA table_info("{table.decode()}")').fetchall():
-            yield table.decode(), column[1].decode()
-
-
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()

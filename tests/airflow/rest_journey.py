@@ -32,8 +32,9 @@ PATIENCE_S = 900
 class Journey:
     """A real Airflow, MySQL, Kafka and Spark, and everything that happened between them."""
 
-    def __init__(self, place, server, kafka):
+    def __init__(self, place, server, kafka, metadata):
         self.place = place
+        self.metadata = metadata
         self.server = server
         self.dsn = f"sqlite:///{place}/state.db"
         self.jobs = jobs_directory(self.dsn)
@@ -56,7 +57,9 @@ class Journey:
     def start(self):
         """Start Airflow on our DAGs, and fill the shop."""
         self._fill()
-        self.airflow = airflow.start(self.place, dags=CHECKOUT / "dags", env=self.env)
+        self.airflow = airflow.start(
+            self.place, dags=CHECKOUT / "dags", env=self.env, metadata=self.metadata
+        )
         self.rest, self.home = self.airflow.rest, self.airflow.home
         self.store = StoreLocation.from_dsn(self.dsn).open()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.airflow.rest_journey import COPY, PIPELINE, Journey
 from tests.e2e import shop
-from tests.servers import kafka, mysql
+from tests.servers import kafka, mysql, postgres
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SIZE = {"width": 1280, "height": 800}
@@ -28,9 +28,10 @@ def main() -> int:
         place = Path(tempfile.mkdtemp(prefix="deltaforge-screenshots-"))
         ending.callback(shutil.rmtree, place, ignore_errors=True)
         source, broker = mysql.start(place / "mysql"), kafka.start(place / "kafka")
-        ending.callback(source.stop)
-        ending.callback(broker.stop)
-        journey = Journey(place / "journey", source, broker)
+        metadata = postgres.start(place / "postgres")
+        for server in (source, broker, metadata):
+            ending.callback(server.stop)
+        journey = Journey(place / "journey", source, broker, metadata)
         journey.start()
         ending.callback(journey.end)
         with shop.Writers(source, "shop", pause_s=0.02):

@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory):
-    with stage(tmp_path_factory.mktemp("airflow")) as shared:
+def chain(tmp_path_factory, postgres_server):
+    with stage(tmp_path_factory.mktemp("airflow"), postgres_server) as shared:
         running = Chain(shared, "plain")
         try:
             yield running

@@ -11,6 +11,7 @@ from tests.e2e import shop
 from tests.oracle.mysql_history import history, name_of, table_rows
 from tests.oracle.readers import seen_in
 from tests.oracle.verdict import judge
+from tests.servers.airflow import METADATA
 from tests.servers.airflow_rest import RestError
 
 # The first test that needs it makes the whole journey, which a busy machine takes its time for.
@@ -18,9 +19,10 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory, mysql_server, kafka_server):
+def airflow(tmp_path_factory, mysql_server, kafka_server, postgres_server):
     """A running Airflow before anything was asked of it."""
-    journey = Journey(tmp_path_factory.mktemp("over_rest"), mysql_server, kafka_server)
+    place = tmp_path_factory.mktemp("over_rest")
+    journey = Journey(place, mysql_server, kafka_server, postgres_server)
     journey.start()
     yield journey
     journey.end()
@@ -30,7 +32,7 @@ def airflow(tmp_path_factory, mysql_server, kafka_server):
 def journey(airflow):
     """The whole journey, while writers change the shop."""
     rest = airflow.rest
-    with shop.Writers(airflow.server, "shop", pause_s=0.02):
+    with shop.Writers(airflow.server, "shop", pause_s=0.05):
         airflow.run = airflow.first_run()
         airflow.start_position = Snapshots(airflow.store, "orders").current().start_position
         airflow.first_generation = airflow.status().generation
@@ -171,4 +173,4 @@ def test_the_password_is_nowhere_a_person_or_a_log_could_show_it(journey):
     assert journey.secret not in json.dumps(answers)
     for place in (journey.home, journey.jobs, journey.jobs.parent):
         assert home_contents.files_with(place, journey.secret) == []
-    assert home_contents.columns_with(journey.home, journey.secret) == []
+    assert home_contents.columns_with(journey.airflow.environment[METADATA], journey.secret) == []

@@ -1,5 +1,6 @@
 """A supervised stream under a real Airflow, when something dies or somebody acts."""
 
+import contextlib
 import shutil
 import tempfile
 from itertools import groupby
@@ -11,6 +12,7 @@ from tests.airflow.service.cases import Chain, cases_of
 from tests.airflow.service.drivers import KINDS
 from tests.airflow.service.stage import stage
 from tests.prove.report import Report
+from tests.servers import postgres
 
 
 def prove(seeds: int, report: Report) -> bool:
@@ -25,7 +27,10 @@ def prove(seeds: int, report: Report) -> bool:
     directory = Path(tempfile.mkdtemp(prefix="deltaforge-airflow-kills-"))
     console = Console()
     wrong = 0
-    with stage(directory) as shared:
+    metadata = postgres.start(directory / "postgres")
+    with contextlib.ExitStack() as ending:
+        ending.callback(metadata.stop)
+        shared = ending.enter_context(stage(directory, metadata))
         for (seed, driver), cases in groupby(asked, lambda one: one[:2]):
             chain = Chain(shared, f"{driver}-{seed}")
             try:

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 
 from tests.servers.airflow_rest import Rest, RestError
 from tests.servers.keeper import Keeper, kill_session, members
-from tests.servers.process import HOST, ServerError, free_port
+from tests.servers.process import HOST, Server, ServerError, free_port
 
 # Log servers would listen on every interface; here everybody reads the files themselves.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
@@ -38,8 +39,11 @@ _HEALTH_NAMES = {
     "dag-processor": "dag_processor",
     "triggerer": "triggerer",
 }
+METADATA = "DELTAFORGE_TEST_METADATA"
+"""Names the DSN of Airflow's own database in the environment of its components."""
+
 _START_PATIENCE_S = 300.0
-_STOP_PATIENCE_S = 15.0
+_STOP_PATIENCE_S = 5.0
 
 
 @dataclass
@@ -168,7 +172,12 @@ class Airflow:
 
 
 def start(
-    directory: Path, *, dags: Path, env: Mapping[str, str] | None = None, parallelism: int = 4
+    directory: Path,
+    *,
+    dags: Path,
+    env: Mapping[str, str] | None = None,
+    parallelism: int = 4,
+    metadata: Server | None = None,
 ) -> Airflow:
     """Start Airflow in a home of its own below ``directory``.
 
@@ -177,6 +186,8 @@ def start(
         dags: the DAGs folder.
         env: more environment of every component, such as ``AIRFLOW_CONN_…``.
         parallelism: task slots; each is a process that lives from the start on.
+        metadata: a PostgreSQL server for Airflow's own database. Without one it is a SQLite file,
+            which several busy components lock against each other.
 
     Raises:
         ServerError: a component ended or was not healthy in time; the text holds its log's end.
@@ -185,7 +196,8 @@ def start(
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     url = f"http://{HOST}:{port}"
-    settings = {**_settings(home, dags, port, parallelism), **(env or {})}
+    database = _database(metadata) if metadata is not None else {}
+    settings = {**_settings(home, dags, port, parallelism), **database, **(env or {})}
     # Nothing of another Airflow that this process may be configured for.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW")}
     airflow = Airflow(home, url, {**inherited, **settings}, Rest(url))
@@ -195,6 +207,19 @@ def start(
         airflow.stop()
         raise
     return airflow
+
+
+def _database(server: Server) -> dict[str, str]:
+    """Create a database, and return the settings that make it Airflow's."""
+    name = f"airflow_{secrets.token_hex(4)}"
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    place = server.dsn(name).partition("://")[2]
+    return {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg://{place}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+psycopg_async://{place}",
+        METADATA: server.dsn(name),
+    }
 
 
 def _settings(home: Path, dags: Path, port: int, parallelism: int) -> dict[str, str]:

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.control.places import jobs_directory
 from tests.airflow.service.drivers import compose
 from tests.servers import airflow
 from tests.servers.airflow import Airflow
+from tests.servers.process import Server
 
 DAGS = Path(__file__).parent / "dags"
 _ROOT = Path(__file__).parents[3]
@@ -33,8 +34,8 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(directory: Path) -> Iterator[Stage]:
-    """Start Airflow with the DAGs of this folder."""
+def stage(directory: Path, metadata: Server) -> Iterator[Stage]:
+    """Start Airflow with the DAGs of this folder, its own database on a PostgreSQL server."""
     holds = directory / "holds"
     holds.mkdir(parents=True)
     path = directory / "state.db"
@@ -48,7 +49,7 @@ def stage(directory: Path) -> Iterator[Stage]:
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_DIRS": str(directory / "spark"),
     }
-    running = airflow.start(directory, dags=DAGS, env=environment)
+    running = airflow.start(directory, dags=DAGS, env=environment, metadata=metadata)
     try:
         for dag in DAG_IDS:
             running.rest.wait_for_dag(dag)
