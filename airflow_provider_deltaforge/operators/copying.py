@@ -102,7 +102,8 @@ class CopyingOperator(PipelineOperator):
             self.log.warning("driver of %s died (%s); going on with it", copy.name, verdict.reason)
             return self._wait(context, copy, now_ms() + int(verdict.wait_s * 1000))
         copy.withdraw(store, f"its task gave up: {verdict.reason}")
-        raise give_up(task.hook(), status(store, copy.name), verdict, "snapshot not finished, ")
+        present = status(store, copy.name)
+        raise give_up(task.hook(), present, verdict, owner, "snapshot not finished, ")
 
     def _wait(
         self, context: Mapping[str, Any], copy: Copy, resubmit_at_ms: int | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_deltaforge.control.launch import Handle, Job, JobState
+from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner
 from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import RestartBudget, Verdict
@@ -99,17 +100,22 @@ def summary(present: PipelineStatus) -> dict[str, Any]:
 
 
 def give_up(
-    hook: DeltaForgeHook, present: PipelineStatus, verdict: Verdict, prefix: str = ""
+    hook: DeltaForgeHook, present: PipelineStatus, verdict: Verdict, owner: str, prefix: str = ""
 ) -> AirflowFailException:
     """Return the error that fails the task without an Airflow retry, with the log's end.
 
-    A driver that hangs is ended: nothing may write on behind a red task.
+    A driver that hangs is ended, or, on another host, told to end should it come back: nothing may
+    write on behind a red task.
     """
     handle, backend = present.handle, hook.backend()
     if handle and handle.get("generation") == present.generation:
         with suppress(RetryableError):
-            if backend.status(handle).state is JobState.RUNNING:
+            state = backend.status(handle).state
+            if state is JobState.RUNNING:
                 backend.stop(handle, 0)
+            elif state is JobState.UNKNOWN:
+                with hook.store() as store:
+                    ask_to_stop_if_owner(store, present.name, owner)
     tail = redacted(backend.logs_tail(handle)) if handle else ""
     shown = f"\n--- end of the driver's log ---\n{tail}" if tail else ""
     reason = f"{present.name}: {prefix}{verdict.reason}"

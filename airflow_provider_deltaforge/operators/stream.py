@@ -92,7 +92,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         if verdict.action == "finished":
             raise AirflowSkipException(f"{name} was stopped by request; to keep it, pause the DAG")
         if verdict.action == "give_up":
-            raise give_up(hook, present, verdict)
+            raise give_up(hook, present, verdict, watch.owner)
         self.log.warning("%s died (%s); restart in %.0f s", name, verdict.reason, verdict.wait_s)
         return self._watch(context, watch, now_ms() + int(verdict.wait_s * 1000))
 

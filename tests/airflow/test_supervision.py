@@ -15,7 +15,10 @@ from airflow.sdk.exceptions import (
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.control.supervise import Verdict
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.deferring import DeferringOperator
+from airflow_provider_deltaforge.operators.pipeline import give_up
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.triggers import killed
@@ -299,3 +302,16 @@ def test_a_timeout_holds_with_and_without_a_triggerer():
         Waiting(task_id="t", deferrable=False).execute({})
 
     assert caught.value.timeout == timedelta(seconds=0.1)
+
+
+@pytest.mark.parametrize(("owner", "desired"), [("me", "stopped"), ("another", "running")])
+def test_a_driver_that_hangs_on_another_host_is_told_to_end(document, store, owner, desired):
+    pipelines.apply(store, DOCUMENT)
+    handle = {"host": "elsewhere", "directory": "/elsewhere", "generation": 1}
+    told = {"generation": 1, "owner": owner, "handle": handle, "desired": "running"}
+    Control(store, "orders").update(lambda old: old.model_copy(update=told))
+    verdict = Verdict("give_up", "no heartbeat", "retryable")
+    error = give_up(DeltaForgeHook(), status(store, "orders"), verdict, "me")
+
+    assert "no heartbeat" in str(error)
+    assert Control(store, "orders").read().desired == desired
