@@ -7,9 +7,10 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
-from airflow_provider_deltaforge.cli import snapshot
+from airflow_provider_deltaforge.cli import run, snapshot
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.requests import Results, result_of
@@ -97,6 +98,25 @@ def test_a_stream_that_nobody_revives_is_replaced_by_a_job(
 
     assert "which is lost, makes the copy" in said.output
     assert Control(store, "orders").read().handle["arguments"] == ["--requests"]
+
+
+def test_the_end_of_a_drivers_log_is_shown_without_its_secrets(
+    deltaforge,
+    store,  # noqa: F811
+    dsn,  # noqa: F811
+    backend,  # noqa: F811
+    monkeypatch,
+    capsys,
+):
+    told = "login at mysql://df:planted-secret@db/shop was refused"
+    monkeypatch.setattr(LocalBackend, "logs_tail", lambda *_: told)
+    monkeypatch.setenv("FAKE_DRIVER", "fail:access")
+    shown = deltaforge("--again").output
+    run._run_driver(store, job_of(dsn, "fail:access"), backend, threading.Event())
+    shown += capsys.readouterr().err
+
+    assert shown.count("mysql://df:***@db/shop") == 2
+    assert "planted-secret" not in shown
 
 
 def test_a_condition_without_a_table_is_refused_with_its_key(deltaforge):
