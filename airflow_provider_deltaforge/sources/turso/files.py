@@ -108,6 +108,7 @@ class Database:
         self.engine: Engine = engine
         self._lock = threading.RLock()
         self._connection: Any = None
+        self._identity: tuple[int, int] | None = None
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
@@ -153,6 +154,23 @@ class Database:
             self.close()
             raise
 
+    def replaced(self) -> bool:
+        """Say whether the path leads to another file than the one that was opened.
+
+        Raises:
+            RetryableError: it leads to none.
+        """
+        return self._identity not in (None, _identity(self.path))
+
+    @contextmanager
+    def replacement(self) -> Iterator[None]:
+        """Open the file that the path leads to now, and stay with it if nothing inside fails."""
+        with self._lock:
+            self.close()
+            identity = _identity(self.path)
+            yield
+            self._identity = identity
+
     def close(self) -> None:
         """Let go of the file. Safe to call twice; the next statement opens it again."""
         with self._lock:
@@ -168,8 +186,20 @@ class Database:
                     "reads it runs on the machine that has it"
                 )
             check_engine(self.path, self.engine)
+            if self._identity is None:
+                self._identity = _identity(self.path)
             self._connection = _turso(self.path) if self.engine == "turso" else _sqlite(self.path)
         return self._connection
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        raise RetryableError(
+            f"{path} was there and is gone; put it back, or stop the pipeline"
+        ) from error
+    return found.st_dev, found.st_ino
 
 
 def _turso(path: Path) -> Any:

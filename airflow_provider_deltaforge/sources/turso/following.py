@@ -28,12 +28,19 @@ class FileReader(ABC):
         deadline = time.monotonic() + timeout_s
         while not self._ready and self._pace.wait(deadline):
             check_engine(self._database.path, self._database.engine)
+            if self._database.replaced():
+                with self._database.replacement():
+                    self._check_kept()
             self._look()
         return self._ready.popleft() if self._ready else None
 
     @abstractmethod
     def _look(self) -> None:
         """Put what is new into ``_ready``."""
+
+    @abstractmethod
+    def _check_kept(self) -> None:
+        """Check that the file, which is another one now, goes on from what was read."""
 
     def acknowledge(self, position: Position) -> None:  # noqa: B027 - a default, not a gap
         """Keep everything: what was read belongs to the application."""

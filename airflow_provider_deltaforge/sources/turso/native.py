@@ -158,6 +158,13 @@ class NativeReader(FileReader):
         self._cut(rows)
         self._pace.took(len(rows))
 
+    def _check_kept(self) -> None:
+        self._version = None
+        self._auditor = Audit(self._database, self._capture.name)
+        with self._database.view():
+            self._capture.check()
+            self._capture.check_kept(Place("native", self._last, self._time))
+
     def _audit(self) -> None:
         """Warn of tables that grew without being captured; seldom, because rows are counted."""
         if time.monotonic() < self._audit_at:

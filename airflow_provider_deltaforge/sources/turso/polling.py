@@ -196,6 +196,9 @@ class PollReader(FileReader):
         events.tx_id, events.source_position = [None] * count, [None] * count
         return events.batch(chunk.end, chunk.positions, self._source_id, "polling")
 
+    def _check_kept(self) -> None:
+        self._version = None  # It counts the changes of one file.
+
     def _look(self) -> None:
         version = self._database.changes_seen()
         if version is not None and version == self._version:

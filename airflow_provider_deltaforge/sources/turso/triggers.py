@@ -77,10 +77,7 @@ class TriggerReader(FileReader):
         self._cleaning = threading.Lock()
         self._cleaned = self._acknowledged = self._last
         self._clean_at = 0.0
-        self._tables = shadows.prepared(self._last)
-        self._version = self._read_version()
-        with database.view():
-            shadows.check_kept(start)
+        self._check_kept()
 
     def decode(self, chunk: TriggerChunk) -> ChangeBatch:
         """Turn a chunk's images into change events; each is a transaction of its own."""
@@ -120,6 +117,12 @@ class TriggerReader(FileReader):
             self._clean()
         super().close()
 
+    def _check_kept(self) -> None:
+        self._tables = self._shadows.prepared(self._last)
+        self._version = self._read_version()
+        with self._database.view():
+            self._shadows.check_kept(Place("triggers", self._last))
+
     def _look(self) -> None:
         version = self._read_version()
         if version != self._version:
@@ -148,7 +151,7 @@ class TriggerReader(FileReader):
     def _clean(self) -> None:
         with self._cleaning:
             upto = self._acknowledged
-            if not self._cleans or upto <= self._cleaned:
+            if not self._cleans or upto <= self._cleaned or self._database.replaced():
                 return
             self._clean_at = time.monotonic() + _CLEAN_EVERY_S
             try:
