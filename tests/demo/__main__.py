@@ -23,7 +23,7 @@ from rich.console import Console
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from tests.demo import report, shop
 from tests.demo.arrivals import ENVELOPES, TABLES, Arrivals, Rows
-from tests.demo.dag_run import DagError, DagRun, start_airflow
+from tests.demo.dag_run import DagError, DagRun, end_airflow, start_airflow
 from tests.demo.ending import Endings, Stopped, keep_logs, only_one, stop_stream
 from tests.demo.showing import Line, Show
 from tests.servers.airflow_rest import RestError
@@ -139,7 +139,7 @@ def _run(show: Show, plan: Plan, stack: ExitStack, endings: Endings) -> bool:
     stack.callback(stop_stream, plan.store)
     with show.step("Airflow: scheduler, triggerer, DAG processor, API server"):
         service = start_airflow(plan.scratch, plan.store, plan.variables())
-        stack.callback(service.stop)
+        stack.callback(end_airflow, service)
     run, arrivals, writer = DagRun(service), Arrivals(plan.output), shop.Writer(plan.database)
     stack.callback(arrivals.stop)
     stack.callback(writer.stop)
@@ -147,15 +147,14 @@ def _run(show: Show, plan: Plan, stack: ExitStack, endings: Endings) -> bool:
     writer.start()
     with show.step("the DAG is read and let loose"):
         run.begin()
-    if plan.ui:
-        _tell_addresses(show, run)
+    _tell_addresses(show, run)
     with show.step("Airflow runs the DAG while rows change", lambda: _lines(run, arrivals, writer)):
         run.follow(lambda: writer.check() or (plan.ui and arrivals.streamed_for(plan.seconds)))
     if plan.ui:
         return _stay(show, plan, run, arrivals, writer)
     run.pause()
-    with show.step("Airflow is stopped, the stream goes on without it"):
-        service.stop()
+    with show.step("Airflow is killed, the stream goes on without it"):
+        end_airflow(service)
     writer.stop()
     tables = _settled(show, plan, arrivals)
     endings.be_deaf()

@@ -1,5 +1,6 @@
 """One run of the example DAG in a real Airflow, over its REST API."""
 
+import contextlib
 import json
 import shutil
 import time
@@ -41,6 +42,14 @@ def start_airflow(place: Path, store: Path, variables: Mapping[str, str]) -> Air
         **variables,
     }
     return airflow.start(place, dags=dags, env=env, parallelism=2)
+
+
+def end_airflow(service: Airflow) -> None:
+    """End every process of Airflow at once: nobody needs it again, and asked it takes its time."""
+    for name in airflow.COMPONENTS:
+        with contextlib.suppress(KeyError):  # That one has been ended before.
+            service.kill(name)
+    service.stop()
 
 
 class DagRun:
