@@ -24,14 +24,20 @@ _KEY_VALUE = re.compile(
     re.IGNORECASE,
 )
 _REFERENCE = r"\$\{\w+(?::-)?\}"
+_KEY = rf"{_WORD}[\w.-]{{0,64}}[\"']?\s*[=:]"
 _SECRET_KEY = re.compile(
-    rf"{_WORD}[\w.-]{{0,64}}[\"']?\s*[=:]"
-    rf"(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote)\s*(?:$|[,}}\]#]))",
+    rf"{_KEY}(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote)\s*(?:$|[,}}\]#]))",
     re.IGNORECASE,
 )
+# It may go on below.
+_LAST_REFERENCE = re.compile(rf"{_KEY}(?=\s*{_REFERENCE}\s*$)", re.IGNORECASE)
 _BEFORE_KEY = re.compile(r"[ \t?-]*")
 _BEFORE_VALUE = re.compile(r"(?:[&!]\S*\s+)*")
 _ANY_KEY = re.compile(r"(?P<quote>[\"']?)[\w.-]+(?P=quote)\s*:(?:\s|$)")
+_QUOTED = {
+    '"': re.compile(r'"(?:\\.|[^"\\])*"'),
+    "'": re.compile(r"'(?:''|[^'])*'(?!')"),
+}
 
 
 def redacted(text: str) -> str:
@@ -53,7 +59,8 @@ def redacted_document(text: str) -> str:
         found = _SECRET_KEY.search(line)
         shown.append(line if found is None else f"{line[: found.end()]} {_HIDDEN}")
         if not line.lstrip().startswith("#"):  # A comment ends no value, and has none below.
-            hiding = _Hiding.below(line, line[found.end() :]) if found is not None else None
+            begun = found or _LAST_REFERENCE.search(line)
+            hiding = _Hiding.below(line, begun) if begun else None
     return "\n".join([*shown, ""])
 
 
@@ -67,24 +74,30 @@ class _Hiding:
     """The quotation mark that is still open."""
     bare: bool
     """Nothing of the value has come yet."""
+    is_flow: bool
+    """It stands in brackets, where indentation says nothing."""
 
     @classmethod
-    def below(cls, line: str, value: str) -> "_Hiding":
-        value = _BEFORE_VALUE.sub("", value.strip(), count=1)
-        quote = value[:1] if value[:1] in {'"', "'"} else ""
+    def below(cls, line: str, key: "re.Match[str]") -> "_Hiding":
+        value = _BEFORE_VALUE.sub("", line[key.end() :].strip(), count=1)
+        is_flow = value[:1] in {"[", "{"} or bool({*line[: key.start()]} & {*"[]{},"})
         column = len(line) - len(_BEFORE_KEY.sub("", line, count=1))
-        return cls(column, quote if _is_odd(quote, value) else "", bare=not value)
+        is_flow = is_flow and not _closes_its_brackets(line)
+        is_open = value[:1] in _QUOTED and _QUOTED[value[0]].match(value) is None
+        return cls(column, value[0] if is_open else "", not value, is_flow)
 
     def hides(self, line: str) -> bool:
         """Say whether the next line is hidden as well."""
         inside = line.strip()
         column = len(line) - len(line.lstrip())
         if self.quote:
-            if _is_odd(self.quote, inside):
+            if _QUOTED[self.quote].match(self.quote + inside):
                 self.quote = ""
             return True
         if column > self.column or not inside:
             return True
+        if self.is_flow:
+            return column == self.column or _ANY_KEY.match(inside) is None
         if inside.startswith("#"):
             return False
         is_item = column == self.column and (inside == "-" or inside.startswith("- "))
@@ -93,11 +106,12 @@ class _Hiding:
         return is_item or is_alone
 
 
-def _is_odd(quote: str, text: str) -> bool:
-    """Say whether a quotation that begins or goes on in the text is turned over by it."""
-    if quote == '"':
-        text = re.sub(r"\\.", "", text)
-    return quote != "" and text.count(quote) % 2 == 1
+def _closes_its_brackets(line: str) -> bool:
+    depths = [0]
+    for mark in _QUOTED['"'].sub("", _QUOTED["'"].sub("", line)):
+        if mark in "[]{}":
+            depths.append(depths[-1] + (1 if mark in "[{" else -1))
+    return len(depths) > 1 and min(depths) == depths[-1] == 0
 
 
 def _without_url_passwords(text: str) -> str:

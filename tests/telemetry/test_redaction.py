@@ -26,6 +26,8 @@ def document(*lines):
         ["passwords:", "- hunter2", "-", "  hunter2"],
         ["credentials:", "# of the shop", "  word: hunter2"],
         ['"password":', '"hunter2"'],
+        ["{a: [b,", "x], password: [c,", "hunter2: d]}"],
+        ["{password: \"a\", b: '\"', token: 'c", "hunter2'}"],
         ["password: prefix-${X}-hunter2"],
         ["password: ${X:-hunter2}"],
         ["url: ${SHOP_PASSWORD:-hunter2}"],
@@ -64,6 +66,18 @@ def test_no_document_shows_a_secret_and_what_follows_it_stays(lines):
 )
 def test_references_and_words_that_are_no_keys_stay_readable(line):
     assert redacted_document(document(line)) == document(line)
+
+
+def test_what_follows_a_reference_in_the_same_value_goes():
+    assert (
+        redacted_document("password: ${X}\n  hunter2\nhost: db\n") == "password: ${X}\nhost: db\n"
+    )
+
+
+def test_brackets_that_close_on_their_line_hide_nothing_below():
+    shown = redacted_document("a: {user: app, password: 'a }', host: db}\nb: {c: d}\n")
+
+    assert shown == "a: {user: app, password: ***\nb: {c: d}\n"
 
 
 def test_only_the_value_of_a_key_goes():
