@@ -24,9 +24,11 @@ _KEY_VALUE = re.compile(
     re.IGNORECASE,
 )
 _REFERENCE = r"\$\{\w+(?::-)?\}"
+# In brackets, another key, their end or the line's follows; else it is a part of the value.
+_VALUE_END = r"(?=\s*$|\s+#|[\s}\]]*[}\]]\s*(?:$|,)|\s*,\s*(?:$|[\"']?[\w.-]{1,64}[\"']?\s*:))"
 _KEY = rf"{_WORD}[\w.-]{{0,64}}[\"']?\s*[=:]"
 _SECRET_KEY = re.compile(
-    rf"{_KEY}(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote)\s*(?:$|[,}}\]#]))",
+    rf"{_KEY}(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote){_VALUE_END})",
     re.IGNORECASE,
 )
 # It may go on below.
