@@ -74,6 +74,8 @@ def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_p
 
     driver = run.start()
     run.wait_delivered(driver)
+    # All may have been delivered before the kill: then the copy is what is left to wait for.
+    wait_until(lambda: snapshots.request_state(run.store, NAME, "copy").settled)
     assert run.stop(driver) == 0
 
     assert run.judge({"tx": 0}) == []
