@@ -82,9 +82,8 @@ class _Hiding:
     @classmethod
     def below(cls, line: str, key: "re.Match[str]") -> "_Hiding":
         value = _BEFORE_VALUE.sub("", line[key.end() :].strip(), count=1)
-        is_flow = value[:1] in {"[", "{"} or bool({*line[: key.start()]} & {*"[]{},"})
         column = len(line) - len(_BEFORE_KEY.sub("", line, count=1))
-        is_flow = is_flow and not _closes_its_brackets(line)
+        is_flow = not _closes_its_brackets(line, "," in line[: key.start()])
         is_open = value[:1] in _QUOTED and _QUOTED[value[0]].match(value) is None
         return cls(column, value[0] if is_open else "", not value, is_flow)
 
@@ -108,12 +107,13 @@ class _Hiding:
         return is_item or is_alone
 
 
-def _closes_its_brackets(line: str) -> bool:
+def _closes_its_brackets(line: str, within: bool) -> bool:  # noqa: FBT001 - one caller
+    """Say whether no bracket stays open; ``within`` is whether a line without any is in one."""
     depths = [0]
     for mark in _QUOTED['"'].sub("", _QUOTED["'"].sub("", line)):
         if mark in "[]{}":
             depths.append(depths[-1] + (1 if mark in "[{" else -1))
-    return len(depths) > 1 and min(depths) == depths[-1] == 0
+    return min(depths) == depths[-1] == 0 and not (within and len(depths) == 1)
 
 
 def _without_url_passwords(text: str) -> str:

@@ -28,6 +28,7 @@ def document(*lines):
         ['"password":', '"hunter2"'],
         ["{a: [b,", "x], password: [c,", "hunter2: d]}"],
         ["{password: \"a\", b: '\"', token: 'c", "hunter2'}"],
+        ["{a: {", "token: c}, api_key: [", "hunter2]}"],
         ["password: ${X}, hunter2"],
         ["password: ${X}#hunter2"],
         ["password: ${X}}hunter2"],
