@@ -22,4 +22,4 @@ def wait_for(what: str, found: Callable[[], object], patience_s: float = PATIENC
     while not found():
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {patience_s:.0f} s for {what}")
-        time.sleep(0.02)
+        time.sleep(0.1)

@@ -16,7 +16,7 @@ CHANGES = [
 ]
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
+@pytest.fixture(params=["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
 def server(request):
     return request.getfixturevalue(f"{request.param}_server")
 

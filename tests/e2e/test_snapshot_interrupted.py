@@ -15,7 +15,7 @@ from tests.oracle.mysql_history import new_file
 from tests.servers import sql
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
+@pytest.fixture(params=["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
 def server(request):
     return request.getfixturevalue(f"{request.param}_server")
 

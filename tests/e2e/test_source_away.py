@@ -72,6 +72,7 @@ def test_connections_that_are_killed_again_and_again_lose_nothing(
     assert run.judge() == []
 
 
+@pytest.mark.long
 def test_counters_never_fall_when_a_driver_of_one_generation_is_killed(
     tmp_path, own_server, kafka_server
 ):

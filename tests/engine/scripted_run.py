@@ -157,7 +157,7 @@ class ScriptedRun:
             ended = driver is not None and driver.poll() is not None
             if ended or time.monotonic() > deadline:
                 raise AssertionError(f"driver {driver}:\n{self.log.read_text()[-3000:]}")
-            time.sleep(0.02)
+            time.sleep(0.1)
 
 
 def kill(pid: int) -> None:

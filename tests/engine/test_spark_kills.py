@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize(
     ("victim", "border"),
     [
-        (Victim.WORKER, Border.CHUNK_WRITTEN),
+        pytest.param(Victim.WORKER, Border.CHUNK_WRITTEN, marks=pytest.mark.long),
         (Victim.JVM, Border.SINK_WRITTEN),
     ],
     ids=lambda value: value.value,
@@ -86,6 +86,7 @@ def status_of(run: ScriptedRun) -> str:
     return progress.status if progress else "none"
 
 
+@pytest.mark.long
 def test_of_two_drivers_only_the_newer_one_counts(run, drivers):
     drivers.append(started(run, None))
     wait_for("the first driver's deliveries", lambda: tx_of(run) > 0)

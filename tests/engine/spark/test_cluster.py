@@ -127,6 +127,7 @@ def test_a_store_that_executors_cannot_open_is_refused(cluster, drivers, tmp_pat
     assert not run.output.exists()
 
 
+@pytest.mark.long
 def test_an_executor_dies_and_the_application_goes_on(cluster, store, tmp_path):
     running, _ = cluster
     stage = Stage(running, store)

@@ -9,7 +9,7 @@ from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.engine.spark_kills import close_log, end_family, judged, started
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def test_a_stream_on_spark_makes_way_for_copies_and_goes_on(tmp_path):
