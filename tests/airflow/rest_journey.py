@@ -166,7 +166,7 @@ def _wait_until(condition):
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
-        time.sleep(0.3)
+        time.sleep(1)
 
 
 def day_of(order):

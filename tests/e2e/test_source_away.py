@@ -55,6 +55,7 @@ def test_a_stop_is_heard_while_the_server_is_away(tmp_path, own_server, kafka_se
         own_server.start_again()
 
 
+@pytest.mark.long
 def test_connections_that_are_killed_again_and_again_lose_nothing(
     tmp_path, own_server, kafka_server
 ):

@@ -240,6 +240,8 @@ def _settings(home: Path, dags: Path, port: int, parallelism: int) -> dict[str, 
             "refresh_interval": 2,
             "bundle_refresh_check_interval": 1,
             "parsing_processes": 1,
+            # No test changes a DAG file, and each pass over the examples costs seconds of CPU.
+            "min_file_process_interval": 600,
         },
         # What is dead is noticed within seconds, so that a test can wait for it.
         "scheduler": {

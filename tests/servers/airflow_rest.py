@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import httpx
 
-_POLL_S = 0.5
+_POLL_S = 1.0
 
 
 class RestError(AssertionError):

@@ -34,7 +34,7 @@ class Processes:
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def end(self) -> None:
         """Stop watching, and kill what is left."""

@@ -8,7 +8,7 @@ from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 HANDS = 4
 
