@@ -29,6 +29,7 @@ def broker(own_broker):
         own_broker.start_again()
 
 
+@pytest.mark.long
 def test_a_stopped_broker_blocks_the_pipeline_until_it_is_back(tmp_path, mysql_server, broker):
     run = run_in(tmp_path, mysql_server, broker, "stopped_broker", send_timeout_s=2)
     with shop.Writers(mysql_server, "stopped_broker"):
@@ -61,7 +62,6 @@ def test_a_stopped_broker_blocks_the_pipeline_until_it_is_back(tmp_path, mysql_s
     assert run.judge() == []
 
 
-@pytest.mark.long
 def test_a_frozen_broker_blocks_the_pipeline_until_it_goes_on(tmp_path, mysql_server, broker):
     run = run_in(tmp_path, mysql_server, broker, "frozen_broker", send_timeout_s=2)
     with shop.Writers(mysql_server, "frozen_broker"):

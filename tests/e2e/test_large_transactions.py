@@ -75,6 +75,7 @@ def test_a_transaction_is_split_only_when_the_document_says_so(pipeline, batch, 
     assert run.judge(at_least=ROWS) == []
 
 
+@pytest.mark.long
 def test_a_kill_inside_a_split_transaction_repeats_it_whole(pipeline):
     run = pipeline(batch={"max_events": 200, "max_transaction_bytes": 20_000})
     driver = run.start()

@@ -7,7 +7,7 @@ from tests.e2e import shop
 from tests.e2e.pipeline_run import run_in
 from tests.engine.scripted_run import kill
 
-BORDERS = [Border.SINK_WRITTEN, Border.CHUNK_WRITTEN]
+BORDERS = [Border.SINK_WRITTEN, pytest.param(Border.CHUNK_WRITTEN, marks=pytest.mark.long)]
 """Where a kill repeats what was delivered. ``tests/engine/test_kills.py`` has all the others, and
 ``test_snapshot_interrupted.py`` one that leaves a half-copied snapshot."""
 
@@ -32,7 +32,7 @@ def test_a_snapshot_and_the_stream_after_it_lose_nothing(tmp_path, server, kafka
     assert code == 0
 
 
-@pytest.mark.parametrize("border", BORDERS, ids=lambda border: border.value)
+@pytest.mark.parametrize("border", BORDERS, ids=["sink_written", "chunk_written"])
 def test_a_kill_under_load_loses_nothing(tmp_path, mysql_server, kafka_server, border):
     name = f"kill_{border.value}"
     run = run_in(tmp_path, mysql_server, kafka_server, name)

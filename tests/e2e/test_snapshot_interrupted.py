@@ -30,6 +30,7 @@ def lose_the_log(server):
         time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_a_killed_snapshot_goes_on_at_the_next_chunk(tmp_path, mysql_server, kafka_server):
     run = run_in(tmp_path, mysql_server, kafka_server, "half_way", parallel=False)
     records = Snapshots(run.store, run.name)

@@ -67,6 +67,7 @@ class Drain:
         return [row for number in sorted(set(self.batches) - known) for row in self.batches[number]]
 
 
+@pytest.mark.long
 def test_a_scripted_log_is_drained_in_bounded_batches_of_whole_transactions(spark, tmp_path):
     drain = Drain(
         spark, tmp_path, source=SCRIPTED, startingPosition='{"tx": 40}', maxEventsPerTrigger="50"
