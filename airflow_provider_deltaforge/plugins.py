@@ -33,14 +33,14 @@ class Room:
         """Return the class registered under ``name``, importing it now.
 
         Raises:
-            SpecError: if no plug-in has that name.
+            SpecError: no plug-in has that name, or an installed one lacks a method.
         """
         if name in self.shipped:
             module_name, _, attribute = self.shipped[name].partition(":")
             return getattr(import_module(module_name), attribute)
         for point in self._installed():
             if point.name == name:
-                return point.load()
+                return _whole(self.kind, name, point.load())
         known = self.names()
         close = get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -48,6 +48,17 @@ class Room:
 
     def _installed(self) -> Iterator[Any]:
         return iter(entry_points(group=self.group))
+
+
+def _whole(kind: str, name: str, plugin: Any) -> Any:
+    """Return somebody else's class, unless it leaves a part of the contract out."""
+    missing = sorted(getattr(plugin, "__abstractmethods__", ()))
+    if missing:
+        raise SpecError(
+            f"{kind} {name!r} ({plugin.__module__}.{plugin.__qualname__}) cannot be used: it does "
+            f"not define {', '.join(missing)}"
+        )
+    return plugin
 
 
 SOURCES = Room(

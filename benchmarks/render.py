@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,19 +17,10 @@ from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
 from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.sinks.memory import MemorySink
 
 BATCH_ROWS = 2000
 ROWS_PER_TRANSACTION = 10
-
-
-class Place(Sink):
-    """A sink that is only asked for its templates."""
-
-    destination_field: ClassVar[str] = "topic"
-    id: str = "place"
-    topic: str = "${source.db}.${source.table}"
-    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ def batch(rows_per_transaction: int) -> pa.RecordBatch:
 
 def measure(case: Case, event_count: int) -> tuple[float, float]:
     """Return million events per second of processor time, and bytes per message."""
-    sink = Place(envelope=case.envelope, key=case.key)
+    sink = MemorySink(envelope=case.envelope, key=case.key)
     renderer = Renderer(sink, Origin("orders-cdc", "acme", "mysql"))
     rows = batch(case.rows_per_transaction)
     messages, _ = renderer.render(rows)

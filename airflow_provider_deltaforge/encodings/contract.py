@@ -1,5 +1,7 @@
 """What every encoding promises."""
 
+from abc import abstractmethod
+
 import pyarrow as pa
 
 from airflow_provider_deltaforge.spec.settings import PluginSettings
@@ -8,10 +10,10 @@ from airflow_provider_deltaforge.spec.settings import PluginSettings
 class Encoding(PluginSettings):
     """A description that is also the worker, unless ``unbuilt`` says otherwise."""
 
+    @abstractmethod
     def encode(self, values: pa.BinaryArray) -> pa.BinaryArray:
         """Return the bytes of each message; a null stays null (a tombstone).
 
         Args:
             values: One JSON text per message, as the envelope wrote it.
         """
-        raise NotImplementedError

@@ -1,5 +1,6 @@
 """What every envelope promises."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,6 +34,6 @@ class Origin:
 class Envelope(PluginSettings):
     """A description that is also the worker: it holds no connection."""
 
+    @abstractmethod
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
         """Return one JSON text per row of a batch in CHANGE_SCHEMA."""
-        raise NotImplementedError

@@ -1,5 +1,6 @@
 """What every processor promises."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -19,6 +20,6 @@ class Processor(PluginSettings):
     id: str
     """Names the processor in metrics and logs, and marks the events it makes."""
 
+    @abstractmethod
     def open(self) -> Process:
         """Start the worker. Called once per lane; used by one thread."""
-        raise NotImplementedError

@@ -1,5 +1,6 @@
 """What every sink promises."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -83,9 +84,9 @@ class Sink(PluginSettings):
     def _choose_encoding(cls, value: Any) -> Any:
         return choose(ENCODINGS, value, "json")
 
+    @abstractmethod
     def open(self, pipeline: str) -> SinkWriter:
         """Connect. Called once per lane, on the machine that writes."""
-        raise NotImplementedError
 
     @property
     def destination(self) -> str:

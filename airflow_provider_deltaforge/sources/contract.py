@@ -1,5 +1,6 @@
 """What every source promises."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -145,11 +146,11 @@ class Source(PluginSettings):
     snapshot: SnapshotSettings = SnapshotSettings(mode="never")
     """The initial copy; none if the block is absent."""
 
+    @abstractmethod
     def open(
         self, position: Position | None, stopping: Callable[[], bool] = lambda: False
     ) -> LogReader:
         """Connect and start reading after ``position``; at the head of the log when it is None."""
-        raise NotImplementedError
 
     def beside(self, reader: str) -> "Source":
         """Return this source as one more reader of the log, next to the pipeline's own.
@@ -162,24 +163,24 @@ class Source(PluginSettings):
         """
         return self
 
+    @abstractmethod
     def open_snapshot(self) -> Snapshotter:
         """Connect for reading tables."""
-        raise NotImplementedError
 
+    @abstractmethod
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
-        raise NotImplementedError
 
     def warm(self) -> None:
         """Do once for each installation what the first reader would have to wait for."""
 
+    @abstractmethod
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``.
 
         Raises:
             PositionLostError: the two lie on histories that cannot be ordered.
         """
-        raise NotImplementedError
 
     def covers(self, at: Position, position: Position) -> bool:
         """Say whether whoever has everything up to ``at`` has everything up to ``position``.
@@ -188,9 +189,9 @@ class Source(PluginSettings):
         """
         return self.compare(at, position) >= 0
 
+    @abstractmethod
     def head(self) -> Position:
         """Return the current end of the server's log."""
-        raise NotImplementedError
 
     def earliest(self, positions: Sequence[Position]) -> Position | None:
         """Return the position that lies before all others; None without any."""

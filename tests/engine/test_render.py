@@ -1,26 +1,18 @@
 import json
 import logging
-from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
-from airflow_provider_deltaforge.sinks.contract import Sink, SinkFilter
+from airflow_provider_deltaforge.sinks.contract import SinkFilter
+from airflow_provider_deltaforge.sinks.memory import MemorySink
 from tests.envelopes.changes import ORIGIN, change, change_rows
 
 
-class Place(Sink):
-    destination_field: ClassVar[str] = "topic"
-    id: str = "place"
-    topic: str = "cdc"
-    key: str | None = None
-    tombstones: bool = False
-
-
 def render(changes, **settings):
-    return Renderer(Place(**settings), ORIGIN).render(change_rows(changes))
+    return Renderer(MemorySink(**{"topic": "cdc", **settings}), ORIGIN).render(change_rows(changes))
 
 
 DELETE = change(op="d", before=b'{"id":9,"sku":"a"}', after=None, key=b'{"id":9}')
@@ -101,7 +93,7 @@ def test_an_empty_topic_is_rejected_and_the_rest_go_on():
 
 
 def test_a_missing_field_warns_once_per_template(caplog):
-    renderer = Renderer(Place(topic="x${source.schema}", key="${after.none}"), ORIGIN)
+    renderer = Renderer(MemorySink(topic="x${source.schema}", key="${after.none}"), ORIGIN)
 
     with caplog.at_level(logging.WARNING):
         renderer.render(change_rows([change()]))
@@ -202,7 +194,7 @@ def test_no_events_give_no_messages():
 
 def test_a_slice_of_a_batch_renders_like_the_whole():
     changes = [change(table=f"t{n}", row=n, tx_end=n == 2) for n in range(4)]
-    renderer = Renderer(Place(topic="${source.table}"), ORIGIN)
+    renderer = Renderer(MemorySink(topic="${source.table}"), ORIGIN)
 
     whole, _ = renderer.render(change_rows(changes))
     part, _ = renderer.render(change_rows(changes).slice(1, 2))

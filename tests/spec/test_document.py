@@ -220,11 +220,17 @@ def test_a_plugin_of_somebody_else_is_found_and_checked(tmp_path, monkeypatch):
         "class Pigeon(Sink):\n"
         "    destination_field: ClassVar[str] = 'loft'\n"
         "    loft: str\n"
+        "    def open(self, pipeline):\n"
+        "        return None\n"
+        "class Egg(Sink):\n"
+        "    destination_field: ClassVar[str] = 'loft'\n"
     )
     info = tmp_path / "stranger-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[deltaforge.sinks]\npigeon = stranger:Pigeon\n")
+    (info / "entry_points.txt").write_text(
+        "[deltaforge.sinks]\npigeon = stranger:Pigeon\negg = stranger:Egg\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     text = document() + "    - {type: pigeon, config: {id: p, loft: '${source.table}'}}\n"
 
@@ -234,6 +240,8 @@ def test_a_plugin_of_somebody_else_is_found_and_checked(tmp_path, monkeypatch):
         "${source.table}",
         "NativeEnvelope",
     )
+    with pytest.raises(SpecError, match=r"sink 'egg' \(stranger.Egg\) .*does not define open"):
+        SINKS.load("egg")
     assert messages(text.replace("loft:", "lofd:")) == [
         "line 19: spec.sinks[1].config.lofd: unknown key; did you mean 'loft'?",
         "line 19: spec.sinks[1].config.loft: required, but not there",
