@@ -88,7 +88,7 @@ def test_an_empty_topic_is_rejected_and_the_rest_go_on():
     assert messages.event_rows.to_pylist() == [1]
     assert messages.topics.to_pylist() == ["public"]
     assert [(each.event_row, each.kind) for each in rejections] == [(0, "routing"), (2, "routing")]
-    assert "place" in rejections[0].reason
+    assert "memory" in rejections[0].reason
     assert "${source.schema}" in rejections[0].reason
 
 
