@@ -4,14 +4,13 @@ The engine's own function for it refuses BLOBs and rounds nothing exactly, so it
 """
 
 import struct
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.sources.turso.tables import Table
 
-_SHAPES = {1: "b", 2: "h", 3: "3s", 4: "i", 5: "6s", 6: "q", 7: "d"}
+_WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8)
+_REAL = struct.Struct(">d").unpack
 
 
 def row_of(table: Table, record: bytes) -> list[Any]:
@@ -22,15 +21,15 @@ def row_of(table: Table, record: bytes) -> list[Any]:
     """
     try:
         values = values_of(record)
-    except (IndexError, KeyError, struct.error) as error:
+    except (IndexError, ValueError, struct.error) as error:
         raise SchemaError(f"main.{table.name}: a captured row is damaged; {_REMEDY}") from error
     if len(values) != len(table.columns):
         raise SchemaError(
             f"main.{table.name}: a captured row has {len(values)} columns, its table "
             f"{len(table.columns)} ({', '.join(table.columns)}); {_REMEDY}"
         )
-    for at, real in enumerate(table.real):
-        if real and type(values[at]) is int:
+    for at in table.real_at:
+        if type(values[at]) is int:
             values[at] = float(values[at])
     return values
 
@@ -39,67 +38,37 @@ _REMEDY = "the table was altered without being captured; snapshot it again"
 
 
 def values_of(record: bytes) -> list[Any]:
-    """Return the values of a record."""
-    size = record[0] if record[0] < 0x80 else _varint(record, 0)[0]
-    plan = _plan(record[:size])
-    found = plan.body.unpack_from(record, size)
-    if plan.known is None:
-        values = list(found)
-    else:
-        values = list(plan.known)
-        for at, value in zip(plan.places, found, strict=True):
-            values[at] = value
-    for at in plan.texts:
-        values[at] = _text(values[at])
-    for at in plan.odd:
-        values[at] = int.from_bytes(values[at], "big", signed=True)
-    return values
+    """Return the values of a record.
 
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How to read the records with one header.
-
-    Attributes:
-        body: everything behind the header.
-        known: values that are in the header itself; None without any.
-        places: where the body's values belong, if some are known.
-        texts: values to decode.
-        odd: integers of three or six bytes.
+    Raises:
+        ValueError: the record is longer than its bytes.
     """
-
-    body: struct.Struct
-    known: tuple[Any, ...] | None
-    places: tuple[int, ...]
-    texts: tuple[int, ...]
-    odd: tuple[int, ...]
-
-
-@lru_cache(maxsize=8192)
-def _plan(header: bytes) -> _Plan:
-    """Read a header; rows of one table mostly share a few."""
-    at = _varint(header, 0)[1]
-    shape = [">"]
-    known: list[int | None] = []
-    places, texts, odd = [], [], []
-    while at < len(header):
-        kind, at = _varint(header, at)
-        index = len(known)
-        known.append(kind - 8 if kind in (8, 9) else None)
-        if kind in (0, 8, 9):
-            continue
-        places.append(index)
+    size, at = (record[0], 1) if record[0] < 0x80 else _varint(record, 0)
+    body = size
+    values: list[Any] = []
+    while at < size:
+        kind = record[at]
+        at += 1
         if kind >= 12:
-            shape.append(f"{(kind - 12) // 2}s")
-            if kind % 2:
-                texts.append(index)
+            if kind >= 0x80:
+                kind, at = _varint(record, at - 1)
+            data = record[body : body + (kind - 12) // 2]
+            body += (kind - 12) // 2
+            values.append(_text(data) if kind % 2 else data)
+        elif kind == 0:
+            values.append(None)
+        elif kind in (8, 9):
+            values.append(kind - 8)
         else:
-            shape.append(_SHAPES[kind])
-            if kind in (3, 5):
-                odd.append(index)
-    every = len(places) == len(known)
-    body = struct.Struct("".join(shape))
-    return _Plan(body, None if every else tuple(known), tuple(places), tuple(texts), tuple(odd))
+            data = record[body : body + _WIDTHS[kind]]
+            body += _WIDTHS[kind]
+            if kind == 7:
+                values.append(_REAL(data)[0])
+            else:
+                values.append(int.from_bytes(data, "big", signed=True))
+    if body > len(record):
+        raise ValueError("a value ends behind the record")
+    return values
 
 
 def _text(data: bytes) -> str | bytes:

@@ -22,13 +22,11 @@ class Table:
 
     Attributes:
         schema: columns in order, and the primary key.
-        real: per column, whether whole numbers in it are stored as such but mean REAL.
         rowid: the name under which SQL knows the row's number; None WITHOUT ROWID.
         generated: columns that are computed.
     """
 
     schema: TableSchema
-    real: tuple[bool, ...]
     rowid: str | None
     generated: tuple[str, ...] = ()
 
@@ -46,6 +44,12 @@ class Table:
     def key_at(self) -> tuple[int, ...]:
         """Where the primary key's columns are."""
         return tuple(self.columns.index(name) for name in self.schema.primary_key)
+
+    @cached_property
+    def real_at(self) -> tuple[int, ...]:
+        """Where whole numbers are stored as such but mean REAL."""
+        types = (column.data_type for column in self.schema.columns)
+        return tuple(at for at, kind in enumerate(types) if kind == "real")
 
     @cached_property
     def mark(self) -> str:
@@ -131,7 +135,6 @@ def table_of(name: str, sql: str) -> Table:
     rowid = next((word for word in ROWID_NAMES if word not in used), None)
     return Table(
         schema=TableSchema(DB, None, name, columns, tuple(key)),
-        real=tuple(column.data_type == "real" for column in columns),
         rowid=None if plain else rowid,
         generated=tuple(str(row[1]) for row in rows if row[6] in (2, 3)),
     )

@@ -168,5 +168,7 @@ def test_a_row_that_does_not_fit_stops_with_the_table(tmp_path):
 
     with pytest.raises(SchemaError, match=r"main\.t: a captured row has 2 columns, its table 3"):
         row_of(table, record([1, 2]))
-    with pytest.raises(SchemaError, match=r"main\.t: a captured row is damaged"):
-        row_of(table, record([1, 2, "abc"])[:-1])
+    damaged = [record([1, 2, "abc"])[:-1], record([1, 2, 3])[:-1], record([1, 2])[:2], b""]
+    for image in [*damaged, b"\x04\x01\x01\x0a\x01\x01\x01"]:  # The last has a kind that is none.
+        with pytest.raises(SchemaError, match=r"main\.t: a captured row is damaged"):
+            row_of(table, image)
