@@ -63,7 +63,7 @@ class PipelineSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         trigger = self._trigger(context)
-        answer = trigger.look()
+        answer = trigger.answer()
         if answer.met is not False:
             return self._settle(answer).xcom_value
         return self.defer(
@@ -79,7 +79,7 @@ class PipelineSensor(BaseSensorOperator):
 
     def poke(self, context: Mapping[str, Any]) -> PokeReturnValue:
         """Look once."""
-        return self._settle(self._trigger(context).look())
+        return self._settle(self._trigger(context).answer())
 
     def _trigger(self, context: Mapping[str, Any]) -> ConditionTrigger:
         try:

@@ -1,21 +1,18 @@
 """Wait in the triggerer until something is true of a pipeline."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_deltaforge.control.conditions import Answer, look
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.triggers.settling import settled
-
-_SAY_EVERY_S = 300.0
+from airflow_provider_deltaforge.triggers.looking import Looking
 
 
-class ConditionTrigger(BaseTrigger):
+class ConditionTrigger(Looking):
     """Fires when a condition holds, when it cannot come any more, or when the time is up.
 
     The event is ``{"pipeline", "met", "words", "value"}``; ``met`` is False when the time is up and
@@ -44,37 +41,16 @@ class ConditionTrigger(BaseTrigger):
         self.until_ms = until_ms
         self.poll_s = poll_s
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments: names and plain data only."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "deltaforge_conn_id": self.deltaforge_conn_id,
-                "pipeline": self.pipeline,
-                "condition": self.condition,
-                "until_ms": self.until_ms,
-                "poll_s": self.poll_s,
-            },
-        )
+    def look(self) -> tuple[TriggerEvent | None, str]:
+        """Return an event if the condition holds, cannot come, or the time is up. Blocking."""
+        answer = self.answer()
+        over = self.until_ms is not None and time.time() * 1000 >= self.until_ms
+        if not over and answer.met is False:
+            return None, answer.words
+        told = {"met": answer.met, "words": answer.words, "value": answer.value}
+        return TriggerEvent({"pipeline": self.pipeline, **told}), answer.words
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event."""
-        began_s = time.monotonic()
-        said: tuple[str, float] = ("", 0.0)
-        while True:
-            answer = await asyncio.to_thread(self.look)
-            over = self.until_ms is not None and time.time() * 1000 >= self.until_ms
-            if over or answer.met is not False:
-                await settled(began_s)
-                told = {"met": answer.met, "words": answer.words, "value": answer.value}
-                yield TriggerEvent({"pipeline": self.pipeline, **told})
-                return
-            if answer.words != said[0] or time.monotonic() - said[1] > _SAY_EVERY_S:
-                self.log.info("%s: %s", self.pipeline, answer.words)
-                said = (answer.words, time.monotonic())
-            await asyncio.sleep(self.poll_s)
-
-    def look(self) -> Answer:
+    def answer(self) -> Answer:
         """Return whether the condition holds now. Blocking."""
         hook = DeltaForgeHook(self.deltaforge_conn_id)
         try:

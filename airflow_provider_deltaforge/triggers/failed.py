@@ -10,9 +10,10 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import HOPELESS
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.triggers.looking import Travelling
 
 
-class DeltaForgeFailureTrigger(BaseEventTrigger):
+class DeltaForgeFailureTrigger(Travelling, BaseEventTrigger):
     """Watches a pipeline for an ``AssetWatcher``; fires at least once for every failure.
 
     The event's payload is ``{"pipeline", "error_class", "reason", "generation", "since_ms"}``. The
@@ -40,18 +41,6 @@ class DeltaForgeFailureTrigger(BaseEventTrigger):
         self.error_class = error_class
         self.deltaforge_conn_id = deltaforge_conn_id
         self.poll_s = poll_s
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "pipeline": self.pipeline,
-                "error_class": self.error_class,
-                "deltaforge_conn_id": self.deltaforge_conn_id,
-                "poll_s": self.poll_s,
-            },
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each failure, for ever."""

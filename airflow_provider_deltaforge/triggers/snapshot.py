@@ -60,12 +60,6 @@ class SnapshotTrigger(StreamTrigger):
         self.patience_s = patience_s
         self._gone = Silence(patience_s)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments: names and ids only."""
-        path, told = super().serialize()
-        del told["kill_policy"]
-        return path, {**told, "request_id": self.request_id, "patience_s": self.patience_s}
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event; publish progress until then."""
         mirror = asyncio.create_task(self._mirror())
@@ -87,7 +81,7 @@ class SnapshotTrigger(StreamTrigger):
             self.log.exception("could not withdraw %s", self.request_id)
 
     def _judge(self, store: Store, hook: DeltaForgeHook) -> tuple[TriggerEvent | None, str]:
-        name = self.watched.pipeline
+        name = self.pipeline
         record = existing(store, name).read()
         if record is None:
             return self._event("deleted", reason="the pipeline was deleted"), "deleted"
@@ -127,17 +121,15 @@ class SnapshotTrigger(StreamTrigger):
             try:
                 counts = await asyncio.to_thread(self._progress)
                 if counts is not None and counts != published:
-                    await asyncio.to_thread(publish, self.watched.pipeline, counts)
+                    await asyncio.to_thread(publish, self.pipeline, counts)
                     published = counts
             except Exception:  # The mirror must never end the supervision.
-                self.log.warning(
-                    "progress of %s not published", self.watched.pipeline, exc_info=True
-                )
+                self.log.warning("progress of %s not published", self.pipeline, exc_info=True)
             await asyncio.sleep(self.poll_s)
 
     def _progress(self) -> Mapping[str, Any] | None:
         with DeltaForgeHook(self.deltaforge_conn_id).store() as store:
-            return counts_of(store, self.watched.pipeline, self.request_id)
+            return counts_of(store, self.pipeline, self.request_id)
 
 
 def counts_of(store: Store, name: str, request_id: str | None) -> Mapping[str, Any] | None:

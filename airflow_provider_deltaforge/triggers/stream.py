@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.pipelines import now_ms
@@ -18,12 +18,11 @@ from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
+from airflow_provider_deltaforge.triggers.looking import Looking
 from airflow_provider_deltaforge.triggers.settling import settled
 
-_SAY_EVERY_S = 300.0
 
-
-class StreamTrigger(BaseTrigger):
+class StreamTrigger(Looking):
     """Fires when the stream ended, was stopped or taken over, or when the window is over.
 
     A state store that is away fires nothing: not knowing is not an event.
@@ -47,6 +46,7 @@ class StreamTrigger(BaseTrigger):
         super().__init__()
         self.deltaforge_conn_id = deltaforge_conn_id
         self.watch = dict(watch)
+        self.pipeline = self.watched.pipeline
         self.resubmit_at_ms = resubmit_at_ms
         self.kill_policy = kill_policy
         self.poll_s = poll_s
@@ -57,38 +57,16 @@ class StreamTrigger(BaseTrigger):
         """Return what is watched."""
         return Watch.of(self.watch)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments: names and ids only."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "deltaforge_conn_id": self.deltaforge_conn_id,
-                "watch": self.watch,
-                "resubmit_at_ms": self.resubmit_at_ms,
-                "kill_policy": self.kill_policy,
-                "poll_s": self.poll_s,
-            },
-        )
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
-        began_s = time.monotonic()
-        if self.resubmit_at_ms is not None:
-            await asyncio.sleep(max(0.0, (self.resubmit_at_ms - now_ms()) / 1000))
-            await settled(began_s)
-            yield self._event("resubmit")
-            return
-        said: tuple[str, float] = ("", 0.0)
-        while True:
-            event, words = await asyncio.to_thread(self.look)
-            if event is not None:
-                await settled(began_s)
+        if self.resubmit_at_ms is None:
+            async for event in super().run():
                 yield event
-                return
-            if words != said[0] or time.monotonic() - said[1] > _SAY_EVERY_S:
-                self.log.info("%s: %s", self.watched.pipeline, words)
-                said = (words, time.monotonic())
-            await asyncio.sleep(self.poll_s)
+            return
+        began_s = time.monotonic()
+        await asyncio.sleep(max(0.0, (self.resubmit_at_ms - now_ms()) / 1000))
+        await settled(began_s)
+        yield self._event("resubmit")
 
     async def on_kill(self) -> None:
         """Stop the stream if a user ended the task; see ``triggers.killed``.
@@ -108,9 +86,7 @@ class StreamTrigger(BaseTrigger):
         try:
             stop_unless_adopted(self.deltaforge_conn_id, self.watched, self.task_instance)
         except Exception:
-            self.log.exception(
-                "could not stop %s; stop it with `deltaforge stop`", self.watched.pipeline
-            )
+            self.log.exception("could not stop %s; stop it with `deltaforge stop`", self.pipeline)
 
     def look(self) -> tuple[TriggerEvent | None, str]:
         """Return an event if there is one, and the present state in words. Blocking."""
@@ -124,14 +100,14 @@ class StreamTrigger(BaseTrigger):
             return None, f"unknown, the state store is away: {error}"
 
     def _judge(self, store: Store, hook: DeltaForgeHook) -> tuple[TriggerEvent | None, str]:
-        record = Control(store, self.watched.pipeline).read()
+        record = Control(store, self.pipeline).read()
         if record is None:
             return self._event("deleted", reason="the pipeline was deleted"), "deleted"
         if record.owner != self.watched.owner or record.generation != self.watched.generation:
             return self._event("taken_over", reason=f"taken over by {record.owner}"), "taken over"
         backend = hook.backend()
         job = backend.status(record.handle) if record.handle else None
-        present = status(store, self.watched.pipeline, backend)
+        present = status(store, self.pipeline, backend)
         # A driver that said its last word still has to leave, and its exit code is worth a wait.
         ended = present.status in ENDED
         hung = self._silence.too_long(lost=ended)

@@ -146,7 +146,9 @@ def test_the_snapshot_sensor_waits_for_a_requested_copy(applied, backend):
     trigger = deferred(lambda: sensor.execute(context()))
     wish = snapshots.Wish(("script.rows",))
     snapshots.request(applied, "orders", wish, "mine", "test")
-    assert trigger.look() == conditions.Answer.not_yet("the copy 'mine' is pending, 0 rows so far")
+    assert trigger.answer() == conditions.Answer.not_yet(
+        "the copy 'mine' is pending, 0 rows so far"
+    )
     snapshots.cancel(applied, "orders", "mine", "not needed")
 
     with pytest.raises(AirflowFailException, match="'mine' was cancelled: not needed"):
@@ -197,7 +199,7 @@ def test_a_store_that_is_away_is_not_an_answer(applied, monkeypatch):
 
     monkeypatch.setattr(DeltaForgeHook, "store", away)
 
-    assert trigger.look() == conditions.Answer.not_yet(
+    assert trigger.answer() == conditions.Answer.not_yet(
         "unknown, the state store is away: connection refused"
     )
 

@@ -1,0 +1,50 @@
+"""What the triggers share: how they travel, and how they look until there is an event."""
+
+import asyncio
+import inspect
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_deltaforge.triggers.settling import settled
+
+_SAY_EVERY_S = 300.0
+
+
+class Travelling(BaseTrigger):
+    """Travels as its arguments: each one is kept, as plain data, in an attribute of its name."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments: names, ids and plain data only."""
+        kind = type(self)
+        arguments = {name: getattr(self, name) for name in inspect.signature(kind).parameters}
+        return f"{kind.__module__}.{kind.__qualname__}", arguments
+
+
+class Looking(Travelling):
+    """Looks every ``poll_s`` seconds until there is an event; says what it sees when it changes."""
+
+    pipeline: str
+    poll_s: float
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event."""
+        began_s = time.monotonic()
+        said: tuple[str, float] = ("", 0.0)
+        while True:
+            event, words = await asyncio.to_thread(self.look)
+            if event is not None:
+                await settled(began_s)
+                yield event
+                return
+            if words != said[0] or time.monotonic() - said[1] > _SAY_EVERY_S:
+                self.log.info("%s: %s", self.pipeline, words)
+                said = (words, time.monotonic())
+            await asyncio.sleep(self.poll_s)
+
+    @abstractmethod
+    def look(self) -> tuple[TriggerEvent | None, str]:
+        """Return an event if there is one, and the present state in words. Blocking."""
