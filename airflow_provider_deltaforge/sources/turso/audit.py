@@ -4,7 +4,7 @@ Only connections that switch capture on are captured, so a table's rows are coun
 captured inserts and deletes. Updates of other writers leave no trace that could be counted.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.sources.turso.capture import CATALOG
@@ -42,7 +42,7 @@ class Audit:
 
     def check(self, tables: Mapping[str, Table], head_id: int) -> list[str]:
         """Return what grew otherwise than captured since the last check; inside a view."""
-        captured = self._captured()
+        captured = self._captured() if self._sizes else {}  # The first time, nothing is compared.
         found = []
         for name, table in tables.items():
             old, new = self._sizes.get(name), self._size(table)
@@ -82,23 +82,30 @@ class Audit:
         old = self._sizes.get(table.name)
         if old is not None and old.rows is None:
             return _Size(None, last)
-        rows = int(self._database.one(f"SELECT count(*) FROM {name}"))
+        counted = f"SELECT 1 FROM {name} LIMIT {COUNTED_MAX + 1}"
+        rows = int(self._database.one(f"SELECT count(*) FROM ({counted})"))
         return _Size(rows if rows <= COUNTED_MAX else None, last)
 
 
-def uncaptured(database: Database, cdc_table: str, tables: Iterable[Table]) -> list[str]:
-    """Return tables whose whole history is captured, but that hold other rows than it says."""
+def uncaptured(database: Database, cdc_table: str, born: Mapping[str, int]) -> list[str]:
+    """Return tables whose whole history is captured, but that hold other rows than it says.
+
+    Args:
+        database: the open file.
+        cdc_table: the capture table.
+        born: by name of a table, the change that made it.
+    """
     cdc = quoted(cdc_table)
     if int(database.one(f"SELECT min(change_id) FROM {cdc}") or 0) != 1:
         return []
     found = []
-    for table in tables:
+    for name, made in born.items():
         net, seen = database.rows(
             "SELECT sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), count(*) "
-            f"FROM {cdc} WHERE table_name = ? COLLATE NOCASE",
-            (table.name,),
+            f"FROM {cdc} WHERE table_name = ? COLLATE NOCASE AND change_id > ?",
+            (name, made),
         )[0]
-        rows = int(database.one(f"SELECT count(*) FROM {quoted(table.name)}"))
+        rows = int(database.one(f"SELECT count(*) FROM {quoted(name)}"))
         if seen and rows != int(net or 0):
-            found.append(f"{DB}.{table.name}")
+            found.append(f"{DB}.{name}")
     return found

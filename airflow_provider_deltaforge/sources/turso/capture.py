@@ -94,11 +94,11 @@ class Capture:
         """Return the number of the first change that is still there; 0 without any."""
         return int(self._database.one(f"SELECT min(change_id) {self._from}") or 0)
 
-    def born(self) -> set[str]:
-        """Return the captured tables that were made under capture, so that no row is unknown."""
+    def born(self) -> dict[str, int]:
+        """Return the captured tables that were made under capture, and by which change."""
         rows = [row for row in self._catalog_rows(0) if row.kind == INSERT]
-        made = (catalog_change(row, self._captured)[1] for row in rows)
-        return {table.name for table in made if table is not None}
+        made = ((catalog_change(row, self._captured)[1], row.change_id) for row in rows)
+        return {table.name: change_id for table, change_id in made if table is not None}
 
     def head(self) -> Place:
         """Return the place behind everything that is committed."""

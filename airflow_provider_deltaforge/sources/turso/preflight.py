@@ -101,8 +101,8 @@ def _native(
             "pipeline has read, but never the last one",
             {"rows": rows},
         )
-    born = capture.born()
-    strange = uncaptured(database, cdc_table, [t for name, t in tables.items() if name in born])
+    born = {name: made for name, made in capture.born().items() if name in tables}
+    strange = uncaptured(database, cdc_table, born)
     if strange:
         yield _listed(
             "writers",

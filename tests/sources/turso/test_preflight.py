@@ -118,6 +118,7 @@ def test_a_table_made_anew_is_no_reason_to_warn(path, writer, monkeypatch, caplo
 
     assert len(events_of(reader)) == 1
     assert "not captured" not in caplog.text
+    assert "writers" not in verdicts(source(path))
     reader.close()
 
 
