@@ -5,6 +5,7 @@ proportion to its length.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _HIDDEN = "***"
@@ -31,6 +32,8 @@ _SECRET_KEY = re.compile(
     rf"{_KEY}(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote){_VALUE_END})",
     re.IGNORECASE,
 )
+_KEY_OR_ANCHOR = re.compile(rf"{_SECRET_KEY.pattern}|&[\w-]+", re.IGNORECASE)
+_ALIAS = re.compile(r"(?<![^\s,:\[{])\*[\w-]")
 # It may go on below.
 _LAST_REFERENCE = re.compile(rf"{_KEY}(?=\s*{_REFERENCE}\s*$)", re.IGNORECASE)
 _BEFORE_KEY = re.compile(r"[ \t?-]*")
@@ -51,19 +54,35 @@ def redacted_document(text: str) -> str:
     """Return a YAML document for people, with whatever may be a secret replaced by ``***``.
 
     Beside a key such as ``password`` the rest of the line goes, and the lines below that belong to
-    its value; only a reference such as ``${DB_PASSWORD}`` stays. The text need not be valid YAML.
+    its value; only a reference such as ``${DB_PASSWORD}`` stays. If one of these values is an
+    alias, the value of every anchor goes. The text need not be valid YAML.
     """
+    lines = _without_url_passwords(text).splitlines()
+    shown, hidden = _parted(lines, _SECRET_KEY)
+    if any(_ALIAS.search(part) for part in hidden):
+        shown, _ = _parted(lines, _KEY_OR_ANCHOR)
+    return "\n".join([*shown, ""])
+
+
+def _parted(lines: Iterable[str], key: "re.Pattern[str]") -> tuple[list[str], list[str]]:
+    """Return what may be shown of some lines, and what may not."""
     shown: list[str] = []
+    hidden: list[str] = []
     hiding: _Hiding | None = None
-    for line in _without_url_passwords(text).splitlines():
+    for line in lines:
         if hiding is not None and hiding.hides(line):
+            hidden.append(line)
             continue
-        found = _SECRET_KEY.search(line)
-        shown.append(line if found is None else f"{line[: found.end()]} {_HIDDEN}")
+        found = key.search(line)
+        if found is None:
+            shown.append(line)
+        else:
+            shown.append(f"{line[: found.end()]} {_HIDDEN}")
+            hidden.append(line[found.end() :])
         if not line.lstrip().startswith("#"):  # A comment ends no value, and has none below.
             begun = found or _LAST_REFERENCE.search(line)
             hiding = _Hiding.below(line, begun) if begun else None
-    return "\n".join([*shown, ""])
+    return shown, hidden
 
 
 @dataclass

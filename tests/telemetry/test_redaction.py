@@ -43,6 +43,10 @@ def document(*lines):
         ["url: postgres://me@corp:hunter2@db/shop"],
         ["url: mysql://a:hunter2@db1,b:hunter2@db2/shop"],
         ["# password: a hunter2"],
+        ["shared: &pw hunter2", "password: *pw"],
+        ["{shared: &pw hunter2, token: *pw}"],
+        ["shared:", "- &pw", "  hunter2", "- &all [*pw]", "credentials:", "  word: *all"],
+        ["shared: &pw", "  hunter2", "{a: b, token:", "  *pw}"],
     ],
 )
 def test_no_document_shows_a_secret_and_what_follows_it_stays(lines):
@@ -71,6 +75,12 @@ def test_no_document_shows_a_secret_and_what_follows_it_stays(lines):
 )
 def test_references_and_words_that_are_no_keys_stay_readable(line):
     assert redacted_document(document(line)) == document(line)
+
+
+def test_anchors_stay_readable_that_no_hidden_value_could_mean():
+    text = document("shared: &all [a]", "tables: *all", "password: a*b")
+
+    assert redacted_document(text) == text.replace("a*b", "***")
 
 
 def test_what_follows_a_reference_in_the_same_value_goes():
@@ -110,7 +120,20 @@ def test_drivers_texts_lose_their_secrets_alone(text, shown):
 @pytest.mark.parametrize("hide", [redacted, redacted_document])
 @pytest.mark.parametrize(
     "part",
-    ["://", "://a:", "://a:b", "://a:b@", "://a:b/@", "password", "token ", "token='", "@", "a: "],
+    [
+        "://",
+        "://a:",
+        "://a:b",
+        "://a:b@",
+        "://a:b/@",
+        "password",
+        "token ",
+        "token='",
+        "@",
+        "a: ",
+        "&a",
+        "&",
+    ],
 )
 def test_a_hostile_text_takes_time_in_proportion(hide, part):
     """Quadratic, it would take minutes and not a second."""
