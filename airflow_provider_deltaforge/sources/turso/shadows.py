@@ -186,7 +186,9 @@ class Shadows:
                 if shadow_name(name).lower() not in there:
                     continue  # The table is gone, and another process dropped its shadow.
                 shadow = quoted(shadow_name(name))
-                if self._database.rows(f"SELECT 1 FROM {shadow} WHERE change_id <= ?", (upto,)):
+                if self._database.rows(
+                    f"SELECT 1 FROM {shadow} WHERE change_id <= ? LIMIT 1", (upto,)
+                ):
                     self._database.rows(f"DELETE FROM {shadow} WHERE change_id <= ?", (upto,))
                     self._database.rows(
                         f"INSERT OR REPLACE INTO {CLEANED} VALUES (?, ?)", (name, upto)

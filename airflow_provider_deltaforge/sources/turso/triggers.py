@@ -126,6 +126,7 @@ class TriggerReader(FileReader):
     def _look(self) -> None:
         version = self._read_version()
         if version != self._version:
+            self._clean()  # What is delivered must not keep an altered table from new triggers.
             self._tables = self._shadows.prepared(self._last)
             self._version = self._read_version()
         head = self._shadows.head_id()

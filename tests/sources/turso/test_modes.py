@@ -156,6 +156,19 @@ class TestTriggers:
         (event,) = events_of(reader)
         assert told(event)[3] == {"id": 1, "item": "tea", "price": 2.0, "note": "green"}
 
+    def test_what_is_delivered_does_not_stop_a_new_column(self, sqlite_writer, opened):
+        reader = opened(**TRIGGERS)
+        for number in range(3):  # Faster than the shadows are cleaned up.
+            sqlite_writer.run(f"INSERT INTO orders VALUES ({number}, 'tea', 2)")
+            (chunk,) = chunks_of(reader, 0.05)
+            reader.acknowledge(chunk.end)
+        sqlite_writer.run("ALTER TABLE orders ADD COLUMN note TEXT")
+        assert events_of(reader) == []
+        sqlite_writer.run("INSERT INTO orders VALUES (9, 'mug', 5, 'blue')")
+
+        (event,) = events_of(reader)
+        assert told(event)[3]["note"] == "blue"
+
     @pytest.mark.parametrize("change", ["RENAME TO sales", "DROP TABLE"])
     @pytest.mark.parametrize("restarted", [False, True])
     def test_a_table_gone_among_unread_changes_is_never_skipped(
