@@ -1,11 +1,12 @@
 """Tasks that copy chunks say why they cannot, in a class the driver can act on."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from airflow_provider_deltaforge.engine import copying
-from airflow_provider_deltaforge.engine.copying import copy_chunks
+from airflow_provider_deltaforge.engine.copying import await_hands, copy_chunks
 from airflow_provider_deltaforge.engine.job import Job
 from airflow_provider_deltaforge.engine.local import LocalRunner
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
@@ -14,6 +15,7 @@ from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
 from tests.engine.in_process import DRIVER, InProcess
+from tests.waiting import PATIENCE_S
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
 
@@ -93,6 +95,21 @@ def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
 
     left = set(threading.enumerate()) - before
     assert not [thread.name for thread in left if thread.name.startswith("sink-")]
+
+
+def test_tables_that_were_never_begun_are_not_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(copying, "_HANDS_S", 0)
+    begun, over = threading.Event(), threading.Event()
+    pool = ThreadPoolExecutor(1)
+    working = [pool.submit(lambda: begun.set() or over.wait()), pool.submit(over.wait)]
+    assert begun.wait(PATIENCE_S)
+    pool.shutdown(wait=False, cancel_futures=True)
+    over.set()
+    working[0].result(PATIENCE_S)
+    await_hands(working)
+
+    assert working[1].cancelled()
+    assert not caplog.records
 
 
 def _first(action, then):
