@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_provider_deltaforge.control import pipelines
-from benchmarks.processes import MIB, named, wait_until
+from benchmarks.processes import MIB, Sampler, named, wait_until
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.engine.spark_kills import end_family, started
 
@@ -41,14 +41,12 @@ def measure(master: str = "local[2]") -> dict[str, Any]:
 
 def _played(run: ScriptedRun, driver: "subprocess.Popen[bytes]", begun: float) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    wait_until(lambda: _status(run) == "running")
+    wait_until(lambda: (progress := run.control.progress()) and progress.events)
     told["first_event_s"] = round(time.monotonic() - begun, 2)
     time.sleep(3)
-    told["streaming_mib"] = memory(driver.pid)
+    told["streaming_mib"] = _memory(driver.pid)
     told["pause_s"] = _seconds(run, "paused", pipelines.pause)
-    before = cpu_s(driver.pid)
-    time.sleep(_IDLE_S)
-    told["paused_cores"] = round((cpu_s(driver.pid) - before) / _IDLE_S, 3)
+    told["paused_cores"] = round(_cpu_s(driver.pid, _IDLE_S) / _IDLE_S, 3)
     told["resume_s"] = _seconds(run, "running", pipelines.resume)
     told["stop_s"] = _seconds(run, "stopped", pipelines.ask_to_stop)
     driver.wait(60)
@@ -67,27 +65,19 @@ def _status(run: ScriptedRun) -> str:
     return progress.status if progress is not None else "none"
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    root = psutil.Process(pid)
-    return [root, *root.children(recursive=True)]
+def _cpu_s(pid: int, seconds: float) -> float:
+    """Return the CPU seconds that a driver uses meanwhile, with what of it ends meanwhile."""
+    sampler = Sampler({"driver": pid})
+    sampler.reset()
+    time.sleep(seconds)
+    return sum(told["cpu_s"] for told in sampler.stop().values())
 
 
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process and its children have used."""
-    used = 0.0
-    for one in _family(pid):
-        try:
-            times = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        used += times.user + times.system
-    return used
-
-
-def memory(pid: int) -> dict[str, int]:
+def _memory(pid: int) -> dict[str, int]:
     """Return MiB by kind of process; pages that forks share count once (PSS)."""
     found: dict[str, float] = {}
-    for one in _family(pid):
+    root = psutil.Process(pid)
+    for one in (root, *root.children(recursive=True)):
         try:
             name, nbytes = named("driver", one), one.memory_full_info().pss
         except psutil.Error:
