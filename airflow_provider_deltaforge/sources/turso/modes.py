@@ -7,12 +7,11 @@ stands.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
 from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
@@ -80,6 +79,7 @@ def open_mode(source: "TursoSource", position: Position | None = None) -> Opened
 
     Raises:
         PositionLostError: the position was made in another mode than the document's.
+        SpecError: ``auto`` leads to a mode that cannot do what the document asks for.
     """
     path = file_of(source.url)
     captured = Captured(source.tables, source.cdc_table_name)
@@ -91,6 +91,11 @@ def open_mode(source: "TursoSource", position: Position | None = None) -> Opened
         raise PositionLostError(
             f"source.cdc_mode is {mode}, but the pipeline stands at a position of the mode {made}; "
             f"set it back to {made}, or take a new snapshot"
+        )
+    if mode != "native" and source.native_cdc.level == "binlog":
+        raise SpecError(
+            f"source.native_cdc: binlog needs native capture, but cdc_mode auto follows {path} by "
+            f"{mode}; set level: data, or cdc_mode: native once every writer captures"
         )
     database = Database(path, "turso" if mode == "native" else usual_engine(path))
     passed_over = _MODES[_MODES.index(mode) + 1 :] if source.cdc_mode == "auto" else ()
@@ -129,7 +134,7 @@ def open_reader(source: "TursoSource", position: Position | None, *, cleans: boo
     opened = open_mode(source, position)
     database, log = opened.database, opened.log
     pace = Pace(source.poll_interval_ms / 1000, source.batch_size)
-    with _closed_on_error(database):
+    try:
         start = _head(opened) if position is None else Place.from_json(position)
         if isinstance(log, Capture):
             level = source.native_cdc.level == "binlog"
@@ -138,6 +143,9 @@ def open_reader(source: "TursoSource", position: Position | None, *, cleans: boo
         if isinstance(log, Shadows):
             return TriggerReader(database, log, start, source.id, pace, cleans=cleans)
         return PollReader(database, log, start, source.id, pace)
+    except BaseException:
+        database.close()
+        raise
 
 
 def open_snapshot(source: "TursoSource") -> Snapshotter:
@@ -164,12 +172,3 @@ def _head(opened: Opened) -> Place:
     opened.prepare()
     with opened.database.view():
         return opened.head()
-
-
-@contextmanager
-def _closed_on_error(database: Database) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        database.close()
-        raise

@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.errors import (
     PositionLostError,
     RetryableError,
     SchemaError,
+    SpecError,
 )
 from airflow_provider_deltaforge.sources.turso import files
 from tests.sources.turso.database import Writer, chunks_of, copied, events_of, source, told
@@ -293,6 +294,16 @@ class TestAuto:
         source(path, **TRIGGERS).head()
 
         assert source(path, cdc_mode="auto").head()["mode"] == "triggers"
+
+    @pytest.mark.parametrize(("triggers", "mode"), [(True, "triggers"), (False, "polling")])
+    def test_changes_of_tables_are_never_left_out_silently(self, path, writer, triggers, mode):
+        level = {"native_cdc": {"level": "binlog"}}
+        taken = source(path, cdc_mode="auto", auto_create_triggers=triggers, **level)
+        (found,) = taken.preflight()
+
+        assert found.verdict == "fail"
+        with pytest.raises(SpecError, match=rf"source\.native_cdc: binlog .* by {mode}"):
+            taken.open(None)
 
     def test_then_polling(self, path, writer):
         assert source(path, cdc_mode="auto").head()["mode"] == "polling"
