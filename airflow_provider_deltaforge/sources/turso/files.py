@@ -8,7 +8,7 @@ seeing an old state without any error, so the file's locks are looked at before 
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -124,35 +124,28 @@ class Database:
         """Return a number that other connections' commits change; None where there is none."""
         return self.one("PRAGMA data_version") if self.engine == "sqlite" else None
 
-    @contextmanager
-    def view(self) -> Iterator[None]:
+    def view(self) -> AbstractContextManager[None]:
         """Let everything read inside come from one committed state."""
-        with self._lock:
-            self.rows("BEGIN")
-            with self._closed_on_error():
-                yield
-                self.rows("COMMIT")
+        return self._transaction("BEGIN")
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Commit everything done inside, or nothing."""
-        with self._lock:
-            self.rows("BEGIN IMMEDIATE")
-            with self._closed_on_error():
-                yield
-                self.rows("COMMIT")
+        return self._transaction("BEGIN IMMEDIATE")
 
     @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
+    def _transaction(self, begin: str) -> Iterator[None]:
         """Close when a statement fails: that ends the transaction, whatever state it is in.
 
         A COMMIT that has to wait for a reader fails as well, and would leave its lock behind.
         """
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+        with self._lock:
+            self.rows(begin)
+            try:
+                yield
+                self.rows("COMMIT")
+            except BaseException:
+                self.close()
+                raise
 
     def replaced(self) -> bool:
         """Say whether the path leads to another file than the one that was opened.
