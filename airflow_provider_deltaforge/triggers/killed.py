@@ -9,10 +9,11 @@ attempt that was cleared and run again has written its own by then.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner, stop_if_owner
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.storage.control import Control
@@ -53,42 +54,72 @@ def stop_unless_adopted(conn_id: str, watch: Watch, instance: Any) -> bool:
 
     Blocking. Tries again while the state store is away.
     """
+    return once_over(
+        instance,
+        held=lambda: _is_owner(conn_id, watch),
+        act=lambda: _stop(conn_id, watch),
+        otherwise=_runs_on(watch),
+    )
+
+
+def ask_to_stop_from_worker(conn_id: str, watch: Watch, instance: Any) -> None:
+    """Ask the stream to end if a user ended the task whose process is about to be killed."""
+
+    def ask() -> None:
+        with DeltaForgeHook(conn_id).store() as store:
+            ask_to_stop_if_owner(store, watch.pipeline, watch.owner)
+
+    if_over_from_worker(instance, ask, otherwise=_runs_on(watch))
+
+
+def once_over(
+    instance: Any, *, held: Callable[[], bool], act: Callable[[], bool], otherwise: str
+) -> bool:
+    """Act once a task has ended, while what it ``held`` is not another attempt's; say if it did.
+
+    Blocking. Tries again while the state store is away; logs ``otherwise`` when that lasts.
+    """
     began = time.monotonic()
     failure: RetryableError | None = None
     while (waited_s := time.monotonic() - began) < PATIENCE_S:
         try:
-            if not _is_owner(conn_id, watch):
+            if not held():
                 return False
             over = is_over(instance)
             if over or (over is None and waited_s >= GRACE_S):
-                return _stop(conn_id, watch)
+                return act()
             failure = None
         except RetryableError as error:
             failure = error
         if not threading.main_thread().is_alive():
             break  # The triggerer ends; nobody may keep it waiting.
         time.sleep(_POLL_S)
-    why = str(failure) if failure else "its task was cleared and has not begun again"
-    log.warning("%s runs on without a supervisor: %s", watch.pipeline, why)
+    log.warning("%s: %s", otherwise, failure or "its task was cleared and has not begun again")
     return False
 
 
-def ask_to_stop_from_worker(conn_id: str, watch: Watch, instance: Any) -> None:
-    """Ask the stream to end if a user ended the task whose process is about to be killed.
+def if_over_from_worker(instance: Any, act: Callable[[], object], *, otherwise: str) -> None:
+    """Act if a user ended the task whose process is about to be killed.
 
     A worker that is only drained or evicted sends the same signal: then the task still counts as
-    running, and the next attempt adopts the stream. In a thread, because the signal may have
-    interrupted a call that holds Airflow's own channel.
+    running, and the next attempt goes on. In a thread, because the signal may have interrupted a
+    call that holds Airflow's own channel.
     """
 
-    def ask() -> None:
-        if is_over(instance):
-            with DeltaForgeHook(conn_id).store() as store:
-                ask_to_stop_if_owner(store, watch.pipeline, watch.owner)
+    def look() -> None:
+        try:
+            if is_over(instance):
+                act()
+        except DeltaForgeError as error:
+            log.warning("%s: %s", otherwise, error)
 
-    asking = threading.Thread(target=ask, daemon=True, name="deltaforge-on-kill")
-    asking.start()
-    asking.join(_WORKER_PATIENCE_S)
+    looking = threading.Thread(target=look, daemon=True, name="deltaforge-on-kill")
+    looking.start()
+    looking.join(_WORKER_PATIENCE_S)
+
+
+def _runs_on(watch: Watch) -> str:
+    return f"{watch.pipeline} runs on without a supervisor; `deltaforge stop` ends it"
 
 
 def _is_owner(conn_id: str, watch: Watch) -> bool:

@@ -43,6 +43,17 @@ def context(try_number=1):
     return {"ti": instance, "pushed": pushed}
 
 
+def airflow_says(monkeypatch, state):
+    """Let Airflow answer with this state when it is asked for the task of ``context``."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def states(dag_id, map_index=None, task_ids=None, run_ids=None):
+        assert (dag_id, map_index, task_ids, run_ids) == ("d", None, ["t"], ["r"])
+        return {"r": {"t": state}} if state != "deleted" else {}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+
 def deferred(call):
     with pytest.raises(TaskDeferred) as caught:
         call()

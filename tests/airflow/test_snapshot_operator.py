@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOpe
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.requests import Results, result_of
-from tests.airflow.bench import context, deferred, fired, travelled
+from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
 
@@ -173,6 +173,24 @@ def test_clearing_a_task_leaves_the_request_to_the_next_attempt(document, store,
     asyncio.run(travelled(cleared).on_kill())
 
     assert snapshots.request_state(store, "orders", REQUEST).state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("ended", "state"),
+    [
+        pytest.param("failed", "cancelled", id="marked failed"),
+        pytest.param("running", "pending", id="worker drained"),
+    ],
+)
+def test_a_worker_asks_why_it_is_killed(document, store, dsn, backend, monkeypatch, ended, state):
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS])
+    deferred(lambda: operator.execute(context()))
+    airflow_says(monkeypatch, ended)
+
+    operator.on_kill()
+
+    assert snapshots.request_state(store, "orders", REQUEST).state == state
 
 
 def test_a_stream_that_nobody_revives_is_replaced_by_a_job(document, store, dsn, backend):

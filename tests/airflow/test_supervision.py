@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperato
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.triggers import killed
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
-from tests.airflow.bench import context, deferred, fired, travelled
+from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of, wait_until
 
 pytestmark = pytest.mark.usefixtures("connection")
@@ -42,16 +42,6 @@ def supervised(document, store, backend):
     trigger.task_instance = told["ti"]
     wait_until(lambda: status(store, "orders", backend).status == "running")
     return trigger
-
-
-def airflow_says(monkeypatch, state):
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    def states(dag_id, map_index=None, task_ids=None, run_ids=None):
-        assert (dag_id, map_index, task_ids, run_ids) == ("d", None, ["t"], ["r"])
-        return {"r": {"t": state}} if state != "deleted" else {}
-
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
 
 
 @pytest.mark.parametrize(
