@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,7 +106,10 @@ class DeltaForgeHook(BaseHook):
 
     def get_lag(self, pipeline: str) -> timedelta | None:
         """Return the age of the newest delivered event; None when nobody delivers."""
-        return _lag(self.get_status(pipeline))
+        present = self.get_status(pipeline)
+        if not present.alive or present.lag_ms is None:
+            return None
+        return timedelta(milliseconds=present.lag_ms)
 
     def get_snapshot_progress(self, pipeline: str) -> Mapping[str, Any] | None:
         """Return what the pipeline's own snapshot has copied by table, or None before it."""
@@ -118,31 +121,31 @@ class DeltaForgeHook(BaseHook):
 
     async def aget_control(self, pipeline: str) -> ControlRecord | None:
         """Do ``get_control`` without blocking the event loop."""
-        return await self._aask(lambda store: Control(store, pipeline).read())
+        return await asyncio.to_thread(self.get_control, pipeline)
 
     async def aget_status(self, pipeline: str) -> PipelineStatus:
         """Do ``get_status`` without blocking the event loop."""
-        return await self._aask(lambda store: status(store, pipeline, self.backend()))
+        return await asyncio.to_thread(self.get_status, pipeline)
 
     async def aget_pipelines(self) -> list[str]:
         """Do ``get_pipelines`` without blocking the event loop."""
-        return await self._aask(Control.list_pipelines)
+        return await asyncio.to_thread(self.get_pipelines)
 
     async def aget_checkpoints(self, pipeline: str) -> Mapping[str, Any]:
         """Do ``get_checkpoints`` without blocking the event loop."""
-        return await self._aask(lambda store: _checkpoints(store, pipeline))
+        return await asyncio.to_thread(self.get_checkpoints, pipeline)
 
     async def aget_lag(self, pipeline: str) -> timedelta | None:
         """Do ``get_lag`` without blocking the event loop."""
-        return _lag(await self.aget_status(pipeline))
+        return await asyncio.to_thread(self.get_lag, pipeline)
 
     async def aget_snapshot_progress(self, pipeline: str) -> Mapping[str, Any] | None:
         """Do ``get_snapshot_progress`` without blocking the event loop."""
-        return await self._aask(lambda store: snapshots.progress(store, pipeline))
+        return await asyncio.to_thread(self.get_snapshot_progress, pipeline)
 
     async def aget_snapshot_requests(self, pipeline: str) -> list[RequestState]:
         """Do ``get_snapshot_requests`` without blocking the event loop."""
-        return await self._aask(lambda store: snapshots.requests(store, pipeline))
+        return await asyncio.to_thread(self.get_snapshot_requests, pipeline)
 
     def pause(self, pipeline: str) -> None:
         """Ask the driver to deliver what it holds and then wait."""
@@ -173,26 +176,11 @@ class DeltaForgeHook(BaseHook):
         with self.store() as store:
             return question(store)
 
-    async def _aask(self, question: Callable[[Store], _T]) -> _T:
-        connection = await self.aget_connection(self.deltaforge_conn_id)
-        return await asyncio.to_thread(_answer, connection, question)
-
-
-def _answer(connection: Any, question: Callable[[Store], _T]) -> _T:
-    with closing(StoreLocation.from_dsn(dsn_of(connection)).open()) as store:
-        return question(store)
-
 
 def _checkpoints(store: Store, pipeline: str) -> Mapping[str, Any]:
     record = existing(store, pipeline).read()
     source_id = record.source_id if record is not None else ""
     return Checkpoints(store, pipeline, source_id).load()
-
-
-def _lag(present: PipelineStatus) -> timedelta | None:
-    if not present.alive or present.lag_ms is None:
-        return None
-    return timedelta(milliseconds=present.lag_ms)
 
 
 def dsn_of(connection: Any) -> str:
