@@ -15,14 +15,6 @@ from tests.control.bench import DOCUMENT, job_of, wait_until
 pytestmark = pytest.mark.usefixtures("connection")
 
 
-@pytest.fixture
-def running(store, backend, dsn):
-    pipelines.apply(store, DOCUMENT)
-    start(store, job_of(dsn), backend, "test")
-    wait_until(lambda: status(store, "orders", backend).status == "running")
-    return store
-
-
 def control(action, **more):
     named = {} if "document" in more else {"pipeline": "orders"}
     return DeltaForgeControlOperator(task_id="control", action=action, **named, **more)

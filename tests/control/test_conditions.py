@@ -6,12 +6,11 @@ import pytest
 
 from airflow_provider_deltaforge.control import conditions, pipelines
 from airflow_provider_deltaforge.control.conditions import look
-from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
-from tests.control.bench import DOCUMENT, job_of, wait_until
+from tests.control.bench import DOCUMENT, wait_until
 
 TWO_SINKS = (
     DOCUMENT
@@ -25,14 +24,6 @@ TWO_SINKS = (
 @pytest.fixture
 def applied(store):
     pipelines.apply(store, TWO_SINKS)
-    return store
-
-
-@pytest.fixture
-def running(store, backend, dsn):
-    pipelines.apply(store, DOCUMENT)
-    start(store, job_of(dsn), backend, "test")
-    wait_until(lambda: status(store, "orders", backend).status == "running")
     return store
 
 
