@@ -22,9 +22,7 @@ def prove(seeds: int, report: Report) -> bool:
             chosen = ["-k", " or ".join(report.only)] if report.only else []
             done = subprocess.run([sys.executable, *words, *chosen], cwd=_ROOT, check=False)
             for case in Tree.parse(results).iter("testcase"):
-                wrong = [
-                    found.tag for found in case if found.tag in {"failure", "error", "skipped"}
-                ]
+                wrong = [found.tag for found in case if found.tag in _WRONG]
                 told = {"test": f"{case.get('classname')}::{case.get('name')}", "seed": seed}
                 seconds = round(float(case.get("time", 0)), 1)
                 report.add({**told, "seconds": seconds, "result": wrong[0] if wrong else "ok"})
