@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
 from airflow_provider_deltaforge.engine.staying import Deaths, rest, say
 from airflow_provider_deltaforge.engine.taking import logged, take
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.control import Control, Progress
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -159,9 +160,14 @@ def _own_snapshot(bench: Bench, runner: Runner) -> Outcome | None:
 def _stream(bench: Bench, runner: Runner) -> Outcome:
     deaths = Deaths()
     window_s = float(bench.pipeline.spec.trigger.window)
+    # A stream's first lane keeps where it begins before it makes way: one that began at the head
+    # after a copy would miss what has changed meanwhile.
+    makes_copies = _has_begun(bench)
     while True:
         try:
-            outcome = serve(bench, runner) or runner.stream(bench.job, window_s)
+            ended = serve(bench, runner) if makes_copies else None
+            outcome = ended or runner.stream(bench.job, window_s)
+            makes_copies = True
         except RetryableError as error:
             outcome = Outcome.of(error)
         if outcome.is_retryable and deaths.may_go_on():
@@ -177,3 +183,8 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
         ended = rest(bench)
         if ended is not None:
             return ended
+
+
+def _has_begun(bench: Bench) -> bool:
+    source_id = bench.pipeline.spec.source.id
+    return bool(Checkpoints(bench.store, bench.pipeline.name, source_id).load())

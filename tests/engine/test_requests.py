@@ -108,6 +108,19 @@ def test_a_rows_last_delivery_is_its_last_state(drive):
     assert last == newest
 
 
+def test_a_new_stream_carries_what_changes_while_its_first_copy_is_made(drive):
+    pipeline = growing()
+    ask(pipeline)
+    drive(pipeline)
+    ended(pipeline)
+    began = Snapshots(pipeline.store, pipeline.name).requested().start_position["tx"]
+    goes_on(pipeline)
+
+    streamed = {event["after"]["tx"] for event in events(pipeline) if event["op"] != "r"}
+    assert min(streamed) <= began + 1
+    assert streamed == set(range(min(streamed), max(streamed) + 1))
+
+
 def test_requests_are_served_in_the_order_of_asking(drive):
     pipeline = growing()
     ask(pipeline, "first")
@@ -201,6 +214,7 @@ def test_a_withdrawn_copy_ends_at_a_chunk_and_the_stream_goes_on(drive):
 
 def test_a_request_withdrawn_before_it_began_is_recorded_and_copies_nothing(drive):
     pipeline = growing()
+    pipeline.begin_at(out=0)
     ask(pipeline)
     snapshots.cancel(pipeline.store, pipeline.name, "r", "changed my mind")
     drive(pipeline)
@@ -250,6 +264,7 @@ def test_an_unfinished_own_snapshot_is_not_lost_to_a_request(drive):
 
 def test_a_copy_that_was_recorded_and_not_removed_is_not_made_again(drive):
     pipeline = growing()
+    pipeline.begin_at(out=0)
     ask(pipeline)
     request = pipeline.control.read().requests[0]
     results = Results(pipeline.store, pipeline.name)
