@@ -53,6 +53,11 @@ class PipelineStatus:
         """Say whether a driver works for this pipeline now."""
         return self.status not in ENDED and self.status != "pending"
 
+    @property
+    def words(self) -> str:
+        """Return the status with its reason."""
+        return f"{self.status}, {self.reason}" if self.reason else self.status
+
     def as_dict(self) -> dict[str, Any]:
         """Return the status as JSON-able data."""
         return asdict(self)
@@ -98,7 +103,7 @@ def judge_status(
         now: milliseconds since the epoch.
         job: what the launch backend knows of the driver's process.
     """
-    submitted_at_ms = int((record.handle or {}).get("submitted_at_ms", 0))
+    submitted_at_ms = int((_own_handle(record) or {}).get("submitted_at_ms", 0))
     spoke = progress is not None and progress.generation >= record.generation
     # The last words of a driver that was started again since are not the new one's.
     if progress is None or not spoke or progress.heartbeat_at_ms < submitted_at_ms:
@@ -167,15 +172,19 @@ def _judge_word(progress: Progress, age_s: float, job: JobStatus) -> tuple[str, 
 
 
 def _job_status(record: ControlRecord, backend: Backend | None) -> JobStatus:
-    if backend is None or record.handle is None:
-        return UNKNOWN_JOB
-    # The handle of an earlier generation says nothing about the driver being started now.
-    if record.handle.get("generation") != record.generation:
+    handle = _own_handle(record)
+    if backend is None or handle is None:
         return UNKNOWN_JOB
     try:
-        return backend.status(record.handle)
+        return backend.status(handle)
     except (DeltaForgeError, OSError):
         return UNKNOWN_JOB
+
+
+def _own_handle(record: ControlRecord) -> Mapping[str, Any] | None:
+    """Return the handle; that of an earlier generation says nothing of the driver that starts."""
+    handle = record.handle
+    return handle if handle and handle.get("generation") == record.generation else None
 
 
 def _sinks(progress: Progress, word: str) -> dict[str, Any]:

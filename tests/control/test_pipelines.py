@@ -251,6 +251,14 @@ def test_an_earlier_generations_words_do_not_count():
     assert judge_status("orders", record, told, NOW + 200_000).status == "lost"
 
 
+def test_a_start_that_still_ends_the_former_driver_is_not_lost():
+    told = progress("running", 1, 1, 5).model_copy(update={"heartbeat_at_ms": NOW})
+    former = {"generation": 1, "submitted_at_ms": NOW - 3_600_000}
+    record = ControlRecord(desired="running", generation=2, handle=former, updated_at_ms=NOW - 1000)
+
+    assert judge_status("orders", record, told, NOW).status == "starting"
+
+
 def test_the_last_words_before_a_restart_are_not_the_new_drivers():
     told = progress("failed", 1, 1, 5).model_copy(update={"heartbeat_at_ms": NOW})
     handle = {"generation": 1, "submitted_at_ms": NOW + 10}
