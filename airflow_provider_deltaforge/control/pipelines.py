@@ -134,13 +134,14 @@ def reset_checkpoint(
             "its status is stopped or lost, then reset again"
         )
     # All at once: a finished snapshot without its positions would let the stream begin at the head
-    # of the log. Fenced, so that a driver nobody saw cannot write its position back.
+    # of the log. Fenced before it is looked at, so that a driver nobody saw can add nothing.
+    fence = control.take_epoch("reset")
     owned = [
         Delete(namespace, key)
         for namespace in (names.CHECKPOINTS, names.SNAPSHOTS)
         for key, _ in store.items(namespace, f"{name}/")
     ]
-    store.transact(owned, control.take_epoch("reset"))
+    store.transact(owned, fence)
 
 
 def existing(store: Store, name: str) -> Control:

@@ -88,6 +88,21 @@ def test_a_reset_that_is_killed_never_keeps_the_snapshot_without_its_positions(s
     assert store.items(names.SNAPSHOTS, "orders/") == []
 
 
+def test_a_reset_forgets_what_a_driver_writes_at_the_last_moment(store, monkeypatch):
+    pipelines.apply(store, DOCUMENT)
+    pipelines.ask_to_stop(store, "orders")
+    take, checkpoints = Control.take_epoch, Checkpoints(store, "orders", "shop-db")
+
+    def written_just_before(*told):
+        store.transact([checkpoints.put("files", {"tx": 1})])
+        return take(*told)
+
+    monkeypatch.setattr(Control, "take_epoch", written_just_before)
+    pipelines.reset_checkpoint(store, "orders", confirm="orders")
+
+    assert checkpoints.load() == {}
+
+
 def test_a_reset_waits_for_a_driver_that_just_spoke_unless_it_is_known_to_be_gone(
     store, dsn, backend
 ):
