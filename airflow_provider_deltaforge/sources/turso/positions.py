@@ -75,13 +75,14 @@ def compare(left: Position, right: Position) -> int:
             f"positions of the modes {a.mode} and {b.mode} cannot be ordered; take a new snapshot"
         )
     if a.mode != "polling":
-        return ((a.change_id or 0) > (b.change_id or 0)) - ((a.change_id or 0) < (b.change_id or 0))
+        one, other = a.change_id or 0, b.change_id or 0
+        return (one > other) - (one < other)
     ahead = any(_after(value, b.tables.get(name)) for name, value in a.tables.items())
     behind = any(_after(value, a.tables.get(name)) for name, value in b.tables.items())
     if ahead and behind:
         raise PositionLostError(
             "each of two positions is ahead in a table of its own, so neither is the later one; "
-            "take a new snapshot"
+            "let each query poll one table, or set cdc_mode to native or triggers"
         )
     return ahead - behind
 
@@ -111,7 +112,8 @@ def polled_by_all(positions: Sequence[Position]) -> Position | None:
 
 
 def _in_one_mode(a: Place, b: Place) -> tuple[Place, Place]:
-    return a.within(b.mode) or a, b if a.within(b.mode) else b.within(a.mode) or b
+    same = a.within(b.mode)
+    return (same, b) if same is not None else (a, b.within(a.mode) or b)
 
 
 def _after(left: Any, right: Any) -> bool:
