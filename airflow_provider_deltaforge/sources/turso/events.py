@@ -1,6 +1,7 @@
 """Collects change events and makes one Arrow batch of them."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +14,19 @@ from airflow_provider_deltaforge.events.change import (
     Position,
     Positions,
 )
+from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.tables import DB
 
 
 @dataclass(frozen=True, slots=True)
 class TxPositions:
-    """The positions behind a batch's transactions; one is enough for a snapshot."""
+    """The places behind a batch's transactions, at least one; one is enough for a snapshot."""
 
-    ends: tuple[Position, ...]
+    ends: Sequence[Place]
 
     def after(self, tx: int) -> Position:
         """Return where reading may resume after transaction ``tx``."""
-        return self.ends[min(tx, len(self.ends) - 1)]
+        return self.ends[min(tx, len(self.ends) - 1)].as_json()
 
 
 @dataclass(slots=True)
@@ -61,19 +63,14 @@ class Events:
             flags: ``open_tx`` and ``continues`` of the batch.
         """
         count = len(self)
-        values: dict[str, Any] = {
-            "db": [DB] * count,
-            "event_id": _ids(seed, self.name),
-        }
         arrays = []
         for column in CHANGE_SCHEMA:
-            if column.name == "event_id":
-                ids = pa.py_buffer(values["event_id"])
-                arrays.append(pa.FixedSizeBinaryArray.from_buffers(column.type, count, [None, ids]))
-                continue
-            told = values.get(column.name, getattr(self, column.name, None))
             kind = column.type
-            if told is None:
+            told = [DB] * count if column.name == "db" else getattr(self, column.name, None)
+            if column.name == "event_id":
+                ids = pa.py_buffer(_ids(seed, self.name))
+                arrays.append(pa.FixedSizeBinaryArray.from_buffers(kind, count, [None, ids]))
+            elif told is None:
                 arrays.append(pa.nulls(count, kind))
             elif pa.types.is_dictionary(kind):
                 arrays.append(pa.array(told, kind.value_type).dictionary_encode().cast(kind))

@@ -61,19 +61,19 @@ class NativeChunk:
 
     @property
     def ends(self) -> tuple[Place, ...]:
-        """Return the places behind the chunk's complete transactions."""
+        """Return the places behind the chunk's complete transactions; without one, before it."""
         marks = {name: table.mark for name, table in self.tables.items()}
-        return tuple(
+        places = (
             Place("native", row.change_id, row.time, schemas=marks)
             for row in self.rows
             if row.kind == COMMIT
         )
+        return tuple(places) or (self.before,)
 
     @property
     def end(self) -> Position:
         """Return where reading may resume after the chunk's last complete transaction."""
-        ends = self.ends
-        return (ends[-1] if ends else self.before).as_json()
+        return self.ends[-1].as_json()
 
 
 class NativeReader(FileReader):
@@ -129,9 +129,9 @@ class NativeReader(FileReader):
                     _add_statement(events, row, tx)
             elif row.table in self._captured:
                 _add_row(events, row, _table(known, row), tx)
-        ends = tuple(place.as_json() for place in chunk.ends) or (chunk.end,)
+        ends = chunk.ends
         return events.batch(
-            chunk.end,
+            ends[-1].as_json(),
             TxPositions(ends),
             self._source_id,
             "native",
@@ -207,8 +207,7 @@ class NativeReader(FileReader):
         chunk = NativeChunk(tuple(rows), self._tables, self._place, open_tx, self._inside)
         self._inside = open_tx
         self._last, self._time = rows[-1].change_id, rows[-1].time
-        if chunk.ends:
-            self._place = chunk.ends[-1]
+        self._place = chunk.ends[-1]
         self._ready.append(chunk)
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError
@@ -12,7 +13,7 @@ from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 from airflow_provider_deltaforge.sources.turso.following import FileReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import Place
-from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
+from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
     ROWID_NAMES,
@@ -108,43 +109,41 @@ def _told(table: Table, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PollPositions:
-    """The positions behind the groups of a chunk."""
+    """The positions behind the groups of a chunk: rows of one table with one tracking value."""
 
     before: Mapping[str, Any]
-    groups: tuple[tuple[str, Any], ...]
+    table: str
+    values: tuple[Any, ...]
 
     def after(self, tx: int) -> Position:
         """Return where reading may resume after group ``tx``."""
-        return Place("polling", tables={**self.before, **dict(self.groups[: tx + 1])}).as_json()
+        return Place("polling", tables={**self.before, self.table: self.values[tx]}).as_json()
 
 
 @dataclass(frozen=True, slots=True)
 class PollChunk:
-    """New rows: the table's name, the tracking value, the row's values."""
+    """New rows of a table, at least one: the tracking value, the row's values."""
 
     rows: tuple[tuple[Any, ...], ...]
-    tables: Mapping[str, Table]
+    table: Table
     before: Mapping[str, Any]
     time_ms: int
 
     @property
     def nbytes(self) -> int:
         """Return about how many bytes the rows have."""
-        return sum(
-            64 + sum(len(v) if isinstance(v, str | bytes) else 8 for v in row[2:])
-            for row in self.rows
-        )
+        return nbytes_of(row[1:] for row in self.rows)
 
     @property
     def positions(self) -> PollPositions:
         """Return the positions behind each group of rows with one tracking value."""
-        return PollPositions(self.before, tuple(dict.fromkeys(row[:2] for row in self.rows)))
+        values = tuple(value for value, _ in groupby(row[0] for row in self.rows))
+        return PollPositions(self.before, self.table.name, values)
 
     @property
     def end(self) -> Position:
         """Return where reading may resume."""
-        grown = {**self.before, **{row[0]: row[1] for row in self.rows}}
-        return Place("polling", tables=grown).as_json()
+        return self.positions.after(-1)
 
 
 class PollReader(FileReader):
@@ -172,25 +171,24 @@ class PollReader(FileReader):
     def decode(self, chunk: PollChunk) -> ChangeBatch:
         """Turn rows into inserts; rows with one tracking value are one transaction."""
         events = Events()
-        last: tuple[Any, ...] | None = None
+        table, name = chunk.table, chunk.table.name
+        last: Any = None  # No row that was read has NULL.
         tx, row = -1, 0
-        for name, value, *image in chunk.rows:
-            if (name, value) == last:
+        for value, *image in chunk.rows:
+            if value == last:
                 row += 1
                 events.tx_end[-1] = False
             else:
-                tx, row, last = tx + 1, 0, (name, value)
-            table = chunk.tables[name]
-            events.op.append("c")
-            events.table.append(name)
+                tx, row, last = tx + 1, 0, value
             events.after.append(row_json(table, image))
             events.key.append(key_json(table, image))
             events.tx.append(tx)
             events.row.append(row)
             events.tx_end.append(True)
             events.name.append(repr((name, value, row)).encode())
-            events.schema_version.append(table.schema.fingerprint)
-        count = len(events)
+        count = len(chunk.rows)
+        events.op, events.table = ["c"] * count, [name] * count
+        events.schema_version = [table.schema.fingerprint] * count
         events.ts_ms = [chunk.time_ms] * count
         events.before, events.ddl = [None] * count, [None] * count
         events.tx_id, events.source_position = [None] * count, [None] * count
@@ -215,7 +213,6 @@ class PollReader(FileReader):
         self._pace.took(self._pace.batch_size if full else 0)
 
     def _hand_out(self, table: Table, rows: list[tuple[Any, ...]]) -> None:
-        named = tuple((table.name, *row) for row in rows)
-        before = dict(self._grown)
-        self._ready.append(PollChunk(named, {table.name: table}, before, int(time.time() * 1000)))
+        now_ms = int(time.time() * 1000)
+        self._ready.append(PollChunk(tuple(rows), table, dict(self._grown), now_ms))
         self._grown[table.name] = rows[-1][0]

@@ -6,7 +6,7 @@ string, a BLOB is ``{"_base64": …}``. JSON has no infinity: it is a string.
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -24,6 +24,14 @@ def key_json(table: Table, values: Sequence[Any]) -> bytes | None:
     if not table.key_at:
         return None
     return _text({table.columns[at]: values[at] for at in table.key_at})
+
+
+def nbytes_of(rows: Iterable[Sequence[Any]]) -> int:
+    """Return about how many bytes rows have."""
+    return sum(
+        64 + sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
+        for row in rows
+    )
 
 
 def _text(row: dict[str, Any]) -> bytes:

@@ -83,7 +83,7 @@ class TursoSnapshotter:
         self._follow(str(chunk.bounds.get("mode") or self._opened.mode))
         check_engine(self._database.path, self._database.engine)
         with self._database.view():
-            cut = self._opened.head().as_json()
+            place = self._opened.head()
             ts_ms = int(time.time() * 1000)
             table = captured_tables(self._database, self._captured).get(chunk.table)
             if table is None:
@@ -92,11 +92,12 @@ class TursoSnapshotter:
             else:
                 _check_bounds(table, chunk)
                 rows = self._database.rows(*select_rows(table, chunk))
+        cut = place.as_json()
         seed = (self._source_id, run, json.dumps(cut, sort_keys=True), chunk.table)
         for first in range(0, max(1, len(rows)), _ROWS):
             part = rows[first : first + _ROWS]
             events = _events(table, part, first, ts_ms) if table and part else Events()
-            yield events.batch(cut, TxPositions((cut,)), *seed)
+            yield events.batch(cut, TxPositions((place,)), *seed)
 
     def guard(self, position: Position) -> None:
         """Check that the changes from ``position`` on are still there.

@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.following import FileReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import Place
-from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
+from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows
 from airflow_provider_deltaforge.sources.turso.tables import Table
 
@@ -36,10 +36,7 @@ class TriggerChunk:
     @property
     def nbytes(self) -> int:
         """Return about how many bytes the images have."""
-        return sum(
-            64 + sum(len(v) if isinstance(v, str | bytes) else 8 for v in row[4:])
-            for row in self.rows
-        )
+        return nbytes_of(row[4:] for row in self.rows)
 
     @property
     def end(self) -> Position:
@@ -100,10 +97,8 @@ class TriggerReader(FileReader):
         count = len(events)
         events.row, events.tx_end = [0] * count, [True] * count
         events.tx_id, events.ddl = [None] * count, [None] * count
-        ends = tuple(Place("triggers", int(row[0])).as_json() for row in chunk.rows)
-        return events.batch(
-            chunk.end, TxPositions(ends or (chunk.end,)), self._source_id, "triggers"
-        )
+        ends = [Place("triggers", row[0]) for row in chunk.rows] or [Place("triggers", chunk.last)]
+        return events.batch(chunk.end, TxPositions(ends), self._source_id, "triggers")
 
     def acknowledge(self, position: Position) -> None:
         """Remember what is delivered, and now and then delete it from the shadows."""
