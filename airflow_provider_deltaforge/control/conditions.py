@@ -177,7 +177,7 @@ def _request_finished(asked: _Question, request: str) -> Answer:
 def _lag_below(asked: _Question) -> Answer:
     present, limit_ms = asked.status(), asked.condition["limit_ms"]
     if present.status != "running":
-        return Answer.not_yet(_words(present))
+        return Answer.not_yet(present.words)
     if present.lag_ms is None:
         return Answer.not_yet("running, and nothing was delivered since its start")
     words = f"lag {present.lag_ms} ms, limit {limit_ms:.0f} ms"
@@ -210,10 +210,10 @@ def _status_in(asked: _Question) -> Answer:
     if wanted is not None and present.desired != wanted:
         return Answer.never(f"somebody asked for {present.desired!r} meanwhile")
     if present.status in condition["statuses"]:
-        return Answer.yes(_words(present), present.as_dict())
+        return Answer.yes(present.words, present.as_dict())
     if present.status in condition["failing"]:
-        return Answer.never(_words(present))
-    return Answer.not_yet(_words(present))
+        return Answer.never(present.words)
+    return Answer.not_yet(present.words)
 
 
 def _at_rest(asked: _Question) -> Answer:
@@ -224,12 +224,8 @@ def _at_rest(asked: _Question) -> Answer:
     if asked.backend is not None and present.handle is not None:
         runs = asked.backend.status(present.handle).state is JobState.RUNNING
     if present.alive or runs:
-        return Answer.not_yet(_words(present))
-    return Answer.yes(_words(present), present.as_dict())
-
-
-def _words(present: PipelineStatus) -> str:
-    return f"{present.status}, {present.reason}" if present.reason else present.status
+        return Answer.not_yet(present.words)
+    return Answer.yes(present.words, present.as_dict())
 
 
 _KINDS: Mapping[str, Callable[[_Question], Answer]] = {

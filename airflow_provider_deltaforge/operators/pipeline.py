@@ -95,7 +95,7 @@ def summary(present: PipelineStatus) -> dict[str, Any]:
     if present.desired == "stopped":
         raise AirflowSkipException(f"{present.name} is being stopped by request")
     if not present.alive:
-        raise AirflowException(f"{present.name} is {present.status}: {present.reason}")
+        raise AirflowException(f"{present.name} is {present.words}")
     return present.as_dict()
 
 

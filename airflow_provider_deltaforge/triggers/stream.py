@@ -116,7 +116,7 @@ class StreamTrigger(Looking):
         if over or (job is not None and job.state is JobState.ENDED):
             code = job.exit_code if job is not None else None
             return self._event("ended", exit_code=code, reason=present.reason), present.status
-        return self._window_over(present), _words(present)
+        return self._window_over(present), present.words
 
     def _window_over(self, present: PipelineStatus) -> TriggerEvent | None:
         end_ms = self.watched.window_end_ms
@@ -127,7 +127,3 @@ class StreamTrigger(Looking):
 
     def _event(self, event: str, **details: Any) -> TriggerEvent:
         return TriggerEvent({"event": event, **self.watch, **details})
-
-
-def _words(present: PipelineStatus) -> str:
-    return f"{present.status}, {present.reason}" if present.reason else present.status
