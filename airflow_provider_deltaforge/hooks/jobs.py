@@ -11,6 +11,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_deltaforge.control.attend import Attendance
 from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.starting import SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
@@ -132,11 +133,16 @@ def attendance(
     store: Store, hook: DeltaForgeHook, job: Job, owner: str, budget: RestartBudget
 ) -> Attendance:
     """Return what the supervision of a job needs to decide about its end."""
-    return Attendance(store, hook.backend(), job, owner, budget, job.script == "snapshot_job.py")
+    return Attendance(store, hook.backend(), job, owner, budget, job.script == SNAPSHOT_SCRIPT)
+
+
+def request_id(instance: Any) -> str:
+    """Return the name of a task instance and its request: the same for every attempt of it."""
+    place = f"{instance.dag_id}/{instance.task_id}/{instance.run_id}/{instance.map_index}"
+    return f"airflow:{place}"
 
 
 def owner_token(context: Mapping[str, Any]) -> str:
     """Return a token that names this attempt of this task instance and no other."""
     instance = context["ti"]
-    place = f"{instance.dag_id}/{instance.task_id}/{instance.run_id}/{instance.map_index}"
-    return f"airflow:{place}#{instance.try_number}@{uuid.uuid4().hex[:8]}"
+    return f"{request_id(instance)}#{instance.try_number}@{uuid.uuid4().hex[:8]}"

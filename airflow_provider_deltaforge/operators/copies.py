@@ -19,12 +19,6 @@ from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
 from airflow_provider_deltaforge.triggers.withdrawing import withdraw_from_worker
 
 
-def request_id(instance: Any) -> str:
-    """Return the name of a task instance's request: the same for every attempt of it."""
-    place = f"{instance.dag_id}/{instance.task_id}/{instance.run_id}/{instance.map_index}"
-    return f"airflow:{place}"
-
-
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A copy and who waits for it: the request ``asked``, or the pipeline's own snapshot (None)."""

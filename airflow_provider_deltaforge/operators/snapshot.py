@@ -11,8 +11,8 @@ from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.pipelines import apply
 from airflow_provider_deltaforge.control.snapshots import Wish, is_done, request
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.hooks.jobs import Watch, owner_token
-from airflow_provider_deltaforge.operators.copies import Copy, request_id
+from airflow_provider_deltaforge.hooks.jobs import Watch, owner_token, request_id
+from airflow_provider_deltaforge.operators.copies import Copy
 from airflow_provider_deltaforge.operators.copying import CopyingOperator
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.requests import Results
