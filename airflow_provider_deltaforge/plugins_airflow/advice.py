@@ -12,8 +12,9 @@ _FAILED: Mapping[str, str] = {
     ),
     "position_lost": (
         "The source no longer has the log from the position this pipeline reached. Keep its log "
-        "longer, and take the snapshot again (mode `always`) before the stream goes on: changes "
-        "made meanwhile reach the sinks as rows of the snapshot, deletes do not."
+        "longer, stop the pipeline, reset its checkpoints (`DeltaForgeControlOperator`, action "
+        "`reset_checkpoint`) and start it again: it takes its snapshot and streams from there. "
+        "A copy beside the stream does not help, and deletes made meanwhile reach no sink."
     ),
     "schema": (
         "The rows of a table match no schema that can be trusted. Do what the reason says, "

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import owner_token
 from airflow_provider_deltaforge.plugins_airflow import page
+from airflow_provider_deltaforge.plugins_airflow.advice import advice
 from airflow_provider_deltaforge.plugins_airflow.answers import Supervisor
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.airflow.page_bench import JSON, READ, SECRET
@@ -306,6 +307,15 @@ def test_a_connection_of_another_type_is_there_for_who_may_read_connections(ask,
 
     assert told("viewer") == [None, "no_connection", "no_connection"]
     assert told("admin") == [None, "wrong_connection", "no_connection"]
+
+
+def test_a_lost_position_is_cured_by_what_its_advice_names():
+    from airflow_provider_deltaforge.operators import control
+
+    operator, action = re.findall("`(.+?)`", advice("failed", "position_lost", watched=True))
+
+    assert hasattr(control, operator)
+    assert action in control._ACTIONS
 
 
 def test_the_owner_token_of_the_operators_is_understood():
