@@ -1,9 +1,31 @@
-"""Other processes that have the file open."""
+"""A file, its readers, and other processes that have it open."""
 
 import subprocess
 import sys
 
 import pytest
+
+from tests.sources.turso.database import source
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def opened(path):
+    """Open readers of the file that are closed when the test ends."""
+    readers = []
+
+    def open_at(position=None, **settings):
+        reader = source(path, **settings).open(position)
+        readers.append(reader)
+        return reader
+
+    yield open_at
+    for reader in readers:
+        reader.close()
 
 
 @pytest.fixture

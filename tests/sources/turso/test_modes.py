@@ -37,11 +37,6 @@ def turso_writer(path):
     return Writer(path, capture=False)
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "app.db"
-
-
 @pytest.fixture(params=[SqliteWriter, turso_writer], ids=["sqlite", "turso"])
 def writer(request, path):
     writer = request.param(path)
@@ -56,20 +51,6 @@ def sqlite_writer(path):
     writer.run(ORDERS)
     yield writer
     writer.close()
-
-
-@pytest.fixture
-def opened(path):
-    readers = []
-
-    def open_at(position=None, **settings):
-        reader = source(path, **settings).open(position)
-        readers.append(reader)
-        return reader
-
-    yield open_at
-    for reader in readers:
-        reader.close()
 
 
 TRIGGERS = {"cdc_mode": "triggers", "auto_create_triggers": True}

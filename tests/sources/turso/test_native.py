@@ -17,30 +17,11 @@ from tests.sources.turso.database import Writer, chunks_of, events_of, source, t
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "shop.db"
-
-
-@pytest.fixture
 def writer(path):
     writer = Writer(path)
     writer.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, price REAL)")
     yield writer
     writer.close()
-
-
-@pytest.fixture
-def opened(path, writer):
-    readers = []
-
-    def open_at(position=None, **settings):
-        reader = source(path, **settings).open(position)
-        readers.append(reader)
-        return reader
-
-    yield open_at
-    for reader in readers:
-        reader.close()
 
 
 def test_changes_come_with_both_images_in_commit_order(writer, opened):

@@ -7,11 +7,6 @@ from tests.sources.turso.database import Writer, events_of, source
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "shop.db"
-
-
-@pytest.fixture
 def writer(path):
     writer = Writer(path)
     writer.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")

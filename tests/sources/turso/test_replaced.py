@@ -5,28 +5,9 @@ import sqlite3
 import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
-from tests.sources.turso.database import Writer, chunks_of, events_of, source, told
+from tests.sources.turso.database import Writer, chunks_of, events_of, told
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "app.db"
-
-
-@pytest.fixture
-def opened(path):
-    readers = []
-
-    def open_at(position=None, **settings):
-        reader = source(path, **settings).open(position)
-        readers.append(reader)
-        return reader
-
-    yield open_at
-    for reader in readers:
-        reader.close()
 
 
 def sqlite_file(path, *statements):

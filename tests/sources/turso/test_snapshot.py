@@ -9,11 +9,6 @@ from tests.sources.turso.database import Writer, copied, events_of, source, told
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "shop.db"
-
-
-@pytest.fixture
 def writer(path):
     writer = Writer(path)
     writer.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
