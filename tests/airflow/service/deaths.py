@@ -4,6 +4,7 @@ Every case takes a pipeline of its own, and raises AssertionError where Airflow,
 or the process table do not show what they must.
 """
 
+import contextlib
 import os
 import signal
 
@@ -87,16 +88,8 @@ def triggerer_ended(number: signal.Signals, pipeline: Supervised) -> None:
 
 def triggerer_dies(number: signal.Signals, pipeline: Supervised, run: TaskRun) -> None:
     """Let the triggerer die and come back; the task stays deferred."""
-    airflow = pipeline.stage.airflow
-    session, attempt = only(pipeline), run.task["try_number"]
-    airflow.kill("triggerer", number)
-    pipeline.say(f"triggerer ended ({number.name})")
-    try:
-        stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
-        pipeline.wait_delivers()
-    finally:
-        airflow.start_again("triggerer")
-    pipeline.say("triggerer started again")
+    attempt = run.task["try_number"]
+    component_dies("triggerer", number, pipeline)
     task = run.task
     assert (task["state"], task["try_number"]) == ("deferred", attempt)
 
@@ -104,18 +97,24 @@ def triggerer_dies(number: signal.Signals, pipeline: Supervised, run: TaskRun) -
 def scheduler_killed(pipeline: Supervised) -> None:
     """SIGKILL of the scheduler: nothing happens to the stream or its task."""
     run = pipeline.begin()
+    session = only(pipeline)
+    component_dies("scheduler", signal.SIGKILL, pipeline)
+    assert run.task["state"] == "deferred"
+    same_driver(pipeline, session)
+    handed_on(pipeline, run)
+
+
+def component_dies(name: str, number: signal.Signals, pipeline: Supervised) -> None:
+    """Let a component of Airflow die and come back; the driver delivers on meanwhile."""
     session, airflow = only(pipeline), pipeline.stage.airflow
-    airflow.kill("scheduler", signal.SIGKILL)
-    pipeline.say("scheduler killed (SIGKILL)")
+    airflow.kill(name, number)
+    pipeline.say(f"{name} ended ({number.name})")
     try:
         stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
         pipeline.wait_delivers()
     finally:
-        airflow.start_again("scheduler")
-    pipeline.say("scheduler started again")
-    assert run.task["state"] == "deferred"
-    same_driver(pipeline, session)
-    handed_on(pipeline, run)
+        airflow.start_again(name)
+    pipeline.say(f"{name} started again")
 
 
 def driver_killed(pipeline: Supervised) -> None:
@@ -146,8 +145,10 @@ def jvm_killed(pipeline: Supervised) -> None:
     run = pipeline.begin()
     session, restarts = only(pipeline), len(pipeline.record.restarts)
     for process in psutil.process_iter():
-        if os.getsid(process.pid) == session and "java" in command_line(process.pid).split(" ")[0]:
-            process.kill()
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # Others end, too.
+            ours = os.getsid(process.pid) == session
+            if ours and "java" in command_line(process.pid).split(" ")[0]:
+                process.kill()
     pipeline.say("the driver's JVM killed (SIGKILL)")
     pipeline.wait_restarts(restarts + 1)
     run.wait({"deferred"})
