@@ -89,7 +89,6 @@ def pipeline_params(
             enum=list(_MODES),
             values_display=_MODES,
             title="Mode",
-            description="What is copied when no table is named. The stream goes on meanwhile and "
-            "is started after it if it does not run.",
+            description="What is copied when no table is named. A stream that runs goes on.",
         ),
     }
