@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
 from airflow_provider_deltaforge.engine.borders import Border
 from tests.engine.scripted_run import kill
 from tests.sources.turso.database import Writer, copied, events_of, source, told
-from tests.sources.turso.shop_run import ShopRun
+from tests.sources.turso.shop_run import TABLES, ShopRun
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,40 @@ def test_polling_and_its_snapshot_through_a_whole_driver(tmp_path):
 
     ids = [event["after"]["id"] for event in _lines(run.output)]
     assert sorted(set(ids)) == list(range(1, 60))
+    run.shop.close()
+
+
+def test_a_polling_driver_killed_before_its_checkpoint(tmp_path):
+    run = ShopRun(tmp_path, mode="polling")
+    run.begin()
+    driver = run.start(hold=(Border.SINK_WRITTEN, 2))
+    written = set()
+
+    def insert():
+        number = len(written) // 2 + 1
+        for table in TABLES:
+            run.shop._connection.execute(f"INSERT INTO {table} VALUES (?, 1, 'new')", (number,))
+            written.add((table, number))
+        run.shop._connection.commit()
+
+    while not (run.held.exists() and run.held.read_text()):
+        insert()
+        assert driver.poll() is None, run.log.read_text()[-3000:]
+        time.sleep(0.02)
+    kill(run.wait_held(driver))
+    driver.wait()
+    insert()
+
+    driver = run.start()
+    run.wait_caught_up(driver)
+    assert run.stop(driver) == 0
+
+    seen = [(event["source"]["table"], event["after"]["id"]) for event in _lines(run.output)]
+    assert set(seen) == written
+    for table in TABLES:
+        ids = [number for name, number in seen if name == table]
+        first = list(dict.fromkeys(ids))
+        assert first == sorted(first)
     run.shop.close()
 
 
