@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.sources.turso.capture import (
     COMMIT,
     DELETE,
     INSERT,
+    UPDATE,
     Capture,
     Row,
     catalog_change,
@@ -33,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 AUDIT_EVERY_S = 30.0
 
-_OPS = {INSERT: "c", 0: "u", DELETE: "d"}
+_OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
 
 
 @dataclass(frozen=True, slots=True)
