@@ -2,14 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined]
-from airflow.sdk.exceptions import TaskDeferralTimeout, TaskDeferred
+from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
-
-NEXT_METHOD = "execute_complete"
 
 
 class DeferringOperator(BaseOperator):
@@ -24,32 +21,23 @@ class DeferringOperator(BaseOperator):
     def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.deferrable = deferrable
-        self._attended: BaseTrigger | None = None
+        self._attends = False
 
-    def hand_over(
-        self, context: Mapping[str, Any], trigger: BaseTrigger, timeout: timedelta | None = None
-    ) -> Any:
-        """Wait for the trigger, and return what ``execute_complete`` makes of its event.
-
-        Args:
-            context: the task's.
-            trigger: yields one event.
-            timeout: fail the task when no event came within it.
-        """
+    def hand_over(self, context: Mapping[str, Any], trigger: BaseTrigger) -> Any:
+        """Wait for the trigger, and return what ``execute_complete`` makes of its event."""
         # A second call while waiting here is the next turn of the loop below, not a deeper call.
-        if self.deferrable or self._attended is not None:
-            self.defer(trigger=trigger, method_name=NEXT_METHOD, timeout=timeout)
-        wanted = TaskDeferred(trigger=trigger, method_name=NEXT_METHOD, timeout=timeout)
+        if self.deferrable or self._attends:
+            self.defer(trigger=trigger, method_name="execute_complete")
+        self._attends = True
         try:
             while True:
-                self._attended = wanted.trigger
-                event = asyncio.run(_first_event(wanted))
+                event = asyncio.run(_first_event(trigger))
                 try:
                     return self.execute_complete(context, event)
                 except TaskDeferred as again:
-                    wanted = again
+                    trigger = again.trigger
         finally:
-            self._attended = None
+            self._attends = False
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw."""
@@ -89,15 +77,7 @@ class DeferringOperator(BaseOperator):
             return None
 
 
-async def _first_event(wanted: TaskDeferred) -> Any:
-    limit_s = wanted.timeout.total_seconds() if wanted.timeout is not None else None
-
-    async def first() -> Any:
-        async for event in wanted.trigger.run():
-            return event.payload
-        raise TypeError(f"{type(wanted.trigger).__name__} ended without an event")
-
-    try:
-        return await asyncio.wait_for(first(), limit_s)
-    except asyncio.TimeoutError as error:
-        raise TaskDeferralTimeout(f"nothing happened within {limit_s:.0f} s") from error
+async def _first_event(trigger: BaseTrigger) -> Any:
+    async for event in trigger.run():
+        return event.payload
+    raise TypeError(f"{type(trigger).__name__} ended without an event")

@@ -20,14 +20,18 @@ def control(action, **more):
     return DeltaForgeControlOperator(task_id="control", action=action, **named, **more)
 
 
+def settled(operator):
+    """Return what the operator returns when it has waited, in its own process or not."""
+    if not operator.deferrable:
+        return operator.execute(context())
+    trigger = deferred(lambda: operator.execute(context()))
+    return operator.execute_complete({}, fired(travelled(trigger)))
+
+
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_the_actions_wait_until_it_is_so(running, deferrable):
     def settle(action):
-        operator = control(action, deferrable=deferrable)
-        if not deferrable:
-            return operator.execute(context())["status"]
-        trigger = deferred(lambda: operator.execute(context()))
-        return operator.execute_complete({}, fired(travelled(trigger)))["status"]
+        return settled(control(action, deferrable=deferrable))["status"]
 
     assert [settle(action) for action in ("pause", "pause", "resume", "stop", "stop")] == [
         *("paused", "paused", "running", "stopped", "stopped")
@@ -41,14 +45,14 @@ def test_asking_is_enough_without_waiting(running, document):
     assert Control(running, "orders").read().desired == "paused"
 
 
-def test_a_deaf_driver_is_ended_when_the_time_is_up(store, backend, dsn, monkeypatch):
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_deaf_driver_is_ended_when_the_time_is_up(store, backend, dsn, monkeypatch, deferrable):
     monkeypatch.setattr(launch_local, "_TERM_GRACE_S", 0.5)
     pipelines.apply(store, DOCUMENT)
     start(store, job_of(dsn, "deaf"), backend, "test")
     wait_until(lambda: status(store, "orders", backend).status == "running")
-    operator = control("stop", timeout=timedelta(seconds=0.2))
-    trigger = deferred(lambda: operator.execute(context()))
-    told = operator.execute_complete({}, fired(travelled(trigger)))
+    operator = control("stop", timeout=timedelta(seconds=0.2), deferrable=deferrable)
+    told = settled(operator)
 
     assert not status(store, "orders", backend).alive
     assert told["desired"] == "stopped"

@@ -8,8 +8,6 @@ import pytest
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowSkipException,
-    TaskDeferralTimeout,
-    TaskDeferred,
 )
 
 from airflow_provider_deltaforge.control import pipelines
@@ -17,7 +15,6 @@ from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import Verdict
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.operators.deferring import DeferringOperator
 from airflow_provider_deltaforge.operators.pipeline import give_up
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.storage.control import Control
@@ -274,24 +271,6 @@ def test_without_a_triggerer_the_task_supervises_in_its_own_process(
 
     assert summary["status"] == "running"
     assert len(Control(store, "orders").read().restarts) == 5
-
-
-class Waiting(DeferringOperator):
-    """Waits for a trigger that never fires."""
-
-    def execute(self, context):
-        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
-
-        return self.hand_over(context, TimeDeltaTrigger(timedelta(days=1)), timedelta(seconds=0.1))
-
-
-def test_a_timeout_holds_with_and_without_a_triggerer():
-    with pytest.raises(TaskDeferred) as caught:
-        Waiting(task_id="t").execute({})
-    with pytest.raises(TaskDeferralTimeout):
-        Waiting(task_id="t", deferrable=False).execute({})
-
-    assert caught.value.timeout == timedelta(seconds=0.1)
 
 
 @pytest.mark.parametrize(("owner", "desired"), [("me", "stopped"), ("another", "running")])

@@ -46,9 +46,9 @@ LocalBackend.submit = _held_submit  # type: ignore[method-assign]
 class HeldStream(DeltaForgeStreamOperator):
     """Our stream operator; a test can hold it before it defers and after it was resumed."""
 
-    def hand_over(self, context: Mapping[str, Any], trigger: Any, *rest: Any) -> Any:
+    def hand_over(self, context: Mapping[str, Any], trigger: Any) -> Any:
         hold(trigger.watch["pipeline"], "before_defer")
-        return super().hand_over(context, trigger, *rest)
+        return super().hand_over(context, trigger)
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         hold(event["pipeline"], "complete")
