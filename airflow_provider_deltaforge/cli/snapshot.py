@@ -22,10 +22,12 @@ from airflow_provider_deltaforge.cli.options import (
 )
 from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import pipelines, snapshots
+from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.launch import Backend, Job, JobState
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import SPEC, Silence
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -68,6 +70,11 @@ def snapshot(
         elif snapshots.is_done(state, name):
             out.print(f"the snapshot of {name} is already done")
             return
+        elif reason := why_not_due(state, name, expand=True):
+            raise SpecError(
+                f"no snapshot of {name!r} is due: {reason}; copy all the same with --again, or "
+                "some tables with --tables"
+            )
         else:
             task.take_own()
     out.print(f"snapshot of {name} done")
@@ -194,8 +201,7 @@ class _Task:
 
     def _not_finished(self, code: int | None) -> None:
         err.print(
-            f"the snapshot of {self.name} is not finished: its driver was stopped or has died, or "
-            "its mode is never"
+            f"the snapshot of {self.name} is not finished: its driver was stopped or has died"
         )
         if self.started is None or code == 0:
             raise typer.Exit(FAILED)

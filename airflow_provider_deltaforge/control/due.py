@@ -1,4 +1,4 @@
-"""Whether a pipeline's own snapshot is due, seen without its driver's environment."""
+"""Whether a pipeline's own snapshot is due, seen from outside its driver."""
 
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.spec.load import load
@@ -7,15 +7,19 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 
-def why_not_due(store: Store, name: str) -> str | None:
+def why_not_due(store: Store, name: str, *, expand: bool = False) -> str | None:
     """Return why the applied document has no snapshot to take; None when its driver must decide.
 
-    The document is read unexpanded, so a mode that comes from a variable counts with its default.
+    Args:
+        store: the state store.
+        name: the pipeline.
+        expand: this process has its driver's environment. Without it the document is read
+            unexpanded, so a mode that comes from a variable counts with its default.
 
     Raises:
-        SpecError: there is no such pipeline.
+        SpecError: there is no such pipeline, or its document cannot be expanded here.
     """
-    source = load(existing(store, name).document() or "", expand=False).spec.source
+    source = load(existing(store, name).document() or "", expand=expand).spec.source
     if source.snapshot.mode == "never":
         return "its snapshot mode is never, or there is no `snapshot` block"
     if source.snapshot.mode == "initial" and Checkpoints(store, name, source.id).load():

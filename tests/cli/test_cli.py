@@ -280,6 +280,7 @@ def test_run_refuses_a_store_that_differs_from_the_documents(tmp_path):
 
 def test_a_snapshot_stopped_by_somebody_else_is_not_called_done(tmp_path, document):
     dsn = f"sqlite:///{tmp_path / 'state.db'}"
+    document.write_text(DOCUMENT.replace("rows: 3", "rows: 3, snapshot: {mode: initial}"))
     fake = FAKE_CLI.replace("options, run\n", "options, run, snapshot\n")
     fake = fake.replace("run.backend_of =", "snapshot.backend_of = run.backend_of =")
     told = {**os.environ, "DELTAFORGE_STORE": dsn, "OUTPUT": "/tmp/out", "FAKE_DRIVER": "run"}

@@ -82,6 +82,17 @@ def test_alone_it_starts_a_job_and_is_not_green_when_that_copies_nothing(
     assert request.state == "cancelled"
 
 
+def test_a_snapshot_that_is_not_due_is_refused_and_starts_nothing(
+    deltaforge,
+    store,  # noqa: F811
+):
+    refused = deltaforge().exception
+
+    assert "its snapshot mode is never" in str(refused)
+    assert "--again" in str(refused)
+    assert Control(store, "orders").read().generation == 0
+
+
 def test_a_stream_that_nobody_revives_is_replaced_by_a_job(
     deltaforge,
     store,  # noqa: F811
