@@ -18,7 +18,6 @@ _ENDED_AS: dict[str, Status] = {
     "request": "snapshotting",
     "paused": "paused",
     "stopped": "stopped",
-    "finished": "stopped",
     "failed": "failed",
 }
 
