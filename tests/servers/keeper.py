@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 _PATIENCE_S = 30.0
@@ -61,7 +60,7 @@ class Keeper:
 
 def members(sessions: set[int]) -> list[int]:
     """Return the living processes of some sessions."""
-    return [pid for pid, session in _sessions() if session in sessions and _lives(pid)]
+    return [pid for pid in every_pid() if _session(pid) in sessions and lives(pid)]
 
 
 def kill_session(leader: int) -> None:
@@ -74,15 +73,21 @@ def kill_session(leader: int) -> None:
         time.sleep(0.02)
 
 
-def _sessions() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                yield int(entry.name), os.getsid(int(entry.name))
+def every_pid() -> list[int]:
+    """Return every process of this machine."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Say whether there is such a process, and more of it than its exit code."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import cache, kafka, mysql, sql
+from tests.servers.keeper import lives
 from tests.servers.process import Server, ServerError, answers, end, family, free_port, running
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -125,7 +126,7 @@ def test_a_server_dies_with_the_process_that_started_it(tmp_path):
     done = subprocess.run(command, check=False, cwd=checkout, capture_output=True)
     pid = int(done.stdout)
 
-    wait_until(lambda: not _alive(pid))
+    wait_until(lambda: not lives(pid))
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):
@@ -163,15 +164,8 @@ def test_a_family_includes_children_outside_the_process_group(postgres_server):
     pids = family(postgres_server.pid)
 
     assert len(pids) > 3
-    assert all(_alive(pid) for pid in pids[:1])
-    assert any(os.getpgid(pid) != os.getpgid(pids[0]) for pid in pids[1:] if _alive(pid))
-
-
-def _alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert all(lives(pid) for pid in pids[:1])
+    assert any(os.getpgid(pid) != os.getpgid(pids[0]) for pid in pids[1:] if lives(pid))
 
 
 def test_a_kept_server_outlives_its_starter_and_is_found_again(tmp_path):
@@ -186,7 +180,7 @@ def test_a_kept_server_outlives_its_starter_and_is_found_again(tmp_path):
     assert record is not None
     answers(record["port"])
     assert end(tmp_path, signal.SIGTERM)
-    assert not _alive(record["pid"])
+    assert not lives(record["pid"])
     assert running(tmp_path) is None
     assert not end(tmp_path, signal.SIGTERM)
 

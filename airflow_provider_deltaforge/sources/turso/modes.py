@@ -66,12 +66,14 @@ class Opened:
         return self.log.head()
 
     def heads(self) -> Place:
-        """Return that place in the other modes as well, inside a view."""
+        """Prepare, and return that place in the other modes as well."""
+        self.prepare()
         also = []
-        for log in self.others:
-            with suppress(FatalError, SchemaError):  # The file does not offer that mode.
-                also.append(log.head())
-        return replace(self.head(), also=tuple(also))
+        with self.database.view():
+            for log in self.others:
+                with suppress(FatalError, SchemaError):  # The file does not offer that mode.
+                    also.append(log.head())
+            return replace(self.head(), also=tuple(also))
 
 
 def open_mode(source: "TursoSource", position: Position | None = None) -> Opened:
@@ -161,9 +163,7 @@ def head(source: "TursoSource") -> Position:
     """Return the position behind everything that is committed."""
     opened = open_mode(source)
     try:
-        opened.prepare()
-        with opened.database.view():
-            return opened.heads().as_json()
+        return opened.heads().as_json()
     finally:
         opened.database.close()
 

@@ -51,9 +51,7 @@ class TursoSnapshotter:
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
-        self._opened.prepare()
-        with self._database.view():
-            return self._opened.heads().as_json()
+        return self._opened.heads().as_json()
 
     def plan(
         self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None

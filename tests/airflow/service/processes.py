@@ -2,11 +2,10 @@
 
 import contextlib
 import os
-import signal
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
+
+from tests.servers.keeper import every_pid, kill_session, lives
 
 
 class Processes:
@@ -26,15 +25,17 @@ class Processes:
 
     def living(self) -> set[int]:
         """Return the sessions in which something of a driver lives."""
-        return {session for session, _ in self._members()}
+        found = set()
+        for pid in every_pid():
+            with contextlib.suppress(OSError):
+                if self._word in Path(f"/proc/{pid}/cmdline").read_bytes() and lives(pid):
+                    # Asked last: before its command line is its own, its starter's session is too.
+                    found.add(os.getsid(pid))
+        return found
 
     def kill(self, session: int) -> None:
         """Kill every process of a driver's session, its Python workers included."""
-        while members := [pid for pid in _pids() if _session(pid) == session and _lives(pid)]:
-            for pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
+        kill_session(session)
 
     def end(self) -> None:
         """Stop watching, and kill what is left."""
@@ -48,27 +49,3 @@ class Processes:
             living = self.living()
             self.seen |= living
             self.most = max(self.most, len(living))
-
-    def _members(self) -> Iterator[tuple[int, int]]:
-        for pid in _pids():
-            with contextlib.suppress(OSError):
-                if self._word in Path(f"/proc/{pid}/cmdline").read_bytes() and _lives(pid):
-                    yield _session(pid), pid
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return -1
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
