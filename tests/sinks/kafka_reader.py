@@ -3,9 +3,17 @@
 import uuid
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tests.waiting import wait_for
 
 _IDLE_S = 0.5
+# A broker that was stopped or frozen leads its partitions again only after a moment.
+_LEADERLESS = {
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
 
 
 @dataclass(frozen=True)
@@ -33,10 +41,7 @@ def _messages(brokers: str, topic: str) -> list[Message]:
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": uuid.uuid4().hex})
     try:
         partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
-        spans = {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60)
-            for number in partitions
-        }
+        spans = {number: _span(consumer, TopicPartition(topic, number)) for number in partitions}
         missing = {number: last for number, (first, last) in spans.items() if last > first}
         consumer.assign([TopicPartition(topic, n, spans[n][0]) for n in missing])
         found: list[Message] = []
@@ -50,3 +55,19 @@ def _messages(brokers: str, topic: str) -> list[Message]:
         return found
     finally:
         consumer.close()
+
+
+def _span(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """Return the first and the next offset, when a broker leads the partition."""
+    spans: list[tuple[int, int]] = []
+
+    def led() -> bool:
+        try:
+            spans.append(consumer.get_watermark_offsets(partition, timeout=60))
+        except KafkaException as error:
+            if error.args[0].code() not in _LEADERLESS:
+                raise
+        return bool(spans)
+
+    wait_for(f"a leader of {partition.topic} [{partition.partition}]", led)
+    return spans[0]
