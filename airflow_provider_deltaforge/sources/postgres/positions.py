@@ -1,0 +1,113 @@
+"""Positions of the write-ahead log: what they hold, how they compare, and those inside a batch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.events.change import Position
+
+
+def parse_lsn(text: str) -> int:
+    """Return a log sequence number such as ``16/B374D848`` as an integer."""
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def lsn_text(lsn: int) -> str:
+    """Return a log sequence number as the server writes it."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+@dataclass(frozen=True, slots=True)
+class WalPosition:
+    """A place between two transactions: those whose commit record ends at or before it are done.
+
+    Attributes:
+        lsn: log sequence number.
+        system_id: names the cluster whose log it is; its standbys share it.
+        timeline: of the server that sent it; every promotion starts another.
+    """
+
+    lsn: int
+    system_id: str
+    timeline: int
+
+    def as_json(self) -> Position:
+        """Return the position as it is stored."""
+        return {
+            "lsn": lsn_text(self.lsn),
+            "system_id": self.system_id,
+            "timeline": self.timeline,
+        }
+
+    @classmethod
+    def from_json(cls, position: Position) -> "WalPosition":
+        """Read a stored position."""
+        return cls(
+            parse_lsn(str(position["lsn"])),
+            str(position.get("system_id") or ""),
+            int(position.get("timeline") or 0),
+        )
+
+
+def compare(left: Position, right: Position) -> int:
+    """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``.
+
+    Raises:
+        PositionLostError: they belong to two clusters, whose logs cannot be ordered.
+    """
+    a, b = WalPosition.from_json(left), WalPosition.from_json(right)
+    if a.system_id and b.system_id and a.system_id != b.system_id:
+        raise PositionLostError(
+            f"positions {lsn_text(a.lsn)} of cluster {a.system_id} and {lsn_text(b.lsn)} of "
+            f"cluster {b.system_id} cannot be ordered; take a new snapshot of the tables"
+        )
+    return (a.lsn > b.lsn) - (a.lsn < b.lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class TxPositions:
+    """The positions behind a batch's transactions.
+
+    A logical message outside of any transaction stands as one of its own, with xid 0; its name is
+    its record's last byte, which no commit record can begin at.
+
+    Attributes:
+        base: the position before the batch.
+        ends: int64 per transaction, where its commit record ends; 0 while it is open.
+        commits: int64 per transaction, where its commit record begins; names it on every replay.
+        xids: int64 per transaction, as the server numbers them; 0 for a message on its own.
+        times_ms: int64 per transaction, its commit in ms since epoch.
+        reached: how far the server had read when nothing was left to send; 0 when unknown.
+    """
+
+    base: WalPosition
+    ends: Any
+    commits: Any
+    xids: Any
+    times_ms: Any
+    reached: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def after(self, tx: int) -> Position:
+        """Return where reading may resume after transaction ``tx``, never inside one."""
+        return self._place(self.ends[: tx + 1], 0).as_json()
+
+    @property
+    def end(self) -> Position:
+        """Where reading may resume after the last complete transaction."""
+        return self.end_position.as_json()
+
+    @property
+    def end_position(self) -> WalPosition:
+        """``end``, to calculate with."""
+        return self._place(self.ends, self.reached)
+
+    def _place(self, ends: Any, reached: int) -> WalPosition:
+        last = int(np.max(ends, initial=0))
+        lsn = max(self.base.lsn, last, reached)
+        return WalPosition(lsn, self.base.system_id, self.base.timeline)
