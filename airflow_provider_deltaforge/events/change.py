@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+
+if TYPE_CHECKING:  # A floor above us, which batches only carry.
+    from airflow_provider_deltaforge.schemas.table import TableSchema
 
 TEXT = pa.dictionary(pa.int32(), pa.utf8())
 
@@ -74,6 +77,8 @@ class ChangeBatch:
     continues: bool = False
     """The first transaction began in an earlier batch; a batch that goes on with an open
     transaction starts again at ordinal 0."""
+    schemas: "tuple[TableSchema, ...]" = ()
+    """The schemas in force for rows of this batch, first use first."""
 
     def slice(self, start: int, stop: int) -> "ChangeBatch":
         """Return rows ``start`` to ``stop``; the positions stay those of the whole batch."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from pydantic import PositiveInt
 
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
 
@@ -148,9 +149,19 @@ class Source(PluginSettings):
 
     @abstractmethod
     def open(
-        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+        self,
+        position: Position | None,
+        stopping: Callable[[], bool] = lambda: False,
+        history: SchemaHistory | None = None,
     ) -> LogReader:
-        """Connect and start reading after ``position``; at the head of the log when it is None."""
+        """Connect and start reading after ``position``; at the head of the log when it is None.
+
+        Args:
+            position: where to begin.
+            stopping: asked while waiting, whether to give up.
+            history: what was known of the tables where reading begins, for a log that does not
+                describe them fully.
+        """
 
     def beside(self, reader: str) -> "Source":
         """Return this source as one more reader of the log, next to the pipeline's own.

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import Finding, Source, TableChunk
 
 _POLL_S = 0.002
@@ -46,7 +47,10 @@ class ScriptedSource(Source):
     """Transactions below this one are no longer there."""
 
     def open(
-        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+        self,
+        position: Position | None,
+        stopping: Callable[[], bool] = lambda: False,
+        history: SchemaHistory | None = None,
     ) -> "ScriptedReader":
         """Read after ``position``; from the head when there is none."""
         start = int((position or self.head())["tx"])

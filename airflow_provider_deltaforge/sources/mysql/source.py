@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
 from airflow_provider_deltaforge.sources.mysql import connection as connections
 from airflow_provider_deltaforge.sources.mysql import positions
@@ -92,7 +93,10 @@ class MySqlSource(Source):
         return connections.connect(self._dsn(), self.connect_timeout_s, self.read_timeout_s)
 
     def open(
-        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+        self,
+        position: Position | None,
+        stopping: Callable[[], bool] = lambda: False,
+        history: SchemaHistory | None = None,
     ) -> LogReader:
         """Connect and start reading after ``position``; at the head of the log when it is None."""
         from airflow_provider_deltaforge.sources.mysql.reader import MySqlReader

@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, StringConstraints
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
 from airflow_provider_deltaforge.spec.settings import Settings
 
@@ -54,7 +55,10 @@ class PostgresSource(Source):
         return [_UNBUILT]
 
     def open(
-        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+        self,
+        position: Position | None,
+        stopping: Callable[[], bool] = lambda: False,
+        history: SchemaHistory | None = None,
     ) -> LogReader:
         """Refuse.
 

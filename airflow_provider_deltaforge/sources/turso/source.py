@@ -7,6 +7,7 @@ from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
 from airflow_provider_deltaforge.sources.patterns import check_patterns
 from airflow_provider_deltaforge.sources.turso import positions
@@ -76,7 +77,10 @@ class TursoSource(Source):
         return found
 
     def open(
-        self, position: Position | None, stopping: Callable[[], bool] = lambda: False
+        self,
+        position: Position | None,
+        stopping: Callable[[], bool] = lambda: False,
+        history: SchemaHistory | None = None,
     ) -> LogReader:
         """Start reading after ``position``; at the head of the changes when it is None."""
         from airflow_provider_deltaforge.sources.turso.modes import open_reader
