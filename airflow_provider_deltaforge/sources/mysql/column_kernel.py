@@ -2,6 +2,15 @@
 
 import numpy as np
 
+from airflow_provider_deltaforge.sources.json_text import (
+    QUOTE,
+    kernel,
+    put_base64,
+    put_binary,
+    put_bytes,
+    put_string,
+    put_words,
+)
 from airflow_provider_deltaforge.sources.mysql.charsets import UTF8
 from airflow_provider_deltaforge.sources.mysql.column_kinds import (
     BINARY,
@@ -25,17 +34,6 @@ from airflow_provider_deltaforge.sources.mysql.column_kinds import (
 )
 from airflow_provider_deltaforge.sources.mysql.float_text import put_float32, put_float64
 from airflow_provider_deltaforge.sources.mysql.json_binary import put_json
-from airflow_provider_deltaforge.sources.mysql.json_text import (
-    QUOTE,
-    kernel,
-    put_base64,
-    put_binary,
-    put_bytes,
-    put_string,
-    put_words,
-)
-from airflow_provider_deltaforge.sources.mysql.number_text import put_int, put_uint
-from airflow_provider_deltaforge.sources.mysql.raw_bytes import load_word
 from airflow_provider_deltaforge.sources.mysql.value_kernel import (
     low,
     put_bits,
@@ -48,6 +46,8 @@ from airflow_provider_deltaforge.sources.mysql.value_kernel import (
     put_timestamp2,
     put_uuid,
 )
+from airflow_provider_deltaforge.sources.number_text import put_int, put_uint
+from airflow_provider_deltaforge.sources.raw_bytes import load_word
 
 # Why a value cannot be written; ``row_kernel`` continues the numbers.
 BAD_JSON, BAD_LABEL, OVERRUN = 4, 5, 6

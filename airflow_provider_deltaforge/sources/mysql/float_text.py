@@ -7,8 +7,8 @@ reads back as the same 32-bit float.
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.mysql.json_text import kernel, put_bytes
-from airflow_provider_deltaforge.sources.mysql.number_text import put_int
+from airflow_provider_deltaforge.sources.json_text import kernel, put_bytes
+from airflow_provider_deltaforge.sources.number_text import put_int
 
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)

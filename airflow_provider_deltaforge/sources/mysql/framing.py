@@ -6,7 +6,7 @@ everything that Python has to look at. Rows are not decoded here.
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.mysql.json_text import kernel
+from airflow_provider_deltaforge.sources.json_text import kernel
 from airflow_provider_deltaforge.sources.mysql.tx_columns import (
     TX_NUMBER,
     TX_ORIGIN,

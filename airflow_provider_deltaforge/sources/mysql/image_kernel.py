@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from airflow_provider_deltaforge.sources.json_text import kernel, put_null, put_words
 from airflow_provider_deltaforge.sources.mysql.column_kernel import OVERRUN, put_value, value_stop
 from airflow_provider_deltaforge.sources.mysql.column_kinds import (
     FIELDS,
@@ -14,7 +15,6 @@ from airflow_provider_deltaforge.sources.mysql.column_kinds import (
     P2,
     P3,
 )
-from airflow_provider_deltaforge.sources.mysql.json_text import kernel, put_null, put_words
 
 
 class PlanArrays(NamedTuple):

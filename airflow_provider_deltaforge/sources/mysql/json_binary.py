@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.mysql.float_text import put_json_double
-from airflow_provider_deltaforge.sources.mysql.json_text import (
+from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
     put_base64,
@@ -12,14 +11,15 @@ from airflow_provider_deltaforge.sources.mysql.json_text import (
     put_null,
     put_string,
 )
-from airflow_provider_deltaforge.sources.mysql.number_text import (
+from airflow_provider_deltaforge.sources.mysql.float_text import put_json_double
+from airflow_provider_deltaforge.sources.mysql.value_kernel import low, put_decimal
+from airflow_provider_deltaforge.sources.number_text import (
     put_clock,
     put_date,
     put_fraction,
     put_int,
     put_uint,
 )
-from airflow_provider_deltaforge.sources.mysql.value_kernel import low, put_decimal
 
 _OPAQUE_OPEN = np.frombuffer(b"base64:type", np.uint8)
 

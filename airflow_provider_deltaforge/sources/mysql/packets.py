@@ -5,8 +5,8 @@
 
 import numpy as np
 
+from airflow_provider_deltaforge.sources.json_text import kernel
 from airflow_provider_deltaforge.sources.mysql.framing import FORMAT, PAYLOAD, ROTATE, little
-from airflow_provider_deltaforge.sources.mysql.json_text import kernel
 
 # Results of ``frame``.
 NEED_MORE, SERVER_ERROR, SERVER_EOF, STOPPED = 0, 1, 2, 3

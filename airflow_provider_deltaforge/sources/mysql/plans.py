@@ -11,11 +11,11 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.sources.json_text import SCALAR_BYTES_MAX
 from airflow_provider_deltaforge.sources.mysql import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql import table_map as t
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text, method_of, table_of
 from airflow_provider_deltaforge.sources.mysql.image_kernel import PlanArrays
-from airflow_provider_deltaforge.sources.mysql.json_text import SCALAR_BYTES_MAX
 from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
 
 _INT_BYTES = {t.TINY: 1, t.SHORT: 2, t.INT24: 3, t.LONG: 4, t.LONGLONG: 8}

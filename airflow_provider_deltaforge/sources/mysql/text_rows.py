@@ -12,14 +12,13 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
-from airflow_provider_deltaforge.sources.mysql.catalog import quote
-from airflow_provider_deltaforge.sources.mysql.json_text import (
+from airflow_provider_deltaforge.sources.json_text import (
     kernel,
     put_bytes,
     put_null,
     put_words,
 )
-from airflow_provider_deltaforge.sources.mysql.raw_bytes import pointer
+from airflow_provider_deltaforge.sources.mysql.catalog import quote
 from airflow_provider_deltaforge.sources.mysql.text_values import (
     BINARY,
     BIT,
@@ -35,6 +34,7 @@ from airflow_provider_deltaforge.sources.mysql.text_values import (
     TIMESTAMP,
     put_value,
 )
+from airflow_provider_deltaforge.sources.raw_bytes import pointer
 
 MORE, DONE, FAILED = 0, 1, 2
 """How ``frame_rows`` ended: bytes ran out, the result ended, the server reported an error."""

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.mysql.float_text import put_decimal_float, put_float32
-from airflow_provider_deltaforge.sources.mysql.json_text import (
+from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
     put_base64,
@@ -13,7 +12,8 @@ from airflow_provider_deltaforge.sources.mysql.json_text import (
     put_inside,
     put_string,
 )
-from airflow_provider_deltaforge.sources.mysql.number_text import put_uint
+from airflow_provider_deltaforge.sources.mysql.float_text import put_decimal_float, put_float32
+from airflow_provider_deltaforge.sources.number_text import put_uint
 
 INTEGER = 0
 DECIMAL = 1

@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.mysql.json_text import kernel, put_inside
-from airflow_provider_deltaforge.sources.mysql.number_text import put_uint
-from airflow_provider_deltaforge.sources.mysql.raw_bytes import pointer
+from airflow_provider_deltaforge.sources.json_text import kernel, put_inside
 from airflow_provider_deltaforge.sources.mysql.tx_columns import (
     TX_NUMBER,
     TX_ORIGIN,
     TX_SERVER,
     TX_START,
 )
+from airflow_provider_deltaforge.sources.number_text import put_uint
+from airflow_provider_deltaforge.sources.raw_bytes import pointer
 
 
 @kernel

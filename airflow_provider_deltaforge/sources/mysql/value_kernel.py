@@ -2,6 +2,14 @@
 
 import numpy as np
 
+from airflow_provider_deltaforge.sources.json_text import (
+    QUOTE,
+    kernel,
+    put_bool,
+    put_code_point,
+    put_string,
+    put_words,
+)
 from airflow_provider_deltaforge.sources.mysql.charsets import (
     GB18030,
     NOT_A_CHARACTER,
@@ -12,15 +20,7 @@ from airflow_provider_deltaforge.sources.mysql.charsets import (
     UTF16_LITTLE,
     UTF32,
 )
-from airflow_provider_deltaforge.sources.mysql.json_text import (
-    QUOTE,
-    kernel,
-    put_bool,
-    put_code_point,
-    put_string,
-    put_words,
-)
-from airflow_provider_deltaforge.sources.mysql.number_text import (
+from airflow_provider_deltaforge.sources.number_text import (
     put_clock,
     put_date,
     put_fraction,
@@ -28,7 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.number_text import (
     put_timestamp,
     put_uint,
 )
-from airflow_provider_deltaforge.sources.mysql.raw_bytes import load_word, swapped
+from airflow_provider_deltaforge.sources.raw_bytes import load_word, swapped
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
