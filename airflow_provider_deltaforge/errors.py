@@ -3,6 +3,7 @@
 DeltaForgeError
 ├── SpecError            the document is wrong            -> exit 2, HTTP 422
 ├── RetryableError       try the same call again          -> backoff; the pipeline is ``blocked``
+├── ServerChangedError   another server answers           -> the lane begins again where it stands
 ├── FatalError           a person must act                -> the pipeline is ``failed``
 │   ├── AccessError      credentials, permissions, TLS
 │   ├── PositionLostError  the source no longer has the log we need
@@ -34,6 +35,15 @@ class RetryableError(DeltaForgeError):
     """The same call may work later."""
 
     error_class = "retryable"
+
+
+class ServerChangedError(DeltaForgeError):
+    """Another server answers than the one that was read from.
+
+    What was read is delivered; then the log is opened anew, and both servers are compared.
+    """
+
+    error_class = RetryableError.error_class
 
 
 class FatalError(DeltaForgeError):

@@ -9,7 +9,11 @@ from pydantic import PositiveInt
 
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
+
+Identity = Mapping[str, Any]
+"""Whose log it is, as JSON: ``{"type": "my_sql", "server_uuid": "…"}``."""
 
 
 class Chunk(Protocol):
@@ -41,6 +45,7 @@ class LogReader(Protocol):
 
         Raises:
             RetryableError: the server is away; the call may be repeated.
+            ServerChangedError: another server answers; whoever reads must open the log anew.
             PositionLostError, AccessError, SchemaError: a person must act.
         """
 
@@ -142,6 +147,9 @@ class Source(PluginSettings):
     connector: ClassVar[str]
     """The source's name in events: ``mysql``, ``postgresql``, …"""
 
+    tells_schema_changes: ClassVar[bool] = False
+    """Whether the log holds schema changes of captured tables, as events of op ``ddl``."""
+
     id: str
     """Names the source in checkpoints and metrics, and seeds its event ids."""
     snapshot: SnapshotSettings = SnapshotSettings(mode="never")
@@ -203,6 +211,25 @@ class Source(PluginSettings):
     @abstractmethod
     def head(self) -> Position:
         """Return the current end of the server's log."""
+
+    def identity(self) -> Identity | None:
+        """Return which server's log answers now; None where one source is always the same."""
+        return None
+
+    def reach(self, position: Position) -> None:
+        """Check that the log can be followed from ``position`` on, on the server that answers now.
+
+        Raises:
+            PositionLostError: it cannot; the text says which changes are lost.
+            RetryableError: not yet: the server is a replica that has still to apply them.
+        """
+
+    def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
+        """Return how tables look now, by full name; None for one that is gone.
+
+        Tables that are not captured any more are left out.
+        """
+        return {}
 
     def earliest(self, positions: Sequence[Position]) -> Position | None:
         """Return the position that lies before all others; None without any."""

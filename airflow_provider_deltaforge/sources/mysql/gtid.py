@@ -65,6 +65,28 @@ class GtidSet:
             joined = _joined([*spans, (low, high)])
         return GtidSet({**self.members, name: joined})
 
+    def __bool__(self) -> bool:
+        return bool(self.members)
+
+    def __len__(self) -> int:
+        return sum(high - low + 1 for spans in self.members.values() for low, high in spans)
+
+    def __or__(self, other: "GtidSet") -> "GtidSet":
+        names = sorted({*self.members, *other.members})
+        return GtidSet(
+            {n: _joined([*self.members.get(n, ()), *other.members.get(n, ())]) for n in names}
+        )
+
+    def __sub__(self, other: "GtidSet") -> "GtidSet":
+        left = {
+            name: _without(spans, other.members.get(name, ()))
+            for name, spans in self.members.items()
+        }
+        return GtidSet({name: spans for name, spans in left.items() if spans})
+
+    def __and__(self, other: "GtidSet") -> "GtidSet":
+        return self - (self - other)
+
     def __le__(self, other: "GtidSet") -> bool:
         return all(
             _covers(other.members.get(name, ()), low, high)
@@ -115,6 +137,9 @@ class GtidPos:
     def __str__(self) -> str:
         return ",".join(f"{d}-{s}-{n}" for d, (s, n) in sorted(self.domains.items()))
 
+    def __bool__(self) -> bool:
+        return bool(self.domains)
+
     def at(self, domain: int, server: int, sequence: int) -> "GtidPos":
         """Return the position with one domain moved."""
         return GtidPos({**self.domains, domain: (server, sequence)})
@@ -126,6 +151,35 @@ class GtidPos:
         )
 
 
+@dataclass(frozen=True)
+class GtidState:
+    """MariaDB's ``gtid_binlog_state``: per domain and server the last sequence it wrote."""
+
+    last: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> "GtidState":
+        """Read ``0-1-100,0-2-104``.
+
+        Raises:
+            SpecError: the text is no such state.
+        """
+        last: dict[tuple[int, int], int] = {}
+        for part in text.split(","):
+            for domain, (server, sequence) in GtidPos.parse(part).domains.items():
+                last[domain, server] = max(sequence, last.get((domain, server), 0))
+        return cls(last)
+
+    def without(self, position: GtidPos) -> GtidPos:
+        """Return the parts of a position that the server whose state this is never wrote."""
+        missing = {
+            domain: (server, sequence)
+            for domain, (server, sequence) in position.domains.items()
+            if self.last.get((domain, server), 0) < sequence
+        }
+        return GtidPos(missing)
+
+
 def _joined(spans: list[tuple[int, int]]) -> Intervals:
     """Return the intervals in order, with neighbours and overlaps made one."""
     out: list[tuple[int, int]] = []
@@ -135,6 +189,25 @@ def _joined(spans: list[tuple[int, int]]) -> Intervals:
         if out and low <= out[-1][1] + 1:
             out[-1] = (out[-1][0], max(out[-1][1], high))
         else:
+            out.append((low, high))
+    return tuple(out)
+
+
+def _without(spans: Intervals, taken: Intervals) -> Intervals:
+    """Return what is left of ``spans``; both are in order and have no overlaps."""
+    out: list[tuple[int, int]] = []
+    index = 0
+    for low, high in spans:
+        while index and taken[index - 1][1] >= low:
+            index -= 1
+        while index < len(taken) and taken[index][0] <= high:
+            first, last = taken[index]
+            if last >= low:
+                if first > low:
+                    out.append((low, first - 1))
+                low = last + 1  # noqa: PLW2901 - what is left of this interval
+            index += 1
+        if low <= high:
             out.append((low, high))
     return tuple(out)
 
