@@ -26,7 +26,7 @@ Check it
   bench [name]                 the measurements behind the figures in the docs
 
 Servers (native, loopback only; state below .deltaforge/servers)
-  up [names]                   start mysql postgres kafka, or of: mysql mariadb postgres kafka redis nats
+  up [names]                   start mysql postgres kafka, or of: mysql mariadb postgres postgres18 kafka redis nats
   down [names]                 stop them; their data stays
   ps                           which ones run, and their addresses
   k-create TOPIC [PARTITIONS]  create a Kafka topic
@@ -135,7 +135,7 @@ need_server() {
     case $1 in
     mysql) : ;; # fetched by tests/servers/mysql.py
     mariadb) has mariadbd || apt_install "MariaDB is missing" mariadb-server ;;
-    postgres) has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
+    postgres | postgres18) has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
         apt_install "PostgreSQL is missing" postgresql ;;
     kafka)
         need_java
@@ -143,7 +143,7 @@ need_server() {
         ;;
     redis) has redis-server || apt_install "Redis is missing" redis-server ;;
     nats) has nats-server || apt_install "NATS is missing" nats-server ;;
-    *) die "unknown server '$1' (known: mysql mariadb postgres kafka redis nats)" ;;
+    *) die "unknown server '$1' (known: mysql mariadb postgres postgres18 kafka redis nats)" ;;
     esac
 }
 

@@ -64,8 +64,16 @@ def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """PostgreSQL with logical WAL."""
+    """PostgreSQL of the machine's own packages (15 on Debian 12) with logical WAL."""
     server = postgres.start(tmp_path_factory.mktemp("postgres"))
+    yield server
+    _end(server)
+
+
+@pytest.fixture(scope="session")
+def postgres18_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """PostgreSQL 18 with logical WAL."""
+    server = postgres.start(tmp_path_factory.mktemp("postgres18"), version=18)
     yield server
     _end(server)
 

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.servers import kafka, mariadb, mysql, nats, postgres, redis
@@ -28,6 +29,12 @@ SERVERS = {
     "mariadb": Kept(mariadb.start, 33307, f"mysql://df:df-secret@{HOST}:33307/"),
     "postgres": Kept(
         postgres.start, 35432, f"postgresql://postgres@{HOST}:35432/postgres", signal.SIGINT
+    ),
+    "postgres18": Kept(
+        partial(postgres.start, version=18),
+        35433,
+        f"postgresql://postgres@{HOST}:35433/postgres",
+        signal.SIGINT,
     ),
     "kafka": Kept(kafka.start, 39092, f"{HOST}:39092"),
     "redis": Kept(redis.start, 36379, f"redis://{HOST}:36379"),
@@ -55,25 +62,25 @@ def _up(names: Sequence[str]) -> int:
     for name in names:
         server, directory = SERVERS[name], _STATE / name
         if running(directory):
-            print(f"{name:9} is up already   {server.address}")
+            print(f"{name:10} is up already   {server.address}")
             continue
         if _answers(server.port):
             print(f"{name}: port {server.port} is taken by another program", file=sys.stderr)
             return 1
-        print(f"{name:9} is starting …", flush=True)
+        print(f"{name:10} is starting …", flush=True)
         try:
             server.start(directory, server.port, keep=True)
         except ServerError as error:
             print(error, file=sys.stderr)
             return 1
-        print(f"{name:9} is up           {server.address}", flush=True)
+        print(f"{name:10} is up           {server.address}", flush=True)
     return 0
 
 
 def _down(names: Sequence[str]) -> int:
     for name in names:
         if end(_STATE / name, SERVERS[name].stop_signal):
-            print(f"{name:9} is down", flush=True)
+            print(f"{name:10} is down", flush=True)
     return 0
 
 
@@ -83,7 +90,7 @@ def _ps(names: Sequence[str]) -> int:
         state = "down"
         if record:
             state = f"up, pid {record['pid']}" if _answers(record["port"]) else "does not answer"
-        print(f"{name:9} {state:18} {SERVERS[name].address}")
+        print(f"{name:10} {state:18} {SERVERS[name].address}")
     return 0
 
 

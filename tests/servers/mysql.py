@@ -1,23 +1,13 @@
-"""MySQL 9 from Debian's unstable suite, extracted beside the system and run by its own loader.
+"""MySQL 9 from Debian's unstable suite: its stable releases carry MariaDB only."""
 
-Debian's stable releases carry MariaDB only. The packages are fetched with a private package
-state, so nothing is installed and the machine's own lists stay as they are; the server runs
-under the C library of its own suite and needs no root rights.
-"""
-
-import hashlib
-import json
 import os
-import platform
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.servers import cache, sql
-from tests.servers.process import HOST, Server, ServerError, free_port, run
+from tests.servers import debian, sql
+from tests.servers.process import HOST, Server, free_port, run
 
-_KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
 _HINT = (
     "MySQL 9 is fetched with apt-get from Debian's unstable suite; use a Debian machine with "
     "network access, or name a MySQL 8.4+ server program in DELTAFORGE_MYSQLD"
@@ -140,88 +130,12 @@ def client_command() -> list[str]:
 
 def tree() -> Path:
     """Return the directory with the extracted packages, fetching them on first use."""
-    pointer = cache.root() / "mysql.json"
-    with cache.locked("mysql"):
-        if pointer.exists():
-            known = json.loads(pointer.read_text())["key"]
-            return cache.entry("mysql", known, lambda scratch: _extract(_archives(), scratch))
-        archives = _fetch()
-        digest = hashlib.sha256()
-        for archive in archives:
-            digest.update(archive.name.encode() + hashlib.sha256(archive.read_bytes()).digest())
-        key = digest.hexdigest()[:16]
-        path = cache.entry("mysql", key, lambda scratch: _extract(archives, scratch))
-        pointer.write_text(json.dumps({"key": key}))
-        return path
+    return debian.tree("mysql", ("mysql-server-core", "mysql-client-core"), _HINT, _try)
 
 
-def _fetch() -> list[Path]:
-    """Download the server, its client and everything they need; apt checks the signatures."""
-    state = cache.root() / "apt"
-    # Archives of an older fetch would be extracted beside the new ones.
-    shutil.rmtree(state / "archives", ignore_errors=True)
-    for part in ("lists/partial", "archives/partial"):
-        (state / part).mkdir(parents=True, exist_ok=True)
-    (state / "status").touch()
-    rings = [Path("/usr/share/keyrings") / name for name in _KEYRINGS]
-    ring = next((path for path in rings if path.exists()), None)
-    if ring is None:
-        raise ServerError(f"no Debian archive keyring in /usr/share/keyrings: {_HINT}")
-    (state / "sources.list").write_text(f"deb [signed-by={ring}] {_mirror()} sid main\n")
-    private = {
-        "APT::Sandbox::User": "root",
-        # A mirror that lags behind serves tests as well; signatures are checked all the same.
-        "Acquire::Check-Valid-Until": "false",
-        "Dir::State": state,
-        "Dir::State::Lists": state / "lists",
-        "Dir::State::status": state / "status",
-        "Dir::Cache": state,
-        "Dir::Cache::archives": state / "archives",
-        "Dir::Etc::sourcelist": state / "sources.list",
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::Etc::preferencesparts": "/dev/null",
-    }
-    apt = ["apt-get", "-q", "-y"]
-    for key, value in private.items():
-        apt += ["-o", f"{key}={value}"]
-    run([*apt, "update"], _HINT)
-    packages = ["mysql-server-core", "mysql-client-core"]
-    run([*apt, "install", "--download-only", "--no-install-recommends", *packages], _HINT)
-    return _archives()
-
-
-def _mirror() -> str:
-    """Return where this machine itself gets Debian's packages from."""
-    form = "$(RELEASE) $(COMPONENT) $(SITE)"
-    listed = subprocess.run(
-        ["apt-get", "indextargets", "--format", form],
-        check=False,
-        capture_output=True,
-        text=True,
-    ).stdout
-    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "sid")
-    suites = {codename, "stable", "testing", "unstable", "sid"}
-    for line in listed.splitlines():
-        release, component, site = line.split(" ", 2)
-        if release in suites and component == "main":
-            return site
-    raise ServerError(f"apt's sources name no Debian mirror: {_HINT}")
-
-
-def _archives() -> list[Path]:
-    return sorted((cache.root() / "apt" / "archives").glob("*.deb")) or _fetch()
-
-
-def _extract(archives: Sequence[Path], directory: Path) -> None:
-    for archive in archives:
-        run(["dpkg", "-x", str(archive), str(directory)], _HINT)
-    for unneeded in ("doc", "man", "perl", "lintian", "locale"):
-        shutil.rmtree(directory / "usr" / "share" / unneeded, ignore_errors=True)
-    run([*_own_loader(directory, "sbin/mysqld"), "--no-defaults", "--version"], _HINT)
+def _try(root: Path) -> None:
+    run([*_own_loader(root, "sbin/mysqld"), "--no-defaults", "--version"], _HINT)
 
 
 def _own_loader(root: Path, program: str) -> list[str]:
-    loader = next((root / "usr" / "lib").glob("*/ld-linux-*.so.*"), None)
-    if loader is None:
-        raise ServerError(f"no dynamic loader below {root}: remove the directory and try again")
-    return [str(loader), "--library-path", str(loader.parent), str(root / "usr" / program)]
+    return [*debian.own_loader(root), str(root / "usr" / program)]

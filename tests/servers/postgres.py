@@ -1,4 +1,4 @@
-"""PostgreSQL from the machine's own packages, as a state store and as a source."""
+"""PostgreSQL, as a state store and as a source: the machine's own packages, or version 18."""
 
 import hashlib
 import os
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.servers import postgres18
 from tests.servers.process import HOST, Server, ServerError, free_port, give_to, run
 
 _HINT = "install it with: apt-get install postgresql"
@@ -19,6 +20,7 @@ def start(
     directory: Path,
     port: int | None = None,
     *,
+    version: int | None = None,
     args: Sequence[str] = (),
     keep: bool = False,
 ) -> Server:
@@ -30,6 +32,7 @@ def start(
     Args:
         directory: an own directory; data of an earlier start in it is used again.
         port: loopback port, a free one by default.
+        version: 18 is fetched; None is the newest of the machine's own.
         args: further ``name=value`` settings, last so that they win.
         keep: leave it running when this process ends.
     """
@@ -37,11 +40,12 @@ def start(
     directory.mkdir(parents=True, exist_ok=True)
     account = "postgres" if os.geteuid() == 0 else None
     home = _home(directory, account)
+    programs = _programs(version, account)
     data = home / "data"
     if not data.is_dir():
         scratch = home / "data.new"
         shutil.rmtree(scratch, ignore_errors=True)
-        command = [str(_bin("initdb")), "-D", str(scratch), "-U", "postgres", "-A", "trust"]
+        command = [str(programs / "initdb"), "-D", str(scratch), "-U", "postgres", "-A", "trust"]
         command += ["-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
         run([*_as(account), *command], _HINT, cwd=home)
         scratch.rename(data)
@@ -57,7 +61,7 @@ def start(
         "fsync=on",
         *args,
     ]
-    command = [str(_bin("postgres")), "-D", str(data)]
+    command = [str(programs / "postgres"), "-D", str(data)]
     for setting in settings:
         command += ["-c", setting]
     return Server(
@@ -71,7 +75,7 @@ def start(
         keep=keep,
         # SIGINT is the fast shutdown: it ends sessions instead of waiting for them.
         stop_signal=signal.SIGINT,
-        attributes={"home": str(home), "user": "postgres"},
+        attributes={"home": str(home), "user": "postgres", "programs": str(programs)},
     ).launch()
 
 
@@ -83,17 +87,21 @@ def _probe(server: Server) -> None:
             connection.execute("CREATE ROLE df LOGIN REPLICATION PASSWORD 'df-secret'")
 
 
-def _bin(program: str) -> Path:
+def _programs(version: int | None, account: str | None) -> Path:
+    """Return the folder of the server's programs."""
+    if version == postgres18.VERSION:
+        return postgres18.programs(_as(account))
+    wanted = "*" if version is None else str(version)
     found = sorted(
-        Path("/usr/lib/postgresql").glob(f"*/bin/{program}"),
+        Path("/usr/lib/postgresql").glob(f"{wanted}/bin/postgres"),
         key=lambda path: int(path.parts[-3]) if path.parts[-3].isdigit() else 0,
     )
     if found:
-        return found[-1]
-    on_path = shutil.which(program)
-    if on_path is None:
-        raise ServerError(f"{program} is missing: {_HINT}")
-    return Path(on_path)
+        return found[-1].parent
+    on_path = shutil.which("postgres")
+    if version is not None or on_path is None:
+        raise ServerError(f"PostgreSQL {version or ''} is missing: {_HINT}")
+    return Path(on_path).resolve().parent
 
 
 def _home(directory: Path, account: str | None) -> Path:

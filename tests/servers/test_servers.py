@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.servers import cache, kafka, mysql, sql
+from tests.servers import cache, kafka, mysql, postgres18, sql
 from tests.servers.keeper import lives
 from tests.servers.process import Server, ServerError, answers, end, family, free_port, running
 from tests.waiting import PATIENCE_S, wait_until
@@ -49,11 +50,30 @@ def test_the_replication_user_reads_and_does_not_write(name, request):
             cursor.execute("CREATE TABLE t (id INT)")
 
 
-def test_postgres_decodes_its_log(postgres_server):
+@pytest.mark.parametrize(("name", "least"), [("postgres_server", 13), ("postgres18_server", 18)])
+def test_postgres_decodes_its_log(name, least, request):
     import psycopg
 
-    with psycopg.connect(postgres_server.dsn("postgres")) as connection:
+    server = request.getfixturevalue(name)
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
         assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+        assert connection.info.server_version // 10000 >= least
+        make = "SELECT pg_create_logical_replication_slot('decodes', 'test_decoding', true)"
+        assert connection.execute(make).fetchone() is not None
+
+
+def test_postgres_18_runs_from_where_its_user_may_read(tmp_path, monkeypatch):
+    closed = tmp_path / "closed"
+    (closed / "usr/lib/postgresql/18/bin").mkdir(parents=True)
+    (closed / "usr/lib/postgresql/18/bin/postgres").touch(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    assert postgres18._readable(closed, ["true"]) == closed
+    copy = postgres18._readable(closed, ["false"])
+
+    assert copy != closed
+    assert (copy / "usr/lib/postgresql/18/bin/postgres").exists()
+    assert postgres18._readable(closed, ["false"]) == copy
 
 
 def test_kafka_takes_a_transaction(kafka_server):
