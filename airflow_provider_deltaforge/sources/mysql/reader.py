@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError, ServerChangedError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.sources.mysql.catalog_view import CatalogView
@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
 from airflow_provider_deltaforge.sources.mysql.decoder import decode_chunk, warm
 from airflow_provider_deltaforge.sources.mysql.dump import DumpSocket, start_dump
 from airflow_provider_deltaforge.sources.mysql.event_tables import CHUNK_BYTES
+from airflow_provider_deltaforge.sources.mysql.failover import check_reach, on_server
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 
@@ -61,9 +62,9 @@ class MySqlReader:
         self._heard_at = time.monotonic()
         self._not_before = 0.0
         self._away: str | None = None
-        self._info = self._ask()
+        self._info = self._ask(position)
         view = CatalogView(matcher, self._info, connect)
-        self._chunker = Chunker(self._info, position, view)
+        self._chunker = Chunker(self._info, on_server(position, self._info), view)
         warm(self._info.uuid)
 
     @property
@@ -76,6 +77,7 @@ class MySqlReader:
 
         Raises:
             RetryableError: the server is away; the call may be repeated at once, it paces itself.
+            ServerChangedError: another server answers; whoever reads must open the log anew.
             PositionLostError, AccessError, SchemaError, FatalError: a person must act.
         """
         ready = self._chunker.ready
@@ -107,10 +109,12 @@ class MySqlReader:
         if socket is not None:
             socket.close()
 
-    def _ask(self) -> ServerInfo:
+    def _ask(self, position: LogPosition) -> ServerInfo:
         connection = self._connect()
         try:
-            return server_info(connection)
+            info = server_info(connection)
+            check_reach(connection, info, position, self._stopping)
+            return info
         finally:
             connection.close()
 
@@ -122,18 +126,11 @@ class MySqlReader:
         if wait > 0:
             time.sleep(min(wait, max(left, 0.0), 0.5))
             return left > 0
-        connection = None
         try:
-            info = self._ask() if self._failures else self._info
-            self._same_history(info)
-            connection = self._connect()
-            position = self._chunker.position
-            start_dump(connection, info, position, self._server_id, self._heartbeat_s)
+            connection = self._dumping()
         except RetryableError as error:
             self._failures += 1
             self._pace()
-            if connection is not None:
-                connection.close()
             self._away = f"{error}; trying again"
             raise RetryableError(self._away) from error
         self._chunker.restart()
@@ -145,14 +142,26 @@ class MySqlReader:
             self.close()
         return not self._closed
 
-    def _same_history(self, info: ServerInfo) -> None:
-        """Refuse to go on by file and offset on another server than the one they belong to."""
-        position = self._chunker.position
-        if position.gtids is None and position.server_uuid not in ("", info.uuid):
-            raise FatalError(
-                f"position {position.file}:{position.pos} belongs to server "
-                f"{position.server_uuid}, but {info.uuid} answers; without GTIDs the log cannot "
-                "be followed to another server. Take a new snapshot"
+    def _dumping(self) -> Any:
+        """Return a connection that sends the log from where the last chunk ended."""
+        connection = self._connect()
+        try:
+            # Asked on the very connection: behind one address there may be several servers.
+            info = server_info(connection)
+            self._same_server(info)
+            position = self._chunker.position
+            check_reach(connection, info, position, self._stopping)
+            start_dump(connection, info, position, self._server_id, self._heartbeat_s)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _same_server(self, info: ServerInfo) -> None:
+        if info.uuid != self._info.uuid:
+            raise ServerChangedError(
+                f"server {info.uuid} answers where {self._info.uuid} did; the log is opened anew "
+                "there"
             )
 
     def _receive(self, timeout_s: float) -> int:

@@ -30,7 +30,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
     server_info,
     translated,
 )
-from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.failover import check_reach
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.snapshot_batch import NO_ROWS, snapshot_batch
 from airflow_provider_deltaforge.sources.mysql.text_rows import shape_of
@@ -275,21 +275,14 @@ def _check_bounds(schema: TableSchema, chunk: TableChunk) -> None:
 
 def _check_kept(connection: Any, server: ServerInfo, position: LogPosition) -> None:
     """Raise PositionLostError unless the server still has everything after ``position``."""
-    remedy = "start the snapshot again, and keep the log longer (binlog_expire_logs_seconds)"
-    if isinstance(position.gtids, GtidSet) and not server.mariadb:
-        purged = GtidSet.parse(fetch(connection, "SELECT @@GLOBAL.gtid_purged")[0][0])
-        if not purged <= position.gtids:
-            raise PositionLostError(
-                f"the server purged transactions {purged}, but the log is needed after "
-                f"{position.gtids}; {remedy}"
-            )
+    check_reach(connection, server, position)
+    if position.gtids is not None:
         return
     kept = [str(row[0]) for row in fetch(connection, "SHOW BINARY LOGS")]
     if not kept:  # A server that is just rotating; the next check tells.
         return
-    if isinstance(position.gtids, GtidPos) and position.server_uuid != server.uuid:
-        return  # Another server's file names mean nothing here; the stream's start will tell.
     if position.file not in kept:
         raise PositionLostError(
-            f"the server's log begins at {kept[0]}, but it is needed from {position.file}; {remedy}"
+            f"the server's log begins at {kept[0]}, but it is needed from {position.file}; start "
+            "the snapshot again, and keep the log longer (binlog_expire_logs_seconds)"
         )

@@ -1,7 +1,8 @@
 """What a document says about a MySQL or MariaDB source."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
@@ -9,10 +10,22 @@ from pydantic import Field, SecretStr, field_validator
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
+from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.sources.contract import (
+    Finding,
+    Identity,
+    LogReader,
+    Snapshotter,
+    Source,
+)
 from airflow_provider_deltaforge.sources.mysql import connection as connections
 from airflow_provider_deltaforge.sources.mysql import positions
 from airflow_provider_deltaforge.sources.mysql.catalog import SYSTEM_SCHEMAS
+from airflow_provider_deltaforge.sources.mysql.failover import (
+    captured_catalog,
+    check_reach,
+    identity_of,
+)
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -31,6 +44,7 @@ class MySqlSource(Source):
     """A MySQL or MariaDB server and the tables to capture."""
 
     connector = "mysql"
+    tells_schema_changes = True
 
     dsn: SecretStr
     """``mysql://user:password@host:port/database``."""
@@ -139,6 +153,22 @@ class MySqlSource(Source):
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
         return positions.compare(left, right)
+
+    def identity(self) -> Identity:
+        """Return the server's UUID, or MariaDB's server id."""
+        with closing(self.connect()) as connection:
+            return identity_of(connections.server_info(connection))
+
+    def reach(self, position: Position) -> None:
+        """Check that the server executed what was read, and still has what was not."""
+        with closing(self.connect()) as connection:
+            info = connections.server_info(connection)
+            check_reach(connection, info, positions.LogPosition.from_json(position))
+
+    def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
+        """Return how captured tables look now, by full name; None for one that is gone."""
+        with closing(self.connect()) as connection:
+            return captured_catalog(connection, self.matcher, tables)
 
     def head(self) -> Position:
         """Return the current end of the server's log.

@@ -1,0 +1,221 @@
+"""Whose log it is, and whether it can be followed from a position on another server.
+
+GTIDs name a transaction on every server, so a position made of them is reachable when the server
+executed all that was read, and still has in its log all that was not. A file and an offset belong
+to the one server that wrote them.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.sources.contract import Identity
+from airflow_provider_deltaforge.sources.mysql.catalog import fetch, load_table
+from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, GtidState
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+
+SETTLING_S = 15.0
+"""How long a transaction that was sent may not count as executed: a server with semi-synchronous
+replication sends it first and then waits for a replica, ten seconds by default."""
+
+_POLL_S = 0.25
+_KEEP = "keep the log longer (binlog_expire_logs_seconds)"
+
+
+def identity_of(info: ServerInfo) -> Identity:
+    """Return what tells servers apart; MariaDB has no more than its server id."""
+    if info.mariadb:
+        return {"type": "maria_db", "server_id": int(info.uuid.rpartition("-")[2])}
+    return {"type": "my_sql", "server_uuid": info.uuid}
+
+
+def on_server(position: LogPosition, info: ServerInfo) -> LogPosition:
+    """Return the position as this server counts it: another server's file and offset are void."""
+    if position.gtids is None or position.server_uuid == info.uuid:
+        return position
+    return LogPosition("", 4, position.gtids, info.uuid)
+
+
+def check_reach(
+    connection: Any,
+    info: ServerInfo,
+    position: LogPosition,
+    stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """Check that the log can be followed from ``position`` on.
+
+    Args:
+        connection: to the server that ``info`` describes.
+        info: that server.
+        position: what was read last, from this server or another.
+        stopping: ends the wait for transactions that are still settling.
+
+    Raises:
+        PositionLostError: changes are lost; the text says which.
+        RetryableError: the server replicates and has still to apply what was read.
+    """
+    moved = position.server_uuid not in ("", info.uuid)
+    lost = f"position lost{' after failover' if moved else ''}: "
+    if position.gtids is None:
+        if moved:
+            raise _lost(
+                f"{lost}{position.file}:{position.pos} is a place in the log of server "
+                f"{position.server_uuid}, but {info.uuid} answers, and without GTIDs nothing says "
+                "where it is there; every change after it is lost"
+            )
+        return
+    if isinstance(position.gtids, GtidPos) != info.mariadb:
+        there = "MariaDB" if info.mariadb else "MySQL"
+        raise _lost(f"{lost}{position.gtids} means nothing to {info.uuid}, which is {there}")
+    if moved and not info.gtids:
+        raise _lost(
+            f"{lost}the log was read up to {position.gtids}, but server {info.uuid} has gtid_mode "
+            "OFF; every change after it is lost, unless it is switched ON"
+        )
+    history: _History = _MariaDb(connection) if info.mariadb else _MySql(connection)
+    _check_executed(history, info, position, lost, stopping)
+    purged = history.purged(position.gtids)
+    if purged:
+        raise _lost(
+            f"{lost}server {info.uuid} has purged transactions that were not read yet: {purged}; "
+            f"{_KEEP}"
+        )
+
+
+def captured_catalog(
+    connection: Any, matcher: TableMatcher, tables: Sequence[TableSchema]
+) -> Mapping[str, TableSchema | None]:
+    """Return how captured tables look now, by full name; None for one that is gone."""
+    try:
+        return {
+            table.full_name: load_table(connection, table.db, table.table)
+            for table in tables
+            if matcher.matches(table.db, table.table)
+        }
+    except Exception as error:
+        raise translated(error, "reading the catalog") from error
+
+
+def _check_executed(
+    history: "_History",
+    info: ServerInfo,
+    position: LogPosition,
+    lost: str,
+    stopping: Callable[[], bool],
+) -> None:
+    """See that the server executed everything that was read, or will have soon."""
+    deadline = time.monotonic() + SETTLING_S
+    while missing := history.missing(position.gtids):
+        if history.replicates(missing):
+            raise RetryableError(
+                f"server {info.uuid} is a replica that has not applied {missing} yet, which was "
+                "read before; waiting until it has"
+            )
+        if time.monotonic() >= deadline or stopping():
+            raise _lost(
+                f"{lost}transactions were read that server {info.uuid} does not have: {missing}. "
+                "What it did instead, and where the rows of those transactions stand there, "
+                "cannot be known from its log"
+            )
+        time.sleep(_POLL_S)
+
+
+class _History(Protocol):
+    """What a server has executed, and what of it is purged."""
+
+    def missing(self, read: Any) -> Any:
+        """Return what was read and the server does not have."""
+
+    def purged(self, read: Any) -> Any:
+        """Return what was not read and the server's log does not hold any more."""
+
+    def replicates(self, missing: Any) -> bool:
+        """Say whether replication will bring, or may bring, what is missing."""
+
+
+class _MySql:
+    """What a MySQL server has executed and purged."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def missing(self, read: GtidSet) -> GtidSet:
+        return read - self._set("gtid_executed")
+
+    def purged(self, read: GtidSet) -> GtidSet:
+        return self._set("gtid_purged") - read
+
+    def replicates(self, missing: GtidSet) -> bool:
+        return any(
+            missing <= GtidSet.parse(str(channel.get("Retrieved_Gtid_Set") or "")) or receiving
+            for channel, receiving in _channels(self._connection, ("REPLICA", "SLAVE"))
+        )
+
+    def _set(self, name: str) -> GtidSet:
+        return GtidSet.parse(str(_asked(self._connection, f"SELECT @@GLOBAL.{name}")[0][0]))
+
+
+class _MariaDb:
+    """What a MariaDB server has written to its log and purged from it, per domain."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def missing(self, read: GtidPos) -> GtidPos:
+        rows = _asked(self._connection, "SELECT @@GLOBAL.gtid_binlog_state")
+        return GtidState.parse(str(rows[0][0])).without(read)
+
+    def purged(self, read: GtidPos) -> GtidPos:
+        """Return per domain the last purged transaction, where it lies behind what was read."""
+        logs = _asked(self._connection, "SHOW BINARY LOGS")
+        if not logs:  # A server that is just rotating; the dump itself tells.
+            return GtidPos()
+        first = str(logs[0][0])
+        begins = _asked(self._connection, f"SELECT BINLOG_GTID_POS('{first}', 4)")[0][0]
+        return GtidPos(
+            {
+                domain: last
+                for domain, last in GtidPos.parse(str(begins or "")).domains.items()
+                if domain not in read.domains or read.domains[domain][1] < last[1]
+            }
+        )
+
+    def replicates(self, missing: GtidPos) -> bool:
+        return any(
+            missing <= GtidPos.parse(str(channel.get("Gtid_IO_Pos") or "")) or receiving
+            for channel, receiving in _channels(self._connection, ("ALL REPLICAS",))
+        )
+
+
+def _channels(connection: Any, words: Sequence[str]) -> list[tuple[dict[str, Any], bool]]:
+    """Return the replication channels that apply changes, and whether each also receives some."""
+    import pymysql
+
+    for word in words:
+        with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+            try:
+                cursor.execute(f"SHOW {word} STATUS")
+            except pymysql.err.MySQLError:
+                continue  # An older server, or no privilege: then it counts as none.
+            rows = list(cursor.fetchall())
+        return [(row, _runs(row, "IO_Running")) for row in rows if _runs(row, "SQL_Running")]
+    return []
+
+
+def _runs(channel: Mapping[str, Any], thread: str) -> bool:
+    return "Yes" in (channel.get(f"Replica_{thread}"), channel.get(f"Slave_{thread}"))
+
+
+def _asked(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    try:
+        return fetch(connection, sql)
+    except Exception as error:
+        raise translated(error, "comparing positions") from error
+
+
+def _lost(text: str) -> PositionLostError:
+    return PositionLostError(f"{text}. Re-snapshot required")
