@@ -116,10 +116,12 @@ def _value(value: Any) -> Any:
 
 def _change(event: Any, image: Mapping[str, Any], gtid: str, row: int) -> Change:
     after = image.get("values") if isinstance(event, WriteRowsEvent) else image.get("after_values")
-    before = image.get("values") if after is None else after
+    before = image.get("values") or image["before_values"]
     table = f"{event.schema}.{event.table}"
-    state = plain(after) if after is not None else None
-    return Change((gtid, row), (table, before["id"]), state)
+    if after is None:
+        return Change((gtid, row), (table, before["id"]), None)
+    moved_from = (table, before["id"]) if before["id"] != after["id"] else None
+    return Change((gtid, row), (table, after["id"]), plain(after), moved_from)
 
 
 def _number(gtid: str) -> int:

@@ -5,29 +5,29 @@ from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.oracle.verdict import Seen
+from tests.oracle.verdict import AllRows, Seen
 
 NameOf = Callable[[dict[str, Any]], Hashable]
 
 
 def seen_in(lines: Iterable[str | bytes], name_of: NameOf) -> list[Seen]:
     """Read native envelopes; ``name_of`` says where a streamed event stands in the log."""
-    events = []
-    for line in lines:
-        event = json.loads(line)
-        image = event["after"] if event["after"] is not None else event["before"]
-        if image is None:
-            continue  # A change of a schema moves no row.
-        table = f"{event['source']['db']}.{event['source']['table']}"
-        events.append(
-            Seen(
-                name=None if event["op"] == "r" else name_of(event),
-                key=(table, image["id"]),
-                state=event["after"],
-                event_id=event["event_id"],
-            )
-        )
-    return events
+    return [seen for line in lines if (seen := _seen(json.loads(line), name_of)) is not None]
+
+
+def _seen(event: dict[str, Any], name_of: NameOf) -> Seen | None:
+    source, before, after = event["source"], event["before"], event["after"]
+    names = (source["db"], source.get("schema"), source["table"])
+    table = ".".join(name for name in names if name)
+    name = None if event["op"] == "r" else name_of(event)
+    if event["op"] == "t":
+        return Seen(name, AllRows(table), None, event["event_id"])
+    image = after if after is not None else before
+    if image is None:
+        return None  # A change of a schema moves no row.
+    former = before["id"] if before and after and "id" in before else image["id"]
+    moved_from = (table, former) if former != image["id"] else None
+    return Seen(name, (table, image["id"]), after, event["event_id"], moved_from)
 
 
 def seen_in_file(path: Path, name_of: NameOf) -> list[Seen]:

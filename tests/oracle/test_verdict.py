@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.oracle.verdict import Change, Seen, judge
+from tests.oracle.verdict import UNCHANGED, AllRows, Change, Seen, judge
 
 HISTORY = [
     Change(1, "a", 10),
@@ -59,3 +59,48 @@ def test_a_duplicate_is_caught_where_exactly_once_was_promised():
     wrong = judge(HISTORY, seen(1, 2, 3, 4, 5, 5), TABLE, exactly_once=True)
 
     assert any("more than once" in line for line in wrong)
+
+
+def row(name, number, state, moved_from=None):
+    key = ("t", number)
+    return Change(name, key, state, ("t", moved_from) if moved_from else None)
+
+
+SHOP = [
+    row(1, 1, {"id": 1, "note": "long"}),
+    row(2, 2, {"id": 2, "note": "b"}),
+    Change(3, AllRows("t"), None),
+    row(4, 1, {"id": 1, "note": "longer"}),
+    row(5, 7, {"id": 7, "note": UNCHANGED}, moved_from=1),
+]
+SHOP_TABLE = {("t", 7): {"id": 7, "note": "longer"}}
+
+
+def in_shop(*names, without=()):
+    found = {change.name: change for change in SHOP}
+    return [
+        Seen(n, c.key, c.state, f"id{n}", c.moved_from if n not in without else None)
+        for n, c in ((name, found[name]) for name in names)
+    ]
+
+
+def test_truncations_new_keys_and_values_left_out_are_understood():
+    assert judge(SHOP, in_shop(1, 2, 3, 4, 5), SHOP_TABLE) == []
+    assert judge(SHOP, in_shop(1, 2, 3, 4, 3, 4, 5), SHOP_TABLE) == []
+
+
+@pytest.mark.parametrize(
+    ("delivered", "complaint"),
+    [
+        pytest.param(in_shop(1, 2, 4, 5), "never arrived", id="a truncation lost"),
+        pytest.param(in_shop(1, 3, 2, 4, 5), "after a later change", id="a row after its end"),
+        pytest.param(in_shop(1, 2, 4, 3, 5), "after a later change", id="a truncation late"),
+        pytest.param(in_shop(1, 2, 3, 5, 4), "after a later change", id="an old key after it"),
+        pytest.param(in_shop(1, 2, 3, 4, 5, 2), "differs from the table", id="a row back"),
+        pytest.param(
+            in_shop(1, 2, 3, 4, 5, without=[5]), "differs from the table", id="an old key left"
+        ),
+    ],
+)
+def test_a_planted_fault_of_whole_tables_and_keys_is_caught(delivered, complaint):
+    assert any(complaint in line for line in judge(SHOP, delivered, SHOP_TABLE))

@@ -11,14 +11,28 @@ from typing import Any
 
 SHOWN = 5
 
+UNCHANGED = {"_unchanged": True}
+"""A column that the log leaves out because it is as it was."""
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """The key of a truncation: every row whose key is ``(table, …)``."""
+
+    table: str
+
 
 @dataclass(frozen=True)
 class Change:
-    """One row change: ``name`` is where it stands in the log, ``state`` None once deleted."""
+    """One row change: ``name`` is where it stands in the log, ``state`` None once deleted.
+
+    ``moved_from`` is the key that the row had before, where the change gave it another.
+    """
 
     name: Hashable
     key: Hashable
     state: Any
+    moved_from: Hashable | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class Seen:
     key: Hashable
     state: Any
     event_id: str
+    moved_from: Hashable | None = None
 
 
 def judge(
@@ -76,15 +91,24 @@ def _alien(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:
 def _out_of_order(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:
     place = {change.name: index for index, change in enumerate(history)}
     latest: dict[Hashable, int] = {}
+    latest_of_table: dict[str, int] = {}
     first_seen: set[Hashable] = set()
     wrong = []
     for event in streamed:
         if event.name in first_seen or event.name not in place:
             continue
         first_seen.add(event.name)
-        if place[event.name] < latest.get(event.key, -1):
+        at, table = place[event.name], _table_of(event.key)
+        keys = [key for key in (event.key, event.moved_from) if key is not None]
+        if isinstance(event.key, AllRows):
+            before = latest_of_table.get(table, -1)
+        else:
+            before = max(latest.get(key, -1) for key in [*keys, AllRows(table)])
+        if at < before:
             wrong.append((event.key, event.name))
-        latest[event.key] = max(place[event.name], latest.get(event.key, -1))
+        for key in keys:
+            latest[key] = max(at, latest.get(key, -1))
+        latest_of_table[table] = max(at, latest_of_table.get(table, -1))
     return _told("arrived first after a later change of its row", wrong)
 
 
@@ -109,12 +133,11 @@ def _changed_on_replay(history: Sequence[Change], seen: Sequence[Seen]) -> list[
 def _wrong_end(
     history: Sequence[Change], seen: Sequence[Seen], table: Mapping[Hashable, Any] | None
 ) -> list[str]:
-    last_true = {change.key: change.state for change in history}
-    last_seen = {event.key: event.state for event in seen}
+    last_true, last_seen = _last_states(history), _last_states(seen)
     wrong = [
         (key, last_seen.get(key), state)
         for key, state in last_true.items()
-        if last_seen.get(key) != state
+        if not _agrees(state, last_seen.get(key))
     ]
     found = _told("ends in another state (key, seen, true)", wrong)
     if table is None:
@@ -122,6 +145,46 @@ def _wrong_end(
     alive = {key: state for key, state in last_seen.items() if state is not None}
     rows = [key for key in table.keys() | alive.keys() if table.get(key) != alive.get(key)]
     return [*found, *_told("differs from the table's row", rows)]
+
+
+def _last_states(events: Sequence[Change] | Sequence[Seen]) -> dict[Hashable, Any]:
+    """Apply events one after the other, as a consumer who keeps a copy of the table."""
+    states: dict[Hashable, Any] = {}
+    for event in events:
+        if isinstance(event.key, AllRows):
+            gone = [key for key in states if _table_of(key) == event.key.table]
+            states.update(dict.fromkeys(gone))
+            continue
+        former = states.get(event.moved_from or event.key)
+        if event.moved_from is not None:
+            states[event.moved_from] = None
+        states[event.key] = _filled(event.state, former)
+    return states
+
+
+def _filled(state: Any, former: Any) -> Any:
+    """Put what a row had before in the place of what its change left out."""
+    if not isinstance(state, dict) or not isinstance(former, dict):
+        return state
+    return {
+        name: former.get(name, UNCHANGED) if value == UNCHANGED else value
+        for name, value in state.items()
+    }
+
+
+def _agrees(true: Any, seen: Any) -> bool:
+    """Compare two states; the history may not know what a row had before it began."""
+    if not isinstance(true, dict) or not isinstance(seen, dict):
+        return bool(true == seen)
+    return true.keys() == seen.keys() and all(
+        value in (UNCHANGED, seen[name]) for name, value in true.items()
+    )
+
+
+def _table_of(key: Hashable) -> str:
+    if isinstance(key, AllRows):
+        return key.table
+    return str(key[0]) if isinstance(key, tuple) else ""
 
 
 def _repeated(seen: Sequence[Seen]) -> list[str]:
