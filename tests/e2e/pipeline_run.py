@@ -1,4 +1,4 @@
-"""A MySQL-to-Kafka pipeline in a process of its own, as a test drives and judges it."""
+"""A pipeline to Kafka in a process of its own, as a test drives and judges it; from MySQL here."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka.admin import AdminClient
 from fastapi.testclient import TestClient
@@ -24,8 +24,8 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.e2e import shop
 from tests.oracle.mysql_history import history, name_of, new_file, table_rows
-from tests.oracle.readers import seen_in
-from tests.oracle.verdict import Seen, judge
+from tests.oracle.readers import NameOf, seen_in
+from tests.oracle.verdict import Change, Seen, judge
 from tests.servers.process import Server
 from tests.sinks.kafka_reader import read_topic
 
@@ -40,11 +40,10 @@ kind: Pipeline
 metadata: {{name: {name}, tenant: acme}}
 spec:
   source:
-    type: mysql
+    type: {source_type}
     config:
       id: {name}
-      dsn: ${{MYSQL_DSN}}
-      tables: ["{database}.*"]
+      {source}
       snapshot: {{mode: {snapshot}, chunk_size: 100, intra_table_parallel: {parallel}}}
   batch: {batch}
   sinks:
@@ -97,17 +96,29 @@ class PipelineRun:
             "KAFKA_BROKERS": self.brokers,
             **self.variables,
         }
-        # The oracle reads the log file by file: this one holds little of earlier tests.
-        new_file(self.server)
+        self.begin_history()
         self.apply()
+
+    def begin_history(self) -> None:
+        """Prepare what the oracle reads."""
+        # It reads the log file by file: this one holds little of earlier tests.
+        new_file(self.server)
+
+    def source(self) -> tuple[str, dict[str, Any]]:
+        """Return the source's type, and its settings that other servers do not have."""
+        return "mysql", {"dsn": "${MYSQL_DSN}", "tables": [f"{self.database}.*"]}
 
     def apply(self, **changes: Any) -> None:
         """Apply the document, with some of the settings above changed."""
         for name, value in changes.items():
             setattr(self, name, value)
+        source_type, settings = self.source()
         document = DOCUMENT.format(
             name=self.name,
-            database=self.database,
+            source_type=source_type,
+            source="\n      ".join(
+                f"{key}: {json.dumps(value)}" for key, value in settings.items()
+            ),
             snapshot=self.snapshot,
             parallel=json.dumps(self.parallel),
             topic=self.topic or f"{self.name}.${{source.table}}",
@@ -220,11 +231,20 @@ class PipelineRun:
         """
         run = Snapshots(self.store, self.name).current()
         assert run is not None
-        truth = history(self.server, self.database, run.start_position)
+        truth = self.history(run.start_position)
         assert len(truth) >= at_least, "the writers did nothing"
         seen = self.seen()
-        rows = table_rows(self.server, self.database, self.tables) if tables else None
-        return judge(truth, seen, rows)
+        return judge(truth, seen, self.rows() if tables else None)
+
+    def history(self, after: dict[str, Any]) -> list[Change]:
+        """Return what happened, as the oracle reads it."""
+        return history(self.server, self.database, after)
+
+    def rows(self) -> dict[Any, Any]:
+        """Return the tables as they are now."""
+        return table_rows(self.server, self.database, self.tables)
+
+    name_of: ClassVar[NameOf] = staticmethod(name_of)
 
     def seen(self) -> list[Seen]:
         """Return what a consumer of the topics that the document names now sees."""
@@ -234,7 +254,7 @@ class PipelineRun:
             event
             for topic in sorted(known.list_topics(timeout=60).topics)
             if topic.startswith(prefix)
-            for event in seen_in((read.value for read in read_topic(self.brokers, topic)), name_of)
+            for event in seen_in((r.value for r in read_topic(self.brokers, topic)), self.name_of)
         ]
 
 
