@@ -60,6 +60,7 @@ def clear(pipeline: Supervised, run: TaskRun, attempt: int) -> None:
     former = pipeline.record.owner
     run.clear()
     run.wait({"deferred"}, attempt)
+    run.wait_watched()
     assert pipeline.record.owner != former
     stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
     same_driver(pipeline, session)

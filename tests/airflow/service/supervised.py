@@ -107,9 +107,10 @@ class Supervised:
         return TaskRun(self, dag, run)
 
     def begin(self, dag: str = "stream_stop") -> "TaskRun":
-        """Start a run, and return when its task is deferred and the stream delivers."""
+        """Start a run, and return when its trigger watches and the stream delivers."""
         run = self.trigger(dag)
         run.wait({"deferred"})
+        run.wait_watched()
         self.wait_delivers()
         return run
 
@@ -223,6 +224,11 @@ class TaskRun:
             raise AssertionError(f"{error}; it is {self.shown()}\n{self.log()[-2000:]}") from error
         self.pipeline.say(f"task {self.shown()}")
         return self.task
+
+    def wait_watched(self) -> None:
+        """Wait until the triggerer runs the deferred task's trigger, which a user's act reaches."""
+        said = f"{self.pipeline.name}: running"
+        _wait_for("the trigger to watch", lambda: said in self.log())
 
     def shown(self) -> str:
         """Return attempt and state as words."""
