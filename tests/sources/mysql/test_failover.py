@@ -1,0 +1,209 @@
+"""A second server takes over: ahead, behind, diverged, purged; each ends as it should."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.mysql import failover
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
+from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
+from tests.servers import mysql, sql
+from tests.servers.process import Server
+from tests.sources.mysql.stream_reading import batches, rows, source_of
+
+DATABASE = "shop"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """Return a primary and its replica, with one table."""
+    primary = mysql.start(tmp_path_factory.mktemp("primary"), server_id=1)
+    try:
+        replica = mysql.start(tmp_path_factory.mktemp("replica"), server_id=2)
+        try:
+            follow(primary, replica)
+            sql.execute(primary, f"CREATE DATABASE {DATABASE}")
+            sql.execute(primary, "CREATE TABLE t (id int primary key, n int)", database=DATABASE)
+            yield primary, replica
+        finally:
+            replica.stop()
+    finally:
+        primary.stop()
+
+
+@pytest.fixture
+def servers(pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch) -> tuple[Server, Server]:
+    """Return them in step, with an empty table; nothing that is missing settles later here."""
+    primary, replica = pair
+    sql.execute(replica, "START REPLICA")
+    sql.execute(primary, "DELETE FROM t", database=DATABASE)
+    in_step(primary, replica)
+    monkeypatch.setattr(failover, "SETTLING_S", 0.3)
+    return pair
+
+
+def follow(primary: Server, replica: Server) -> None:
+    """Make one server the other's replica."""
+    sql.execute(
+        replica,
+        f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{primary.host}', "
+        f"SOURCE_PORT = {primary.port}, SOURCE_USER = 'root', SOURCE_AUTO_POSITION = 1, "
+        "GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = 1",
+        "START REPLICA",
+    )
+
+
+def in_step(primary: Server, replica: Server) -> None:
+    """Wait until the replica has applied everything."""
+    done = executed(primary)
+    sql.execute(replica, f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{done}', 60)")
+    assert done <= executed(replica)
+
+
+def executed(server: Server) -> GtidSet:
+    return GtidSet.parse(str(sql.execute(server, "SELECT @@GLOBAL.gtid_executed")[0][0]))
+
+
+def write(server: Server, *ids: int, tag: str = "") -> None:
+    """Insert rows, a transaction each."""
+    named = [f"SET gtid_next = 'AUTOMATIC:{tag}'"] if tag else []
+    inserts = [f"INSERT INTO t VALUES ({i}, {i * 10})" for i in ids]
+    sql.execute(server, *named, *inserts, database=DATABASE)
+
+
+def source(server: Server, **settings: Any) -> MySqlSource:
+    return source_of(server, DATABASE, **settings)
+
+
+def seen(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["op"], row["key"].decode()) for row in found]
+
+
+def test_a_server_ahead_is_followed_exactly(servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+    start = source(primary).head()
+    write(primary, 1, 2)
+    write(primary, 3, tag="bulk")
+    middle = source(primary).head()
+    before = rows(source(primary), start, middle)
+    write(primary, 4, 5)
+    in_step(primary, replica)
+    sql.execute(replica, "STOP REPLICA")
+    write(replica, 6)
+    write(replica, 7, tag="bulk")
+
+    source(replica).reach(middle)
+    after = rows(source(replica), middle)
+
+    assert seen(before) == [("c", f'{{"id":{i}}}') for i in (1, 2, 3)]
+    assert seen(after) == [("c", f'{{"id":{i}}}') for i in (4, 5, 6, 7)]
+    names = [row["tx_id"] for row in [*before, *after]]
+    assert len(set(names)) == 7
+    # The same events, wherever they are read: consumers see no difference.
+    again = rows(source(replica), start)
+    assert [row["event_id"] for row in again] == [row["event_id"] for row in [*before, *after]]
+
+
+def test_positions_read_after_a_failover_belong_to_the_new_server(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    start = source(primary).head()
+    write(primary, 1)
+    in_step(primary, replica)
+    on_replica = source(replica)
+    read = next(batches(on_replica, start, on_replica.head()))
+    uuid = on_replica.head()["server_uuid"]
+    assert read.end["server_uuid"] == uuid != start["server_uuid"]
+    # The file is the new server's own: what is read from there goes on without a gap.
+    write(primary, 2)
+    in_step(primary, replica)
+    assert seen(rows(on_replica, read.end)) == [("c", '{"id":2}')]
+
+
+def test_a_replica_that_is_behind_is_waited_for(servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+    with contextlib.closing(sql.connect(replica, DATABASE)) as locking:
+        locking.query("LOCK TABLES t READ")
+        write(primary, 1)
+        position = source(primary).head()
+        with pytest.raises(RetryableError, match=r"has not applied .*:\d+ yet") as waiting:
+            source(replica).reach(position)
+        assert position["server_uuid"] in str(waiting.value)
+        locking.query("UNLOCK TABLES")
+    in_step(primary, replica)
+    source(replica).reach(position)
+
+
+def test_a_promoted_server_that_lacks_what_was_read_is_refused_by_name(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    sql.execute(replica, "STOP REPLICA")
+    common = executed(primary)
+    write(primary, 1, 2)
+    write(replica, 9)
+    position = source(primary).head()
+    lost = executed(primary) - common
+    with pytest.raises(PositionLostError, match="position lost after failover") as refused:
+        source(replica).reach(position)
+    assert len(lost) == 2
+    assert f"does not have: {lost}." in str(refused.value)
+    assert "Re-snapshot required" in str(refused.value)
+    # The server itself would say nothing, and go on behind the hole.
+    with pytest.raises(PositionLostError, match="position lost after failover"):
+        source(replica).open(position)
+
+
+def test_transactions_purged_before_they_were_read_are_named(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    position = source(primary).head()
+    before = executed(primary)
+    write(primary, 1, 2)
+    in_step(primary, replica)
+    sql.execute(replica, "STOP REPLICA", "FLUSH BINARY LOGS")
+    purge(replica)
+    # The replica may have transactions of its own, from when it was ahead: they count as well.
+    lost = executed(replica) - before
+    assert executed(primary) - before <= lost
+    with pytest.raises(PositionLostError, match="position lost after failover") as refused:
+        source(replica).reach(position)
+    assert f"not read yet: {lost};" in str(refused.value)
+    # What was read before the purge is not needed any more.
+    source(replica).reach(source(replica).head())
+
+
+def test_a_file_and_an_offset_are_no_place_on_another_server(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    position = without_gtids(source(primary).head())
+    source(primary).reach(position)
+    with pytest.raises(PositionLostError, match="position lost after failover") as refused:
+        source(replica).reach(position)
+    assert f"{position['file']}:{position['pos']}" in str(refused.value)
+    with pytest.raises(PositionLostError, match="without GTIDs"):
+        source(replica).open(position)
+
+
+def test_servers_are_told_apart_by_their_uuid(servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+    uuid = str(sql.execute(primary, "SELECT @@server_uuid")[0][0])
+    assert source(primary).identity() == {"type": "my_sql", "server_uuid": uuid}
+    assert source(replica).identity() != source(primary).identity()
+
+
+def without_gtids(position: Position) -> dict[str, Any]:
+    return {key: value for key, value in position.items() if key != "gtid_set"}
+
+
+def purge(server: Server) -> None:
+    """Drop every log but the current one."""
+    last = sql.execute(server, "SHOW BINARY LOGS")[-1][0]
+    sql.execute(server, f"PURGE BINARY LOGS TO '{last}'")
