@@ -19,10 +19,13 @@ from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.oracle.readers import seen_in_file
-from tests.oracle.verdict import Change, judge
+from tests.oracle.verdict import Change, Seen, judge
+from tests.waiting import wait_for
 
 NAME = "scripted"
 PATIENCE_S = 180.0
+STREAMED = 300
+"""Transactions of an endless log that are enough."""
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -128,6 +131,36 @@ class ScriptedRun:
             return run.start_position
         return Checkpoints(self.store, NAME, f"{NAME}-source").load().get("out")
 
+    def begin(self) -> dict[str, Any]:
+        """Let the stream begin here; return where."""
+        self.begin_at(0)
+        return {"tx": 0}
+
+    def wait_enough(self, driver: subprocess.Popen[bytes], start: dict[str, Any] | None) -> None:
+        """Wait until the stream has shown what it can: its end, or much of an endless log."""
+        if self.transactions:
+            self.wait_delivered(driver)
+        else:
+            wait_for("the stream", lambda: self._streamed(start) > STREAMED, PATIENCE_S)
+
+    def close_log(self) -> None:
+        """Let an endless log (``transactions=0``) end where the stopped stream has come to."""
+        self.transactions = self.transactions or self._at()
+
+    def close(self) -> None:
+        """Let go of everything but the files."""
+        self.store.close()
+
+    def _streamed(self, start: dict[str, Any] | None) -> int:
+        """Return the transactions since the stream began; none before."""
+        start = start or self.first_position()
+        return self._at() - int(start["tx"]) if start else 0
+
+    def _at(self) -> int:
+        """Return the last transaction that is checkpointed."""
+        checkpoints = Checkpoints(self.store, NAME, f"{NAME}-source")
+        return int((checkpoints.load().get("out") or {"tx": 0})["tx"])
+
     def wait_delivered(self, driver: subprocess.Popen[bytes]) -> None:
         """Wait until the last transaction is checkpointed."""
         checkpoints = Checkpoints(self.store, NAME, f"{NAME}-source")
@@ -139,17 +172,31 @@ class ScriptedRun:
 
     def judge(self, start: dict[str, Any]) -> list[str]:
         """Ask the oracle: every transaction after ``start`` had to arrive."""
-        config = ScriptedSource(
-            id=f"{NAME}-source", transactions=self.transactions, rows=3, keys=60
-        )
-        history = [
+        return judge(self.history(start), self.seen())
+
+    def history(self, start: dict[str, Any]) -> list[Change]:
+        """Return every change after a position."""
+        return [
             Change((tx, row), ("script.rows", key), {"id": key, "tx": tx, "row": row})
-            for tx, row, key in config.events(int(start["tx"]) + 1, self.transactions)
+            for tx, row, key in self._source().events(int(start["tx"]) + 1, self.transactions)
         ]
-        seen = seen_in_file(
+
+    def rows(self, start: dict[str, Any]) -> dict[Any, Any] | None:
+        """Return the rows that a consumer must hold in the end."""
+        since = 1 if self.snapshot != "never" else int(start["tx"]) + 1
+        return {
+            ("script.rows", key): {"id": key, "tx": tx, "row": row}
+            for tx, row, key in self._source().events(since, self.transactions)
+        }
+
+    def seen(self) -> list[Seen]:
+        """Return what a consumer sees."""
+        return seen_in_file(
             self.output, lambda event: (event["after"]["tx"], event["after"]["row"])
         )
-        return judge(history, seen)
+
+    def _source(self) -> ScriptedSource:
+        return ScriptedSource(id=f"{NAME}-source", transactions=self.transactions, rows=3, keys=60)
 
     def _wait(self, ready: Any, driver: subprocess.Popen[bytes] | None = None) -> None:
         deadline = time.monotonic() + PATIENCE_S

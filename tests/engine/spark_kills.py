@@ -4,7 +4,7 @@ import contextlib
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -13,11 +13,8 @@ from typing import Any
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
-from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun, kill
-from tests.oracle.readers import seen_in_file
-from tests.oracle.verdict import Change, judge
+from tests.oracle.verdict import judge
 from tests.servers import postgres, spark
 from tests.servers.process import HOST, Server, family
 from tests.servers.spark import Cluster, command_line
@@ -33,22 +30,27 @@ SNAPSHOT_BORDERS = {
 REQUEST_BORDERS = {Border.REQUEST_RECORDED, Border.REQUEST_REMOVED}
 IN_APPLICATION = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED, *REQUEST_BORDERS}
 """Borders that the driver itself crosses: no worker of ours lives then."""
-STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - REQUEST_BORDERS - {Border.START_POSITION_STORED}
+AT_START = {Border.START_POSITION_STORED}
+"""Borders that a stream crosses once."""
+STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START
 BEGUN = STREAM_BORDERS | REQUEST_BORDERS
 """Borders of a pipeline that streamed before: its log is delivered from the first transaction."""
 
 _CROSSINGS = range(2, 9)
-_STREAMED = 300
-"""Transactions that an endless log must bring after the start."""
 
 
 class Victim(Enum):
     """Who dies."""
 
+    PROCESS = "process"
+    """All there is without Spark."""
     WORKER = "worker"
     JVM = "jvm"
     APPLICATION = "application"
     EXECUTOR = "executor"
+
+
+ON_SPARK = tuple(victim for victim in Victim if victim is not Victim.PROCESS)
 
 
 @dataclass
@@ -107,7 +109,12 @@ def possible(border: Border, victim: Victim) -> bool:
 
 
 def run_cell(
-    border: Border, victim: Victim, directory: Path, shared: Stage | None, seed: int = 0
+    border: Border,
+    victim: Victim,
+    directory: Path,
+    shared: Stage | None,
+    seed: int = 0,
+    make: Callable[..., ScriptedRun] = ScriptedRun,
 ) -> Cell:
     """Kill ``victim`` at ``border`` and let the pipeline finish.
 
@@ -117,11 +124,12 @@ def run_cell(
         directory: an own, empty directory.
         shared: the cluster.
         seed: chooses at which crossing.
+        make: makes the pipeline's run; takes what ``ScriptedRun`` takes.
     """
-    begun = time.monotonic()
+    clock = time.monotonic()
     cell = Cell(border.value, victim.value, seed)
     directory.mkdir(parents=True, exist_ok=True)
-    run = _prepared(border, victim, directory, shared)
+    run = _prepared(border, victim, directory, shared, make)
     drivers: list[subprocess.Popen[bytes]] = []
     try:
         cell.wrong = tuple(_played(border, victim, run, shared, drivers, cell))
@@ -130,9 +138,9 @@ def run_cell(
     finally:
         for driver in drivers:
             end_family(driver)
-        run.store.close()
+        run.close()
     cell.result = "wrong" if cell.wrong else "ok"
-    cell.seconds = round(time.monotonic() - begun, 1)
+    cell.seconds = round(time.monotonic() - clock, 1)
     return cell
 
 
@@ -144,26 +152,23 @@ def _played(
     drivers: list[subprocess.Popen[bytes]],
     cell: Cell,
 ) -> list[str]:
+    begun = run.begin() if border in BEGUN else None
     once = border not in STREAM_BORDERS
     crossing = 1 if once else random.Random(cell.seed).choice(_CROSSINGS)
     drivers.append(started(run, shared, (border, crossing)))
     held = run.wait_held(drivers[0])
-    start = {"tx": 0} if border in BEGUN else run.first_position()
+    start = begun or run.first_position()
     kill_victim(victim, held, drivers[0], shared)
-    if victim in (Victim.JVM, Victim.APPLICATION):
+    if victim in (Victim.PROCESS, Victim.JVM, Victim.APPLICATION):
         drivers[0].wait(PATIENCE_S)
         drivers.append(started(run, shared))
     # A held process that outlived the kill goes on now, beside the new one: the fence must hold.
     run.let_go()
-    if run.transactions:
-        run.wait_delivered(drivers[-1])
-    else:
-        wait_for("the stream", lambda: _streamed(run, start) > _STREAMED, PATIENCE_S)
+    run.wait_enough(drivers[-1], start)
     code = run.stop(drivers[-1])
     if start is None:
         start = run.first_position()
-    if not run.transactions:
-        close_log(run)
+    run.close_log()
     wrong = judged(run, start, cell)
     if not cell.streamed:
         wrong.append("nothing had to be streamed: this proves nothing")
@@ -178,17 +183,23 @@ def _played(
     return wrong
 
 
-def _prepared(border: Border, victim: Victim, directory: Path, shared: Stage | None) -> ScriptedRun:
+def _prepared(
+    border: Border,
+    victim: Victim,
+    directory: Path,
+    shared: Stage | None,
+    make: Callable[..., ScriptedRun],
+) -> ScriptedRun:
     cluster = victim is Victim.EXECUTOR
     if cluster and shared is None:
         raise ValueError("an executor needs a cluster")
     dsn = None
-    master = "local[2]"
+    master = None if victim is Victim.PROCESS else "local[2]"
     if cluster and shared is not None:
         dsn = shared.database(f"cell_{time.time_ns()}")
         master = shared.cluster.url
     growing = border not in STREAM_BORDERS
-    run = ScriptedRun(
+    run = make(
         directory,
         master=master,
         snapshot="initial" if border in SNAPSHOT_BORDERS else "never",
@@ -198,8 +209,6 @@ def _prepared(border: Border, victim: Victim, directory: Path, shared: Stage | N
         rate=100 if growing else 400,
         dsn=dsn,
     )
-    if border in BEGUN:
-        run.begin_at(0)
     if border in REQUEST_BORDERS:
         snapshots.request(run.store, NAME, Wish(), "copy", "the matrix")
     return run
@@ -236,7 +245,7 @@ def kill_victim(
     victim: Victim, held: int, driver: subprocess.Popen[bytes], shared: Stage | None
 ) -> None:
     """Kill it as a machine does."""
-    if victim is Victim.WORKER:
+    if victim in (Victim.PROCESS, Victim.WORKER):
         kill(held)
     elif victim is Victim.JVM:
         assert "java" in command_line(driver.pid)
@@ -271,41 +280,13 @@ def end_family(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def close_log(run: ScriptedRun) -> None:
-    """Let an endless log (``transactions=0``) end where the stopped stream has come to."""
-    run.transactions = _at(run)
-
-
-def _streamed(run: ScriptedRun, start: dict[str, Any] | None) -> int:
-    """Return the transactions since the stream began; none before."""
-    start = start or run.first_position()
-    return _at(run) - int(start["tx"]) if start else 0
-
-
-def _at(run: ScriptedRun) -> int:
-    """Return the last transaction that is checkpointed."""
-    position = Checkpoints(run.store, NAME, f"{NAME}-source").load().get("out") or {"tx": 0}
-    return int(position["tx"])
-
-
 def judged(run: ScriptedRun, start: dict[str, Any] | None, cell: Cell | None = None) -> list[str]:
     """Ask the oracle, which also compares the last delivered state with the source's table."""
     if start is None:
         return ["the stream never began"]
-    source = ScriptedSource(id=f"{NAME}-source", transactions=run.transactions, rows=3, keys=60)
-    first = int(start["tx"]) + 1
-    history = [
-        Change((tx, row), ("script.rows", key), {"id": key, "tx": tx, "row": row})
-        for tx, row, key in source.events(first, run.transactions)
-    ]
-    since = 1 if run.snapshot != "never" else first
-    table = {
-        ("script.rows", key): {"id": key, "tx": tx, "row": row}
-        for tx, row, key in source.events(since, run.transactions)
-    }
-    seen = seen_in_file(run.output, lambda event: (event["after"]["tx"], event["after"]["row"]))
+    history, seen = run.history(start), run.seen()
     if cell is not None:
         cell.events = len(seen)
         cell.redelivered = len(seen) - len({event.event_id for event in seen})
         cell.streamed = len(history)
-    return judge(history, seen, table)
+    return judge(history, seen, run.rows(start))

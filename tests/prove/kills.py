@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from airflow_provider_deltaforge.engine.borders import Border
-from tests.engine.spark_kills import Cell, Victim, possible, run_cell, stage
+from tests.engine.spark_kills import ON_SPARK, Cell, Victim, possible, run_cell, stage
 from tests.prove.report import Report
 
 _NOT_POSSIBLE = "not possible: the Python application itself crosses this border"
@@ -21,7 +21,7 @@ def prove(seeds: int, report: Report) -> bool:
     cells = [
         (seed, victim, border)
         for seed in range(seeds)
-        for victim in Victim
+        for victim in ON_SPARK
         for border in Border
         if report.wants(
             f"{border.value}/{victim.value}", border=border.value, victim=victim.value, seed=seed

@@ -15,7 +15,6 @@ from tests.engine.spark_kills import (
     Cell,
     Stage,
     Victim,
-    close_log,
     end_family,
     judged,
     run_cell,
@@ -96,7 +95,7 @@ def test_snapshot_and_stream_run_on_a_cluster_and_no_secret_leaks(
     checkpoints = list(scratch.glob("deltaforge-query-*"))
     start = run.first_position()
     code = run.stop(drivers[0])
-    close_log(run)
+    run.close_log()
     run.store.close()
     leaks += leaked_files(events, running.worker.directory)
 

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
-from tests.engine.spark_kills import Cell, close_log, end_family, judged, started
+from tests.engine.spark_kills import Cell, end_family, judged, started
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
@@ -45,7 +45,7 @@ def test_status_tells_the_truth_through_pause_resume_windows_and_stop(tmp_path, 
     pipelines.ask_to_stop(run.store, NAME)
     wait_for("the stop", lambda: status(run) == "stopped", PATIENCE_S)
     code = drivers[0].wait(PATIENCE_S)
-    close_log(run)
+    run.close_log()
     run.store.close()
 
     assert still == ("paused", held, position)

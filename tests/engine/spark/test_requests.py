@@ -6,7 +6,7 @@ from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, ScriptedRun
-from tests.engine.spark_kills import close_log, end_family, judged, started
+from tests.engine.spark_kills import end_family, judged, started
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -38,6 +38,6 @@ def test_a_stream_on_spark_makes_way_for_copies_and_goes_on(tmp_path):
 
     assert (bad.state, bad.error_class) == ("failed", "spec")
     assert [(one.state, one.rows) for one in (good, everything)] == [("done", 60)] * 2
-    close_log(run)
+    run.close_log()
     assert judged(run, {"tx": 0}) == []
     run.store.close()
