@@ -20,6 +20,7 @@ class Border(Enum):
     """Where the durable state of source, sink and store can differ."""
 
     START_POSITION_STORED = "start_position_stored"
+    SCHEMA_REGISTERED = "schema_registered"
     BATCH_RENDERED = "batch_rendered"
     SINK_WRITTEN = "sink_written"
     CHECKPOINT_STORED = "checkpoint_stored"

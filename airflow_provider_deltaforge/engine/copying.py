@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench, Job
 from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
+from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
 from airflow_provider_deltaforge.engine.sinking import SinkGroup
 from airflow_provider_deltaforge.engine.snapshot import full_name
@@ -130,6 +131,7 @@ class _Copier:
         self._ending = listener.ending
         self._records = Snapshots(bench.store, bench.pipeline.name)
         self._rendering = Rendering(bench.pipeline, bench.origin)
+        self._registrar = Registrar(bench, registry_of(bench), lambda call: call())
         self._snapshotter = spec.source.open_snapshot()
         self._sinks = SinkGroup(
             spec.sinks,
@@ -155,7 +157,7 @@ class _Copier:
         sink_bytes: Counter[str] = Counter()
         cut: dict[str, Any] = {}
         for batch in self._snapshotter.read(chunk, self._run_id):
-            rendered = self._rendering.render(batch.rows)
+            rendered = self._rendering.render(self._registrar.admit(batch).rows)
             crossing(Border.CHUNK_RENDERED)
             self._listener.confirm()
             outcomes = self._sinks.deliver(dict(rendered.messages), self._ending.is_set)

@@ -28,10 +28,12 @@ from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.reading import Pump
+from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.sinking import Delivered, SinkGroup
 from airflow_provider_deltaforge.errors import EventError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.registry import RegisteredHistory
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.spec.policies import Batch
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
@@ -94,13 +96,14 @@ class Lane:
 
     def _stream(self) -> Outcome:
         spec = self._bench.pipeline.spec
-        reader = self._patiently(self._open)
+        reader, registrar = self._patiently(self._open)
         pump = Pump(
             reader,
             Batcher(_limits(spec.batch)),
             self._prepare,
             spec.batch.max_inflight,
             self._board.source_trouble,
+            registrar.admit,
         )
         sinks = SinkGroup(spec.sinks, self._bench.pipeline.name, self._board, self._heart.ending)
         try:
@@ -117,7 +120,7 @@ class Lane:
             raise self._heart.failure
         return Outcome(self._heart.why)
 
-    def _open(self) -> LogReader:
+    def _open(self) -> tuple[LogReader, Registrar]:
         """Open the log where the slowest sink stands; a new pipeline begins at the head."""
         stored = self._checkpoints.load()
         known = {name: stored[name] for name in self._sink_ids if name in stored}
@@ -136,7 +139,11 @@ class Lane:
             if self._source.compare(position, start) > 0
         }
         self._board.checkpointed(start, self._sink_ids)
-        return self._source.open(start, self._heart.ending.is_set)  # type: ignore[no-any-return]
+        registry = registry_of(self._bench)
+        registry.refresh()
+        history = RegisteredHistory(registry, self._source.compare)
+        reader = self._source.open(start, self._heart.ending.is_set, history)
+        return reader, Registrar(self._bench, registry, self._patiently, start)
 
     def _prepare(self, batch: SourceBatch) -> Ready:
         """Run processors and rendering, in the decoder thread."""

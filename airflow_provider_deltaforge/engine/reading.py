@@ -16,6 +16,7 @@ from tenacity.wait import wait_base
 
 from airflow_provider_deltaforge.engine.batcher import Batcher, SourceBatch
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
 
 _READ_S = 0.2
@@ -61,6 +62,7 @@ class Pump(Generic[Delivery]):
         batcher: cuts batches.
         prepare: processors and rendering; runs in the decoder thread.
         ready_ahead: batches that may wait for delivery (``batch.max_inflight``).
+        admit: what each decoded batch goes through first, in the decoder thread.
         on_trouble: told the text of a retryable read error, and None when reading works again.
     """
 
@@ -71,11 +73,13 @@ class Pump(Generic[Delivery]):
         prepare: Callable[[SourceBatch], Delivery],
         ready_ahead: int,
         on_trouble: Callable[[RetryableError | None], None],
+        admit: Callable[[ChangeBatch], ChangeBatch],
     ) -> None:
         self._reader = reader
         self._batcher = batcher
         self._prepare = prepare
         self._on_trouble = on_trouble
+        self._admit = admit
         self._ending = threading.Event()
         self._chunks: _Handover[Chunk | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
         self._ready: _Handover[Delivery] = _Handover(max(1, ready_ahead), self._ending)
@@ -141,7 +145,8 @@ class Pump(Generic[Delivery]):
 
     def _batches(self, chunk: Chunk | None) -> Iterator[SourceBatch]:
         if chunk is not None:
-            yield from self._batcher.add(self._reader.decode(chunk), time.monotonic())
+            batch = self._admit(self._reader.decode(chunk))
+            yield from self._batcher.add(batch, time.monotonic())
         due = self._batcher.due(time.monotonic())
         if due is not None:
             yield due

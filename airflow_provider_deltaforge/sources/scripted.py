@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 from pydantic import Field
@@ -17,9 +18,11 @@ from pydantic import Field
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import Finding, Source, TableChunk
 
 _POLL_S = 0.002
+_FORMS = 3
 _MULTIPLIER = 2654435761  # Knuth's: spreads neighbouring transactions over the keys.
 
 
@@ -45,6 +48,8 @@ class ScriptedSource(Source):
     """The first so many reads of each connection fail, to exercise reconnecting."""
     purged_before: int = Field(default=0, ge=0)
     """Transactions below this one are no longer there."""
+    alter_every: int = Field(default=0, ge=0)
+    """The table is altered after so many transactions; each third time it is as at first."""
 
     def open(
         self,
@@ -83,6 +88,10 @@ class ScriptedSource(Source):
             return self.transactions
         grown = int((time.time() * 1000 - self.started_ms) / 1000 * self.rate)
         return min(grown, self.transactions) if self.transactions else grown
+
+    def schema_of(self, tx: int) -> TableSchema:
+        """Return what the table looks like in transaction ``tx``."""
+        return _schema(tx // self.alter_every % _FORMS if self.alter_every else 0)
 
     def key_of(self, tx: int, row: int) -> int:
         """Return the primary key that row ``row`` of transaction ``tx`` writes."""
@@ -156,6 +165,7 @@ class ScriptedReader:
             end=chunk.end,
             connector="scripted",
             nbytes=chunk.nbytes,
+            schemas=tuple(dict.fromkeys(map(source.schema_of, range(chunk.first, chunk.last + 1)))),
         )
 
     def acknowledge(self, position: Position) -> None:
@@ -181,7 +191,18 @@ def _event(source: ScriptedSource, tx: int, row: int, key: int, base: int) -> Ma
         "tx_end": row == source.rows - 1,
         "event_id": source.event_id(tx, row),
         "source_position": b'"sequence":%d' % tx,
+        "schema_version": source.schema_of(tx).fingerprint,
     }
+
+
+@lru_cache
+def _schema(form: int) -> TableSchema:
+    comment = f"form {form}" if form else None
+    columns = [
+        Column(name, "bigint", "bigint", False, at, comment=comment)  # noqa: FBT003
+        for at, name in enumerate(("id", "tx", "row"), 1)
+    ]
+    return TableSchema("script", None, "rows", tuple(columns), ("id",))
 
 
 class ScriptedSnapshotter:
@@ -219,11 +240,19 @@ class ScriptedSnapshotter:
             name = f"{source.id}:{run}:{head}:{key}".encode()
             event = dict(_event(source, tx, row, key, tx))
             event |= {"op": "r", "row": ordinal, "tx_id": None, "source_position": None}
+            event["schema_version"] = source.schema_of(head).fingerprint
             event["event_id"] = hashlib.blake2b(name, digest_size=16).digest()
             event["tx_end"] = ordinal == len(state) - 1
             rows.append(event)
         batch = pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
-        yield ChangeBatch(batch, _Positions(head), {"tx": head}, "scripted", 64 * len(rows))
+        yield ChangeBatch(
+            batch,
+            _Positions(head),
+            {"tx": head},
+            "scripted",
+            64 * len(rows),
+            schemas=(source.schema_of(head),),
+        )
 
     def guard(self, position: Position) -> None:
         """Check that the script still begins at or before ``position``."""

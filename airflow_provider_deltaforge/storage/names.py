@@ -25,7 +25,7 @@ PROGRESS = "progress"
 """Key-value map: what a driver says about itself."""
 
 SCHEMAS = "schemas"
-"""Log: table schemas, under ``SOURCEID/DB/TABLE``."""
+"""Log: the schemas of a source's tables, under ``TENANT/SOURCEID``."""
 
 SNAPSHOTS = "snapshots"
 """Key-value map: runs, plans and finished chunks."""

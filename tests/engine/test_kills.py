@@ -6,11 +6,14 @@ victim on Spark; a few of those are below, so that the mechanism cannot rot.
 
 from collections import Counter
 
+import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.schemas.registry import Registry
+from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
@@ -57,6 +60,7 @@ def test_a_process_killed_at_a_border_loses_nothing(border, tmp_path):
     code = run.stop(driver)
 
     assert run.judge(start) == []
+    assert wrong_schemas(run) == []
     assert code == 0
     assert run.control.progress().status == "stopped"
 
@@ -93,6 +97,22 @@ def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_p
 
 def test_every_border_has_a_kill():
     assert set(OF_PIPELINES) | set(OF_REQUESTS) == set(Border)
+
+
+def wrong_schemas(run):
+    """Return the events that do not carry the schema in force at their position."""
+    source = load(run.document).spec.source
+    registry = Registry(run.store, source.id, "tests")
+    wrong = []
+    for line in run.output.read_bytes().splitlines():
+        event = orjson.loads(line)
+        version, sequence = event["schema_version"], event["schema_sequence"]
+        at = registry.at_sequence("script", None, "rows", sequence)
+        # A copied row looks as the table does when it is read.
+        expected = at.schema if event["op"] == "r" else source.schema_of(event["after"]["tx"])
+        if version != expected.fingerprint or at.fingerprint != version:
+            wrong.append(f"{event['after']}: {version}, {sequence}")
+    return wrong
 
 
 def tx_of(run):
