@@ -30,6 +30,14 @@ class Column:
     numeric_precision: int | None = None
     numeric_scale: int | None = None
     datetime_precision: int | None = None
+    type_oid: int | None = None
+    """PostgreSQL's; the fields below are its alone."""
+    is_array: bool = False
+    element_type: str | None = None
+    is_identity: bool = False
+    identity_generation: str | None = None
+    is_generated: bool = False
+    udt_name: str | None = None
 
 
 _FINGERPRINTED = (
@@ -44,6 +52,23 @@ _FINGERPRINTED = (
     "char_max_length",
     "numeric_precision",
     "numeric_scale",
+)
+_FINGERPRINTED_POSTGRES = (
+    "name",
+    "data_type",
+    "type_oid",
+    "nullable",
+    "ordinal_position",
+    "default_value",
+    "is_array",
+    "element_type",
+    "char_max_length",
+    "numeric_precision",
+    "numeric_scale",
+    "is_identity",
+    "identity_generation",
+    "is_generated",
+    "udt_name",
 )
 
 
@@ -66,9 +91,13 @@ class TableSchema:
     def fingerprint(self) -> str:
         """``sha256:`` and 64 hex digits over columns and primary key; charset does not count."""
         columns = [
-            {k: value for k in _FINGERPRINTED if (value := getattr(c, k)) is not None}
+            {k: value for k in _fingerprinted(c) if (value := getattr(c, k)) is not None}
             for c in self.columns
         ]
         shape: dict[str, Any] = {"columns": columns, "primary_key": list(self.primary_key)}
         text = json.dumps(shape, separators=(",", ":"), ensure_ascii=False)
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _fingerprinted(column: Column) -> tuple[str, ...]:
+    return _FINGERPRINTED if column.type_oid is None else _FINGERPRINTED_POSTGRES

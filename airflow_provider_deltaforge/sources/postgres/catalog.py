@@ -1,0 +1,208 @@
+"""What the catalog knows of types, by oid, and of a table's columns and keys."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_deltaforge.sources.postgres import column_kinds as k
+
+_KINDS = {
+    16: k.BOOL, 17: k.BYTEA, 20: k.NUMBER, 21: k.NUMBER, 22: k.VECTOR, 23: k.NUMBER, 26: k.NUMBER,
+    30: k.VECTOR, 114: k.JSON, 700: k.FLOAT, 701: k.FLOAT, 1082: k.PLAIN, 1083: k.PLAIN,
+    1114: k.TIMESTAMP, 1184: k.TIMESTAMPTZ, 1266: k.TIMETZ, 1700: k.PLAIN, 2950: k.PLAIN,
+    3802: k.JSON,
+}  # fmt: skip
+"""Built-in types whose JSON is more than their text; their oids never change."""
+_BIT = 1560
+_BITS_MAX = 64
+
+_TYPES = """
+WITH RECURSIVE used AS (
+  SELECT {columns} FROM pg_type t WHERE t.oid = ANY(%s::oid[])
+  UNION
+  SELECT {columns} FROM used u JOIN pg_type t ON t.oid = coalesce(u.base, u.element))
+SELECT oid, name, format_type(oid, NULL), base, typmod, element, delimiter FROM used
+""".format(
+    columns="""t.oid, t.typname::text AS name,
+  CASE WHEN t.typtype = 'd' THEN t.typbasetype END AS base, t.typtypmod AS typmod,
+  CASE WHEN t.typtype <> 'd' AND t.typoutput = 'array_out'::regproc THEN t.typelem END AS element,
+  ascii(t.typdelim::text) AS delimiter"""
+)
+
+_PRINTED = "SELECT format_type(o, m) FROM unnest(%s::oid[], %s::int[]) AS given(o, m)"
+
+_COLUMNS = """
+SELECT c.oid, c.relreplident::text, a.attname::text, a.atttypid, a.atttypmod, a.attnotnull,
+       CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+       a.attidentity::text, a.attgenerated::text,
+       array_position((p.indkey::int2[])[:p.indnkeyatts - 1], a.attnum),
+       array_position((r.indkey::int2[])[:r.indnkeyatts - 1], a.attnum)
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+  LEFT JOIN pg_index p ON p.indrelid = c.oid AND p.indisprimary
+  LEFT JOIN pg_index r ON r.indrelid = c.oid AND r.indisreplident
+ WHERE {where} AND c.relkind IN ('r', 'p')
+ ORDER BY a.attnum
+"""
+_BY_OID = "c.oid = %s"
+_BY_NAME = "n.nspname = %s AND c.relname = %s"
+
+_PUBLISHED = """
+SELECT attnames::text[] FROM pg_publication_tables
+ WHERE pubname = %s AND schemaname = %s AND tablename = %s
+"""
+_COLUMN_LISTS_SINCE = 150000
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFacts:
+    """One type.
+
+    Attributes:
+        name: as ``pg_type`` has it: ``int4``, ``_text``.
+        described: as SQL has it, without a modifier: ``character varying``.
+        base: of a domain.
+        typmod: of a domain's base.
+        element: of an array.
+        delimiter: between an array's elements of this type, as a byte.
+    """
+
+    name: str
+    described: str
+    base: int | None
+    typmod: int
+    element: int | None
+    delimiter: int
+
+
+class Types:
+    """The types met so far. Nothing of one that matters here can be altered."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, TypeFacts] = {}
+        self._printed: dict[tuple[int, int], str] = {}
+
+    def learn(self, connection: Any, types: Iterable[tuple[int, int]]) -> None:
+        """Ask for what is not known yet of types and their modifiers."""
+        wanted = sorted(set(types) - self._printed.keys())
+        if not wanted:
+            return
+        oids = sorted({oid for oid, _ in wanted} - self._known.keys())
+        for oid, *facts in connection.execute(_TYPES, (oids,)).fetchall():
+            self._known[oid] = TypeFacts(*facts)
+        given = ([oid for oid, _ in wanted], [typmod for _, typmod in wanted])
+        printed = connection.execute(_PRINTED, given).fetchall()
+        # A type that was dropped meanwhile is asked for again next time, which costs little.
+        self._printed |= {
+            one: text for one, (text,) in zip(wanted, printed, strict=True) if one[0] in self._known
+        }
+
+    def facts(self, oid: int) -> TypeFacts | None:
+        """Return what is known of a type; None once it was dropped."""
+        return self._known.get(oid)
+
+    def printed(self, oid: int, typmod: int) -> str:
+        """Return a type as SQL writes it."""
+        return self._printed.get((oid, typmod), f"type {oid}")
+
+    def chain(self, oid: int, typmod: int) -> tuple[int, ...]:
+        """Return a type's kind, and behind an array's its elements', see ``column_kinds``.
+
+        A type nobody knows any more is text: so are most.
+        """
+        chain: list[int] = []
+        while len(chain) < k.CHAIN_MAX:
+            facts = self._known.get(oid)
+            if facts is not None and facts.base is not None:
+                oid, typmod = facts.base, facts.typmod
+            elif facts is not None and facts.element is not None:
+                oid = facts.element
+                element = self._known.get(oid)
+                chain.append(k.ARRAY | (element.delimiter if element else ord(",")) << 8)
+            else:
+                name = facts.name if facts is not None else ""
+                return (*chain, _scalar(oid, typmod, name))
+        return (k.TEXT,)
+
+
+def _scalar(oid: int, typmod: int, name: str) -> int:
+    if oid == _BIT and 1 <= typmod <= _BITS_MAX:
+        return k.BIT1 if typmod == 1 else k.BIT
+    if name == "hstore":
+        return k.HSTORE
+    return _KINDS.get(oid, k.TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """One column as it is now; ``identity`` and ``generated`` are empty for most."""
+
+    type_oid: int
+    typmod: int
+    not_null: bool
+    default: str | None
+    identity: str
+    generated: str
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table as it is now.
+
+    Attributes:
+        oid: of the table.
+        replica_identity: ``d``, ``n``, ``f`` or ``i``.
+        columns: by name, in order.
+        primary_key: names of its columns, in the key's order.
+        identity_key: the same of the index that is the replica identity.
+    """
+
+    oid: int
+    replica_identity: str
+    columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
+    primary_key: tuple[str, ...] = ()
+    identity_key: tuple[str, ...] = ()
+
+
+def name_fully(connection: Any) -> None:
+    """Have the session print names with their schema, whatever its user's search path is."""
+    connection.execute("SET search_path TO pg_catalog")
+
+
+def table_by_oid(connection: Any, oid: int) -> TableFacts | None:
+    """Return a table; None once it was dropped. It may have been renamed."""
+    return _table(connection.execute(_COLUMNS.format(where=_BY_OID), (oid,)).fetchall())
+
+
+def table_by_name(connection: Any, schema: str, table: str) -> TableFacts | None:
+    """Return a table; None when there is none of this name."""
+    return _table(connection.execute(_COLUMNS.format(where=_BY_NAME), (schema, table)).fetchall())
+
+
+def published_columns(
+    connection: Any, publication: str, schema: str, table: str
+) -> frozenset[str] | None:
+    """Return which columns a publication publishes; None when it says nothing of the table."""
+    if connection.info.server_version < _COLUMN_LISTS_SINCE:
+        return None
+    row = connection.execute(_PUBLISHED, (publication, schema, table)).fetchone()
+    return frozenset(row[0]) if row is not None and row[0] is not None else None
+
+
+def _table(rows: list[tuple[Any, ...]]) -> TableFacts | None:
+    if not rows:
+        return None
+    described = [row for row in rows if row[2] is not None]
+    return TableFacts(
+        oid=rows[0][0],
+        replica_identity=rows[0][1],
+        columns={row[2]: ColumnFacts(*row[3:9]) for row in described},
+        primary_key=_in_order((row[9], row[2]) for row in described),
+        identity_key=_in_order((row[10], row[2]) for row in described),
+    )
+
+
+def _in_order(places: Iterable[tuple[int | None, str]]) -> tuple[str, ...]:
+    return tuple(name for place, name in sorted((p, n) for p, n in places if p is not None))

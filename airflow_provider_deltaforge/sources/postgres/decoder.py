@@ -1,0 +1,231 @@
+"""From a chunk to a change batch: the kernel's buffers become Arrow columns without a copy."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, TEXT, ChangeBatch
+from airflow_provider_deltaforge.events.ids import stream_ids
+from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.sources.postgres import row_kernel
+from airflow_provider_deltaforge.sources.postgres.chunk import (
+    DELETE,
+    ROW_INDEX,
+    ROW_KIND,
+    ROW_PLAN,
+    ROW_START,
+    ROW_STOP,
+    ROW_TX,
+    Marker,
+    WalChunk,
+)
+from airflow_provider_deltaforge.sources.postgres.json_columns import binary_column
+from airflow_provider_deltaforge.sources.postgres.row_kernel import RowColumns
+from airflow_provider_deltaforge.sources.postgres.tx_text import (
+    names_of,
+    numbers_of,
+    source_positions,
+)
+
+_OPS = pa.array(["c", "u", "d", "t", "ddl"])
+_OP_CODES = {"c": 0, "u": 1, "d": 2, "t": 3, "ddl": 4}
+_IMAGES = ("before", "after", "key", "ddl")
+_OF_MARKERS = ("after", "ddl")
+
+
+def decode_chunk(chunk: WalChunk, key: Any) -> ChangeBatch:
+    """Decode a chunk.
+
+    Args:
+        chunk: from the reader.
+        key: of the source's event ids, from ``events.ids.id_key``.
+
+    Raises:
+        SchemaError: a row does not fit its table's description.
+    """
+    columns = _decode_rows(chunk)
+    parts, names = _parts(chunk, columns), _Names(chunk)
+    if chunk.markers:
+        parts = _with_markers(parts, chunk.markers, names)
+    return ChangeBatch(
+        rows=_record_batch(chunk, parts, names, key),
+        positions=chunk.positions,
+        end=chunk.end,
+        connector="postgresql",
+        nbytes=chunk.nbytes,
+        open_tx=chunk.open_tx,
+        continues=chunk.continues,
+        schemas=names.used_schemas(parts["version"]),
+    )
+
+
+def _decode_rows(chunk: WalChunk) -> RowColumns:
+    """Run the kernel, with more room as often as it asks."""
+    count = len(chunk.rows)
+    state = np.zeros(row_kernel.STATE_SIZE, np.int64)
+    plans = chunk.plans
+    longest = int((chunk.rows[:, ROW_STOP] - chunk.rows[:, ROW_START]).max(initial=0))
+    # Untouched pages cost nothing, so the first guess is a generous one.
+    fixed = int(plans.arrays.fixed[chunk.rows[:, ROW_PLAN]].sum()) if count else 0
+    columns = _columns(count, 2 * len(chunk.data) + fixed + 65536)
+    while True:
+        result = row_kernel.decode_rows(
+            chunk.data, chunk.rows, plans.arrays, columns, state, plans.marks,
+            plans.scratch(longest),
+        )  # fmt: skip
+        if result == row_kernel.DONE:
+            return columns
+        if result != row_kernel.NEED_ROOM:
+            plan = plans.plans[int(chunk.rows[int(state[row_kernel.ROW]), ROW_PLAN])]
+            raise SchemaError(
+                f"{plan.schema.full_name}: a row of the log does not have the {len(plan.chains)} "
+                "columns of the table's description; take a new snapshot of the table"
+            )
+        columns = _larger(columns, state, 6 * longest)
+
+
+def _columns(rows: int, size: int) -> RowColumns:
+    before, after, key = (np.empty(size, np.uint8) for _ in range(3))
+    before_ends, after_ends, key_ends = (np.zeros(rows + 1, np.int64) for _ in range(3))
+    return RowColumns(before, before_ends, after, after_ends, key, key_ends)
+
+
+def _larger(columns: RowColumns, state: Any, extra: int) -> RowColumns:
+    """Return columns with twice the room, what was written copied over."""
+    grown = _columns(0, 2 * len(columns.after) + extra)
+    for name, at in (("before", "BEFORE"), ("after", "AFTER"), ("key", "KEY")):
+        used = int(state[getattr(row_kernel, at)])
+        getattr(grown, name)[:used] = getattr(columns, name)[:used]
+    return columns._replace(before=grown.before, after=grown.after, key=grown.key)
+
+
+def _parts(chunk: WalChunk, columns: RowColumns) -> dict[str, Any]:
+    """Return the columns of the rows alone; names and schemas by their plan's number."""
+    rows = chunk.rows
+    count = len(rows)
+    kinds, plans = rows[:, ROW_KIND], rows[:, ROW_PLAN].astype(np.int32)
+    befores = columns.before_offsets[1:] > columns.before_offsets[:-1]
+    keys = columns.key_offsets[1:] > columns.key_offsets[:-1]
+    return {
+        "op": kinds.astype(np.int32),
+        "name": plans,
+        "version": plans,
+        "tx": rows[:, ROW_TX].astype(np.int32),
+        "row": rows[:, ROW_INDEX].astype(np.int32),
+        "before": binary_column(columns.before, columns.before_offsets, count, befores),
+        "after": binary_column(columns.after, columns.after_offsets, count, kinds != DELETE),
+        "key": binary_column(columns.key, columns.key_offsets, count, keys),
+        "ddl": pa.nulls(count, pa.binary()),
+    }
+
+
+class _Names:
+    """What tables are called and look like, by number: first the plans, then what markers add."""
+
+    def __init__(self, chunk: WalChunk) -> None:
+        self.schemas = [plan.schema for plan in chunk.plans.plans]
+        self._pairs = [(schema.schema or "", schema.table) for schema in self.schemas]
+
+    def number(self, schema: str, table: str) -> int:
+        """Return a table's number; the latest, if the chunk has it in several shapes."""
+        if (schema, table) not in self._pairs:
+            self._pairs.append((schema, table))
+        return len(self._pairs) - 1 - self._pairs[::-1].index((schema, table))
+
+    def columns(self, numbers: Any) -> tuple[pa.Array, pa.Array]:
+        """Return the columns ``schema`` and ``table``."""
+        return _named(numbers, [pair[0] for pair in self._pairs]), _named(
+            numbers, [pair[1] for pair in self._pairs]
+        )
+
+    def versions(self, numbers: Any) -> pa.Array:
+        """Return the column ``schema_version``; below zero it is null."""
+        return _named(numbers, [schema.fingerprint for schema in self.schemas])
+
+    def used_schemas(self, numbers: Any) -> tuple[TableSchema, ...]:
+        """Return the schemas in the order of their first use."""
+        used, first = np.unique(numbers[numbers >= 0], return_index=True)
+        found = [self.schemas[int(used[i])] for i in np.argsort(first)]
+        return tuple(dict.fromkeys(found))
+
+
+def _with_markers(
+    parts: dict[str, Any], markers: tuple[Marker, ...], names: _Names
+) -> dict[str, Any]:
+    """Put events that are no rows among the rows, each in its place."""
+    count = len(parts["op"])
+    numbers = [names.number(marker.schema, marker.table) for marker in markers]
+    known = len(names.schemas)
+    added = {
+        "op": [_OP_CODES[marker.op] for marker in markers],
+        "name": numbers,
+        "version": [number if number < known else -1 for number in numbers],
+        "tx": [marker.tx for marker in markers],
+        "row": [marker.index for marker in markers],
+    }
+    places = np.concatenate([np.arange(count) * 2 + 1, [marker.before * 2 for marker in markers]])
+    order = np.argsort(places, kind="stable")
+    out: dict[str, Any] = {}
+    for name, values in parts.items():
+        if name in _IMAGES:
+            extra = [getattr(marker, name) if name in _OF_MARKERS else None for marker in markers]
+            whole = pa.concat_arrays([values, pa.array(extra, pa.binary())])
+            out[name] = whole.take(pa.array(order))
+        else:
+            out[name] = np.concatenate([values, np.array(added[name], np.int32)])[order]
+    return out
+
+
+def _record_batch(
+    chunk: WalChunk, parts: dict[str, Any], names: _Names, key: Any
+) -> pa.RecordBatch:
+    positions = chunk.positions
+    tx, count = parts["tx"], len(parts["tx"])
+    texts, ends = names_of(positions.commits)
+    ids = stream_ids(key, texts, ends, tx, parts["row"])
+    tx_end = np.ones(count, np.bool_)
+    tx_end[:-1] = tx[1:] != tx[:-1]
+    schemas, tables = names.columns(parts["name"])
+    xids = _texts(*numbers_of(positions.xids), pa.utf8())
+    values = {
+        "op": _dictionary(parts["op"], _OPS),
+        "db": _dictionary(np.zeros(count, np.int32), pa.array([chunk.db])),
+        "schema": schemas,
+        "table": tables,
+        "before": parts["before"],
+        "after": parts["after"],
+        "key": parts["key"],
+        "ts_ms": pa.array(positions.times_ms[tx], pa.int64()),
+        "tx": pa.array(tx, pa.int32()),
+        "row": pa.array(parts["row"], pa.int32()),
+        "tx_id": _dictionary(tx, xids, positions.xids[tx] == 0),
+        "tx_end": pa.array(tx_end & (positions.ends[tx] > 0), pa.bool_()),
+        "event_id": pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(ids)]),
+        "source_position": _dictionary(
+            tx, _texts(*source_positions(positions.commits, positions.xids), pa.binary())
+        ),
+        "schema_version": names.versions(parts["version"]),
+        "ddl": parts["ddl"],
+    }
+    arrays = [values.get(field.name, pa.nulls(count, field.type)) for field in CHANGE_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+
+
+def _named(numbers: Any, texts: list[str]) -> pa.Array:
+    """Return a column of texts by number, each distinct one once; below zero is null."""
+    if not texts:
+        return pa.nulls(len(numbers), TEXT)
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    place_of = np.array([places[text] for text in texts], np.int32)
+    return _dictionary(place_of[numbers], pa.array(list(places)), numbers < 0)
+
+
+def _texts(data: Any, offsets: Any, kind: pa.DataType) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+
+
+def _dictionary(indices: Any, values: pa.Array, missing: Any = None) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32(), mask=missing), values)

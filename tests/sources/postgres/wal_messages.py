@@ -1,0 +1,115 @@
+"""Messages of ``pgoutput`` that a slot's peek returns, cut into a chunk by plain Python.
+
+It stands for the reader, so that the decoder is tested against what the server itself wrote.
+"""
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.sources.postgres.chunk import ROW_COLUMNS, WalChunk
+from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
+from airflow_provider_deltaforge.sources.postgres.plans import Planner, PlanSet, TablePlan
+from airflow_provider_deltaforge.sources.postgres.positions import TxPositions, WalPosition
+from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
+
+KEY = id_key("test")
+_KINDS = {b"I": 0, b"U": 1, b"D": 2}
+_BASE = WalPosition(0, "7", 1)
+
+
+class Wal:
+    """A slot and a publication of all tables."""
+
+    def __init__(self, connection: Any, name: str) -> None:
+        self._connection = connection
+        self.name = name
+        connection.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES")
+        connection.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+
+    def messages(self) -> list[bytes]:
+        """Return what was written since the last call."""
+        rows = self._connection.execute(
+            f"SELECT data FROM pg_logical_slot_get_binary_changes('{self.name}', NULL, NULL, "
+            f"'proto_version', '1', 'publication_names', '{self.name}')"
+        ).fetchall()
+        return [bytes(row[0]) for row in rows]
+
+    def drop(self) -> None:
+        """Take slot and publication away."""
+        self._connection.execute(f"SELECT pg_drop_replication_slot('{self.name}')")
+        self._connection.execute(f"DROP PUBLICATION {self.name}")
+
+
+def relation_of(message: bytes) -> Relation:
+    """Read a ``Relation`` message."""
+    (oid,) = struct.unpack_from(">I", message, 1)
+    schema, at = _text(message, 5)
+    table, at = _text(message, at)
+    identity = chr(message[at])
+    (count,) = struct.unpack_from(">H", message, at + 1)
+    at += 3
+    columns = []
+    for _ in range(count):
+        flags = message[at]
+        name, at = _text(message, at + 1)
+        type_oid, typmod = struct.unpack_from(">Ii", message, at)
+        at += 8
+        columns.append(RelationColumn(name, type_oid, typmod, bool(flags & 1)))
+    return Relation(oid, schema, table, identity, tuple(columns))
+
+
+def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> WalChunk:
+    """Put messages into one chunk."""
+    plans: list[TablePlan] = []
+    current: dict[int, int] = {}
+    rows: list[list[int]] = []
+    transactions: list[tuple[int, int, int, int]] = []
+    data = bytearray()
+    index = 0
+    for message in messages:
+        letter, start = message[:1], len(data)
+        data += message
+        if letter == b"B":
+            commit, stamp, xid = struct.unpack_from(">QQI", message, 1)
+            transactions.append((commit + 8, commit, xid, stamp // 1000))
+            index = 0
+        elif letter == b"R":
+            relation = relation_of(message)
+            current[relation.oid] = len(plans)
+            plans.append(planner.plan(relation))
+        elif letter in _KINDS:
+            (oid,) = struct.unpack_from(">I", message, 1)
+            if plans[current[oid]].captured:
+                tx = len(transactions) - 1
+                rows.append([start + 5, len(data), _KINDS[letter], tx, current[oid], index])
+            index += 1
+    ends, commits, xids, times = np.array(transactions or [(0,) * 4], np.int64).T.copy()
+    return WalChunk(
+        nbytes=len(data),
+        data=np.frombuffer(bytes(data), np.uint8),
+        rows=np.array(rows, np.int64).reshape(-1, ROW_COLUMNS),
+        plans=PlanSet(tuple(plans)),
+        positions=TxPositions(_BASE, ends, commits, xids, times),
+        db=db,
+    )
+
+
+def changes(wal: Wal, planner: Planner) -> list[dict[str, Any]]:
+    """Return what was written since the last call as decoded events."""
+    batch = decode_chunk(chunk_of(wal.messages(), planner), KEY)
+    batch.rows.validate(full=True)
+    return batch.rows.to_pylist()
+
+
+def any_table(db: str, connect: Any) -> Planner:
+    """Return a planner that captures everything."""
+    return Planner(db, TableMatcher((), "public"), connect)
+
+
+def _text(message: bytes, at: int) -> tuple[str, int]:
+    end = message.index(b"\0", at)
+    return message[at:end].decode(), end + 1
