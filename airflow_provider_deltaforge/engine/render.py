@@ -12,8 +12,6 @@ from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 
-_NO = pa.scalar(value=False)
-
 
 class Renderer:
     """Renders for one sink of one pipeline. Used by one thread."""
@@ -119,7 +117,7 @@ class _Routing:
     def topics(self, configured: pa.DictionaryArray) -> pa.DictionaryArray:
         if not self._said or self._topic.null_count == len(self._topic):
             return configured
-        given = pc.fill_null(pc.not_equal(self._topic, ""), _NO)
+        given = pc.fill_null(pc.not_equal(self._topic, ""), fill_value=False)
         chosen = pc.if_else(given, self._topic, configured.cast(pa.utf8()))
         return chosen.dictionary_encode()
 
@@ -131,7 +129,8 @@ class _Routing:
     def bodies(self, wrapped: pa.BinaryArray, after: pa.BinaryArray) -> pa.BinaryArray:
         if not self._said or not self._raw.true_count:
             return wrapped
-        return pc.if_else(pc.fill_null(self._raw, _NO), pc.fill_null(after, b"null"), wrapped)
+        raw = pc.fill_null(self._raw, fill_value=False)
+        return pc.if_else(raw, pc.fill_null(after, b"null"), wrapped)
 
     def headers(self) -> pa.MapArray | None:
         if not self._said or self._headers.null_count == len(self._headers):

@@ -24,7 +24,8 @@ from airflow_provider_deltaforge.spec.template import Path, Template
 
 log = logging.getLogger(__name__)
 
-_NULL = pa.scalar(None, pa.utf8())
+# Not a scalar of a value: pyarrow would look for pandas before a driver can leave it out.
+_NULL = pa.nulls(1, pa.utf8())[0]
 
 
 @dataclass

@@ -1,0 +1,40 @@
+"""Drivers do not pay for pandas, which pyarrow would import at its first array."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.probe import CHECKOUT
+
+DRIVER = """
+import sys
+from airflow_provider_deltaforge.engine.local import run_local
+from airflow_provider_deltaforge.storage.location import StoreLocation
+loaded = "pandas" in sys.modules
+run_local("nobody", StoreLocation.from_dsn("sqlite:///" + sys.argv[1] + "/state.db"), 1)
+import pyarrow as pa
+pa.array([1, None]).is_null()
+print(loaded, "pandas" in sys.modules)
+print(pa.array([1, 2]).to_pandas().sum())
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    outcome = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(tmp_path_factory.mktemp("lean"))],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return outcome.stdout.splitlines()
+
+
+def test_a_driver_works_without_pandas(told):
+    assert told[0] == "False False"
+
+
+def test_whoever_asks_for_pandas_has_it(told):
+    assert told[1] == "3"
