@@ -42,6 +42,7 @@ spec:
       rate: {rate}
       started_ms: {started_ms}
       chunk_transactions: 5
+      alter_every: 90
       snapshot: {{mode: {snapshot}, chunk_size: 20, intra_table_parallel: true}}
   batch: {{max_events: 30, max_ms: 20}}
   trigger: {{window: {window}}}
