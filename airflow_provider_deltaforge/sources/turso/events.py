@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.events.change import (
     Position,
     Positions,
 )
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.tables import DB
 
@@ -46,7 +47,8 @@ class Events:
     name: list[bytes] = field(default_factory=list)
     """What makes each event itself, hashed into its id."""
     source_position: list[bytes | None] = field(default_factory=list)
-    schema_version: list[str | None] = field(default_factory=list)
+    schema: list[TableSchema | None] = field(default_factory=list)
+    """What each row's table looked like."""
     ddl: list[bytes | None] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -63,10 +65,15 @@ class Events:
             flags: ``open_tx`` and ``continues`` of the batch.
         """
         count = len(self)
+        given = {
+            "db": [DB] * count,
+            "schema": None,
+            "schema_version": [schema and schema.fingerprint for schema in self.schema],
+        }
         arrays = []
         for column in CHANGE_SCHEMA:
             kind = column.type
-            told = [DB] * count if column.name == "db" else getattr(self, column.name, None)
+            told: Any = given.get(column.name, getattr(self, column.name, None))
             if column.name == "event_id":
                 ids = pa.py_buffer(_ids(seed, self.name))
                 arrays.append(pa.FixedSizeBinaryArray.from_buffers(kind, count, [None, ids]))
@@ -77,7 +84,8 @@ class Events:
             else:
                 arrays.append(pa.array(told, kind))
         rows = pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
-        return ChangeBatch(rows, positions, end, "turso", rows.nbytes, **flags)
+        schemas = tuple({id(one): one for one in self.schema if one is not None}.values())
+        return ChangeBatch(rows, positions, end, "turso", rows.nbytes, schemas=schemas, **flags)
 
 
 def _ids(seed: tuple[str, ...], names: list[bytes]) -> Any:

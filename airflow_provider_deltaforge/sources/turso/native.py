@@ -237,13 +237,13 @@ def _add_row(events: Events, row: Row, table: Table, tx: int) -> None:
     events.before.append(None if before is None else row_json(table, before))
     events.after.append(None if after is None else row_json(table, after))
     events.key.append(key_json(table, image))
-    events.schema_version.append(table.schema.fingerprint)
+    events.schema.append(table.schema)
     events.ddl.append(None)
 
 
 def _add_statement(events: Events, row: Row, tx: int) -> None:
     _add(events, row, tx, "ddl", "_ddl")
-    for column in (events.before, events.after, events.key, events.schema_version):
+    for column in (events.before, events.after, events.key, events.schema):
         column.append(None)
     events.ddl.append(orjson.dumps({"sql": statement_of(row), "database": DB}))
 

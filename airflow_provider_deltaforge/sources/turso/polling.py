@@ -188,7 +188,7 @@ class PollReader(FileReader):
             events.name.append(repr((name, value, row)).encode())
         count = len(chunk.rows)
         events.op, events.table = ["c"] * count, [name] * count
-        events.schema_version = [table.schema.fingerprint] * count
+        events.schema = [table.schema] * count
         events.ts_ms = [chunk.time_ms] * count
         events.before, events.ddl = [None] * count, [None] * count
         events.tx_id, events.source_position = [None] * count, [None] * count

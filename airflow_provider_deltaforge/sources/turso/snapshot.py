@@ -179,6 +179,6 @@ def _events(table: Table, rows: Sequence[tuple[Any, ...]], first: int, ts_ms: in
         # The key names a row; without one, its number does.
         name=[key or str(row[-1]).encode() for key, row in zip(keys, rows, strict=True)],
         source_position=list(nothing),
-        schema_version=[table.schema.fingerprint] * count,
+        schema=[table.schema] * count,
         ddl=list(nothing),
     )

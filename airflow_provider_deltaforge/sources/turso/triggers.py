@@ -93,7 +93,7 @@ class TriggerReader(FileReader):
             events.tx.append(index)
             events.name.append(b"%d:%d" % (number, time_ms))
             events.source_position.append(b'"change_id":%d' % number)
-            events.schema_version.append(table.schema.fingerprint)
+            events.schema.append(table.schema)
         count = len(events)
         events.row, events.tx_end = [0] * count, [True] * count
         events.tx_id, events.ddl = [None] * count, [None] * count
