@@ -2,13 +2,14 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from airflow_provider_deltaforge.engine.borders import Border
+from tests.engine.scripted_run import ScriptedRun
 from tests.engine.spark_kills import ON_SPARK, Cell, Victim, possible, run_cell, stage
 from tests.prove.report import Report
 
@@ -16,7 +17,18 @@ _NOT_POSSIBLE = "not possible: the Python application itself crosses this border
 
 
 def prove(seeds: int, report: Report) -> bool:
-    """Run the matrix; say whether every cell held."""
+    """Run the matrix over a scripted source; say whether every cell held."""
+    return run_matrix(seeds, report)
+
+
+def run_matrix(seeds: int, report: Report, make: Callable[..., ScriptedRun] = ScriptedRun) -> bool:
+    """Run the matrix over any source; say whether every cell held.
+
+    Args:
+        seeds: runs of each cell.
+        report: gets the cells.
+        make: makes the pipeline's run; takes what ``ScriptedRun`` takes.
+    """
     directory = Path(tempfile.mkdtemp(prefix="deltaforge-kills-"))
     cells = [
         (seed, victim, border)
@@ -37,7 +49,7 @@ def prove(seeds: int, report: Report) -> bool:
             bar.update(task, description=f"{border.value} / {victim.value}")
             home = directory / f"cell{number}"
             if possible(border, victim):
-                cell = run_cell(border, victim, home, shared, seed)
+                cell = run_cell(border, victim, home, shared, seed, make)
             else:
                 cell = Cell(border.value, victim.value, seed, result=_NOT_POSSIBLE)
             report.add(cell.as_dict())
