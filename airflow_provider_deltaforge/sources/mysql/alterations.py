@@ -1,0 +1,258 @@
+"""One table under change: the elements of CREATE TABLE's list and the clauses of ALTER TABLE."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.sources.mysql import ddl
+from airflow_provider_deltaforge.sources.mysql.definitions import (
+    FIRST,
+    TEXT_TYPES,
+    Definition,
+    parse_definition,
+)
+from airflow_provider_deltaforge.sources.mysql.lexing import Token
+
+_KEYS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "VECTOR"}
+_TEXTS = {"tinytext": 2**8 - 1, "text": 2**16 - 1, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
+_WIDTHS = {
+    "utf8mb4": 4, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "utf8mb3": 3, "ujis": 3,
+    "eucjpms": 3, "ucs2": 2, "big5": 2, "euckr": 2, "gb2312": 2, "gbk": 2, "sjis": 2, "cp932": 2,
+}  # fmt: skip
+_NEUTRAL = {
+    "ENGINE", "AUTO_INCREMENT", "COMMENT", "ROW_FORMAT", "ALGORITHM", "LOCK", "FORCE", "ENABLE",
+    "DISABLE", "KEY_BLOCK_SIZE", "CHECKSUM", "AVG_ROW_LENGTH", "MIN_ROWS", "MAX_ROWS", "PACK_KEYS",
+    "STATS_PERSISTENT", "STATS_AUTO_RECALC", "STATS_SAMPLE_PAGES", "COMPRESSION", "ENCRYPTION",
+    "DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "PARTITION", "REMOVE", "COALESCE", "REORGANIZE",
+    "REBUILD", "OPTIMIZE", "ANALYZE", "REPAIR", "CHECK", "EXCHANGE", "TRUNCATE", "DISCARD",
+    "IMPORT", "WITHOUT", "WITH", "ORDER", "TABLESPACE", "UNION", "DELAY_KEY_WRITE", "ENCRYPTED",
+    "PAGE_COMPRESSED", "PAGE_CHECKSUM", "TRANSACTIONAL", "NOWAIT", "WAIT", "ENCRYPTION_KEY_ID",
+}  # fmt: skip
+
+
+def parenthesised(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
+    """Return what is in the parentheses that begin here, and what stands behind them."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token.raw == "(") - (token.raw == ")")
+        if depth == 0:
+            return list(tokens[1:at]), list(tokens[at + 1 :])
+    return [], []
+
+
+class ChangingTable:
+    """A schema under change. Every method raises SchemaError for what it does not understand."""
+
+    def __init__(self, schema: TableSchema, *, mariadb: bool) -> None:
+        self._schema = schema
+        self._columns = list(schema.columns)
+        self._key = list(schema.primary_key)
+        self._mariadb = mariadb
+
+    def schema(self) -> TableSchema:
+        """Return the table as it is now."""
+        columns = tuple(
+            replace(
+                column,
+                ordinal_position=place,
+                nullable=column.nullable and column.name.lower() not in self._in_key(),
+            )
+            for place, column in enumerate(self._columns, 1)
+        )
+        return replace(self._schema, columns=columns, primary_key=tuple(self._key))
+
+    def is_key(self, clause: list[Token]) -> bool:
+        """Say whether an element of CREATE TABLE's list is a key or constraint, not a column."""
+        return clause[0].upper in ("PRIMARY", "CONSTRAINT", "PERIOD", *_KEYS)
+
+    def define(self, clause: list[Token]) -> None:
+        """Take one element of CREATE TABLE's list: a column or a key."""
+        if not self._keyed(clause):
+            self._add(parse_definition(clause, mariadb=self._mariadb))
+
+    def default_charset(self, options: Sequence[Token]) -> None:
+        """Give texts without a character set that of the table, if the options name one."""
+        words = [token.upper or token.text for token in options]
+        charset = collation = None
+        for at, word in enumerate(words):
+            value = next((w.lower() for w in words[at + 1 : at + 4] if w not in ("=", "SET")), None)
+            if word == "CHARSET" or words[at : at + 2] == ["CHARACTER", "SET"]:
+                charset = value
+            elif word == "COLLATE":
+                collation = value
+        charset = charset or (collation.partition("_")[0] if collation else None)
+        charset = "utf8mb3" if charset == "utf8" else charset
+        if charset == "binary" and any(self._bare(column) for column in self._columns):
+            raise SchemaError("a table of bytes")
+        self._columns = [
+            replace(column, charset=charset, collation=collation) if self._bare(column) else column
+            for column in self._columns
+        ]
+
+    def alter(self, clause: list[Token]) -> None:  # noqa: C901 - one kind after another
+        """Apply one clause of ALTER TABLE."""
+        upper = [token.upper for token in clause]
+        verb, rest = upper[0], _past(clause[1:], "COLUMN")
+        if verb == "ADD":
+            self._alter_add(clause[1:], rest)
+        elif verb == "DROP":
+            self._alter_drop(upper, rest)
+        elif verb == "CHANGE":
+            rest, tolerant = _tolerant(rest)
+            if not tolerant or self._has(rest[0].text):
+                self._put(rest[0].text, parse_definition(rest[1:], mariadb=self._mariadb))
+        elif verb == "MODIFY":
+            rest, tolerant = _tolerant(rest)
+            if not tolerant or self._has(rest[0].text):
+                self._put(rest[0].text, parse_definition(rest, mariadb=self._mariadb))
+        elif verb == "RENAME" and upper[1:2] == ["COLUMN"]:
+            rest, tolerant = _tolerant(rest)
+            if not tolerant or self._has(rest[0].text):
+                self._rename(rest[0].text, rest[2].text)
+        elif verb == "CONVERT" and upper[1:3] in (["TO", "CHARACTER"], ["TO", "CHARSET"]):
+            self._convert(clause[3:])
+        elif verb == "ALTER":
+            self._alter_default(upper, rest)
+        elif verb not in ("RENAME", *_NEUTRAL):
+            raise SchemaError(f"ALTER TABLE … {verb} is not understood")
+
+    def _alter_add(self, clause: list[Token], rest: list[Token]) -> None:
+        if clause[0].upper != "COLUMN" and self._keyed(clause):
+            return
+        if clause[0].upper in ("PARTITION", "SYSTEM", "PERIOD"):
+            raise SchemaError("versions of rows are not understood")
+        rest, tolerant = _tolerant(rest)
+        if rest[0].raw == "(":
+            inside, _ = parenthesised(rest)
+            definitions = ddl.clauses(inside)
+        else:
+            definitions = [rest]
+        for one in definitions:
+            if self._keyed(one):
+                continue
+            definition = parse_definition(one, mariadb=self._mariadb)
+            if not (tolerant and self._has(definition.column.name)):
+                self._add(definition)
+
+    def _alter_drop(self, upper: list[str], rest: list[Token]) -> None:
+        what = upper[1]
+        if upper[1:3] == ["PRIMARY", "KEY"]:
+            self._key = []
+        elif what in (*_KEYS, "CONSTRAINT"):
+            if rest[-1].text.upper() == "PRIMARY":
+                self._key = []
+        elif what in ("PARTITION", "SYSTEM", "PERIOD"):
+            raise SchemaError("versions of rows are not understood")
+        else:
+            rest, tolerant = _tolerant(rest)
+            name = rest[0].text
+            if tolerant and not self._has(name):
+                return
+            del self._columns[self._place(name)]
+            self._key = [key for key in self._key if key.lower() != name.lower()]
+
+    def _alter_default(self, upper: list[str], rest: list[Token]) -> None:
+        if upper[1] in (*_KEYS, "CONSTRAINT"):
+            return
+        place = self._place(rest[0].text)
+        words = [token.upper for token in rest[1:3]]
+        if words == ["SET", "DEFAULT"]:
+            value = "".join(token.raw if self._mariadb else token.text for token in rest[3:])
+            self._columns[place] = replace(self._columns[place], default_value=value)
+        elif words == ["DROP", "DEFAULT"]:
+            self._columns[place] = replace(self._columns[place], default_value=None)
+        elif words[0] != "SET":
+            raise SchemaError("an unknown way to alter a column")
+
+    def _keyed(self, clause: list[Token]) -> bool:
+        """Say whether a clause is about a key or constraint; a primary key is taken note of."""
+        upper = [token.upper for token in clause]
+        if upper[0] == "CONSTRAINT":
+            start = next((at for at in (1, 2) if upper[at] in ("PRIMARY", *_KEYS)), 0)
+            return bool(start) and self._keyed(clause[start:])
+        if upper[:2] == ["PRIMARY", "KEY"]:
+            opening = next(at for at, word in enumerate(upper) if word == "(")
+            inside, _ = parenthesised(clause[opening:])
+            parts = [part[0].text for part in ddl.clauses(inside)]
+            self._key = [self._columns[self._place(part)].name for part in parts]
+            return True
+        return upper[0] in _KEYS or upper[0] == "PERIOD"
+
+    def _add(self, definition: Definition) -> None:
+        column, place = definition.column, definition.place
+        if place is None:
+            self._columns.append(column)
+        else:
+            self._columns.insert(0 if place == FIRST else self._place(place) + 1, column)
+        if definition.primary:
+            self._key = [column.name]
+
+    def _put(self, old: str, definition: Definition) -> None:
+        """Put another definition in a column's place, or move it elsewhere."""
+        at = self._place(old)
+        del self._columns[at]
+        self._key = [definition.column.name if k.lower() == old.lower() else k for k in self._key]
+        if definition.place is None:
+            self._columns.insert(at, definition.column)
+            if definition.primary:
+                self._key = [definition.column.name]
+        else:
+            self._add(definition)
+
+    def _rename(self, old: str, new: str) -> None:
+        at = self._place(old)
+        self._columns[at] = replace(self._columns[at], name=new)
+        self._key = [new if key.lower() == old.lower() else key for key in self._key]
+
+    def _convert(self, tokens: list[Token]) -> None:
+        words = [token.text.lower() for token in tokens if token.text.upper() != "SET"]
+        charset = words[0] if words else "default"
+        if charset in ("default", "binary"):
+            raise SchemaError("the character set is not said")
+        charset = "utf8mb3" if charset == "utf8" else charset
+        collation = words[2] if len(words) > 2 and words[1] == "collate" else None
+        self._columns = [
+            _converted(column, charset, collation) if column.data_type in TEXT_TYPES else column
+            for column in self._columns
+        ]
+
+    def _bare(self, column: Column) -> bool:
+        return column.data_type in TEXT_TYPES and column.charset is None
+
+    def _has(self, name: str) -> bool:
+        return any(column.name.lower() == name.lower() for column in self._columns)
+
+    def _in_key(self) -> set[str]:
+        return {key.lower() for key in self._key}
+
+    def _place(self, name: str) -> int:
+        for place, column in enumerate(self._columns):
+            if column.name.lower() == name.lower():
+                return place
+        raise SchemaError(f"there is no column {name}")
+
+
+def _converted(column: Column, charset: str, collation: str | None) -> Column:
+    """Return a text in another character set; the server lets a type grow so that all fits."""
+    kind = column.data_type
+    if kind in _TEXTS and column.charset is not None:
+        growth = _WIDTHS.get(charset, 1) / _WIDTHS.get(column.charset, 1)
+        room = _TEXTS[kind] * growth
+        kind = next((name for name, size in _TEXTS.items() if size >= room), "longtext")
+        column = replace(column, data_type=kind, column_type=kind)
+    return replace(column, charset=charset, collation=collation)
+
+
+def _past(tokens: list[Token], word: str) -> list[Token]:
+    return tokens[1:] if tokens and tokens[0].upper == word else tokens
+
+
+def _tolerant(tokens: list[Token]) -> tuple[list[Token], bool]:
+    """Return tokens behind IF [NOT] EXISTS, and whether it stood there."""
+    upper = [token.upper for token in tokens[:3]]
+    if upper[:2] == ["IF", "EXISTS"]:
+        return tokens[2:], True
+    if upper == ["IF", "NOT", "EXISTS"]:
+        return tokens[3:], True
+    return tokens, False

@@ -1,0 +1,99 @@
+"""The words of a MySQL or MariaDB statement, comments and quoting understood."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+WORD, QUOTED, TEXT, NUMBER, SIGN = "word", "quoted", "text", "number", "sign"
+
+# Tried in this order at every place: texts and comments first, so that nothing in them counts.
+_TOKEN = re.compile(
+    r"""(?P<version>/\*M?!\d*) | (?P<close>\*/)
+    | (?P<comment>/\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*)
+    | (?P<text>'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
+    | `(?P<quoted>(?:[^`]|``)+)`
+    | (?P<number>\d+\.\d+(?:[eE][-+]?\d+)?|\.\d+)
+    | (?P<word>[\w$\u0080-\uffff]+) | (?P<sign>[^\s\w])""",
+    re.DOTALL | re.VERBOSE,
+)
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
+_ESCAPE = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One word, name, text, number or sign.
+
+    Attributes:
+        kind: ``word``, ``quoted``, ``text``, ``number`` or ``sign``.
+        text: what it says, without quotes.
+        raw: as written.
+        spaced: something stood between it and the token before.
+    """
+
+    kind: str
+    text: str
+    raw: str
+    spaced: bool
+
+    @property
+    def upper(self) -> str:
+        """The word in capitals; a quoted name or a text is never a keyword."""
+        return self.text.upper() if self.kind in (WORD, SIGN) else ""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it can name a table or column."""
+        return self.kind in (WORD, QUOTED)
+
+
+def tokens_of(sql: str, *, mariadb: bool = True, ansi_quotes: bool = False) -> list[Token]:
+    """Return a statement's tokens.
+
+    What stands in version comments counts: a server that does not execute one takes away its
+    exclamation mark before it logs the statement. MariaDB's own (``/*M!``) are comments to MySQL.
+
+    Args:
+        sql: the statement.
+        mariadb: who logged it.
+        ansi_quotes: double quotes enclose names, not texts.
+    """
+    return list(_tokens(sql, mariadb, ansi_quotes))
+
+
+def _tokens(sql: str, mariadb: bool, ansi_quotes: bool) -> Iterator[Token]:  # noqa: FBT001
+    at, end = 0, 0
+    while (found := _TOKEN.search(sql, at)) is not None:
+        at = found.end()
+        if found["version"] is not None:
+            if "M" in found["version"] and not mariadb:
+                close = sql.find("*/", at)
+                at = len(sql) if close < 0 else close + 2
+            continue
+        if found["close"] is not None or found["comment"] is not None:
+            continue
+        spaced, end = found.start() > end, found.end()
+        yield _token(found, spaced, ansi_quotes)
+
+
+def _token(found: "re.Match[str]", spaced: bool, ansi_quotes: bool) -> Token:  # noqa: FBT001
+    raw = found[0]
+    if found["quoted"] is not None:
+        return Token(QUOTED, found["quoted"].replace("``", "`"), raw, spaced)
+    if found["text"] is not None:
+        if raw[0] == '"' and ansi_quotes:
+            name = raw[1:-1].replace('""', '"')
+            return Token(QUOTED, name, "`" + name.replace("`", "``") + "`", spaced)
+        return Token(TEXT, _ESCAPE.sub(_unescaped, raw[1:-1]), raw, spaced)
+    kind = NUMBER if found["number"] is not None else WORD if found["word"] is not None else SIGN
+    return Token(kind, raw, raw, spaced)
+
+
+def _unescaped(found: "re.Match[str]") -> str:
+    letter = found[1]
+    return found[0][0] if letter is None else _ESCAPES.get(letter, letter)
+
+
+def written(tokens: list[Token]) -> str:
+    """Return tokens as SQL again, without comments."""
+    return "".join((" " if token.spaced else "") + token.raw for token in tokens).strip()
