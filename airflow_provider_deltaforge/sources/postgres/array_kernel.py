@@ -1,5 +1,7 @@
 """Kernels from the server's text form of arrays to JSON lists."""
 
+import numpy as np
+
 from airflow_provider_deltaforge.sources.json_text import QUOTE, kernel, put_null
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
 from airflow_provider_deltaforge.sources.postgres.value_kernel import put_scalar, unescape
@@ -35,37 +37,55 @@ def put_value(out, at, chain, level, data, start, stop, scratch, free):
 def _put_array(out, at, chain, level, data, start, stop, scratch, free):
     """Write an array, with a list for each of its dimensions.
 
-    An element is itself an array only where it has a domain's type: further dimensions are braces.
+    Further dimensions are braces; an element is itself an array only where a domain makes it one,
+    and is then read in its own turn. No kernel calls itself: numba cannot keep such code.
     """
-    delimiter = chain[level] >> _KIND_BITS
-    nested = chain[level + 1] & _KIND_MASK == k.ARRAY
-    kind = chain[level + 1]
-    if data[start] == _BOUNDS_OPEN:
-        while data[start] != _BOUNDS_END:
-            start += 1
-        start += 1
-    while start < stop:
-        byte = data[start]
-        if byte == _OPEN or byte == _CLOSE or byte == delimiter:  # noqa: PLR1714, SIM109 - a set costs
+    source, room = data, free
+    outer_start, outer_stop = start, np.int64(-1)
+    start = _behind_bounds(source, start)
+    while True:
+        if start >= stop:
+            if outer_stop < 0:
+                return at
+            source, room, level = data, free, level - 1
+            start, stop, outer_stop = outer_start, outer_stop, np.int64(-1)
+            continue
+        byte = source[start]
+        delimiter = chain[level] >> _KIND_BITS
+        # Compared one by one, because a set costs.
+        if byte == _OPEN or byte == _CLOSE or byte == delimiter:  # noqa: PLR1714, SIM109
             out[at] = _LIST_OPEN if byte == _OPEN else (_LIST_CLOSE if byte == _CLOSE else _COMMA)
             at += 1
             start += 1
             continue
-        end, behind, quoted, escaped = _element(data, start, stop, delimiter)
-        if not quoted and _is_null(data, start, end):
+        end, behind, quoted, escaped = _element(source, start, stop, delimiter)
+        begin = start + quoted
+        if not quoted and _is_null(source, start, end):
             at = put_null(out, at)
-        else:
-            begin = start + quoted
-            source, room = data, free
-            if escaped:
-                room = unescape(scratch, free, data, begin, end)
-                source, begin, end = scratch, free, room
-            if nested:
-                at = _put_array(out, at, chain, level + 1, source, begin, end, scratch, room)
-            else:
-                at = put_scalar(out, at, kind, source, begin, end, scratch, room)
-        start = behind
-    return at
+            start = behind
+            continue
+        inside = source
+        if escaped:
+            end = unescape(scratch, room, source, begin, end)
+            inside, begin = scratch, room
+        kind = chain[level + 1]
+        if kind & _KIND_MASK != k.ARRAY:
+            at = put_scalar(out, at, kind, inside, begin, end, scratch, end if escaped else room)
+            start = behind
+            continue
+        outer_start, outer_stop = behind, stop
+        source, start, stop, level = inside, _behind_bounds(inside, begin), end, level + 1
+        room = end if escaped else room
+
+
+@kernel
+def _behind_bounds(data, start):
+    """Step over ``[2:4]=``."""
+    if data[start] == _BOUNDS_OPEN:
+        while data[start] != _BOUNDS_END:
+            start += 1
+        start += 1
+    return start
 
 
 @kernel

@@ -1,6 +1,7 @@
 """What the catalog knows of types, by oid, and of a table's columns and keys."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,18 +114,19 @@ class Types:
         A type nobody knows any more is text: so are most.
         """
         chain: list[int] = []
-        while len(chain) < k.CHAIN_MAX:
+        while True:
             facts = self._known.get(oid)
             if facts is not None and facts.base is not None:
                 oid, typmod = facts.base, facts.typmod
             elif facts is not None and facts.element is not None:
+                if len(chain) == k.ARRAYS_MAX:
+                    return (*chain, k.TEXT)
                 oid = facts.element
                 element = self._known.get(oid)
                 chain.append(k.ARRAY | (element.delimiter if element else ord(",")) << 8)
             else:
                 name = facts.name if facts is not None else ""
                 return (*chain, _scalar(oid, typmod, name))
-        return (k.TEXT,)
 
 
 def _scalar(oid: int, typmod: int, name: str) -> int:
@@ -166,9 +168,12 @@ class TableFacts:
     identity_key: tuple[str, ...] = ()
 
 
-def name_fully(connection: Any) -> None:
-    """Have the session print names with their schema, whatever its user's search path is."""
-    connection.execute("SET search_path TO pg_catalog")
+@contextmanager
+def asked(connection: Any) -> Iterator[None]:
+    """Have names printed with their schema inside, whatever the search path is outside."""
+    with connection.transaction(force_rollback=True):
+        connection.execute("SET LOCAL search_path TO pg_catalog")
+        yield
 
 
 def table_by_oid(connection: Any, oid: int) -> TableFacts | None:

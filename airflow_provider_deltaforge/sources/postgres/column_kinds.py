@@ -23,5 +23,5 @@ ARRAY = 13
 VECTOR = 14
 """``int2vector`` and ``oidvector``: numbers between spaces."""
 
-CHAIN_MAX = 8
-"""Levels of arrays of domains over arrays; nobody nests deeper."""
+ARRAYS_MAX = 2
+"""Arrays in a chain: further ones, of domains over arrays of domains over arrays, are text."""

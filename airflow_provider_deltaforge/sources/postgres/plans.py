@@ -147,8 +147,7 @@ class Planner:
         if not self._matcher.matches(relation.schema, relation.table):
             schema = TableSchema(self._db, relation.schema, relation.table, ())
             return TablePlan(schema, captured=False)
-        with self._connect() as connection:
-            catalog.name_fully(connection)
+        with self._connect() as connection, catalog.asked(connection):
             facts = catalog.table_by_oid(connection, relation.oid)
             self._types.learn(connection, ((c.type_oid, c.typmod) for c in relation.columns))
         return self._made(relation, facts)
@@ -161,8 +160,7 @@ class Planner:
         Raises:
             RetryableError: the catalog cannot be read now.
         """
-        with self._connect() as connection:
-            catalog.name_fully(connection)
+        with self._connect() as connection, catalog.asked(connection):
             facts = catalog.table_by_name(connection, schema, table)
             if facts is None:
                 return None

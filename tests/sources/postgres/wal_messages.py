@@ -4,6 +4,8 @@ It stands for the reader, so that the decoder is tested against what the server 
 """
 
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,16 @@ import numpy as np
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.chunk import ROW_COLUMNS, WalChunk
+from airflow_provider_deltaforge.sources.postgres.copy_rows import decode_copy
 from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
 from airflow_provider_deltaforge.sources.postgres.plans import Planner, PlanSet, TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import TxPositions, WalPosition
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
+from tests.servers.process import Server
 
 KEY = id_key("test")
 _KINDS = {b"I": 0, b"U": 1, b"D": 2}
+_SESSION = "-c datestyle=ISO -c timezone=UTC -c intervalstyle=postgres -c lc_monetary=C"
 _BASE = WalPosition(0, "7", 1)
 
 
@@ -113,3 +118,45 @@ def any_table(db: str, connect: Any) -> Planner:
 def _text(message: bytes, at: int) -> tuple[str, int]:
     end = message.index(b"\0", at)
     return message[at:end].decode(), end + 1
+
+
+@contextmanager
+def database(server: Server, name: str) -> Iterator[tuple[Any, Callable[[], Any]]]:
+    """Yield a connection to a new database, and a function that opens more of the kind."""
+    import psycopg
+
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        admin.execute(f"CREATE DATABASE {name}")
+
+    def connect() -> Any:
+        return psycopg.connect(server.dsn(name), autocommit=True, options=_SESSION)
+
+    with connect() as connection:
+        yield connection, connect
+
+
+def copied(connection: Any, planner: Planner, table: str, size: int = 0) -> list[dict[str, Any]]:
+    """Return a table's rows, in the order of their first column, read by COPY.
+
+    Args:
+        connection: to the database.
+        planner: of the database.
+        table: in the schema ``public``.
+        size: bytes handed to the decoder at a time; all at once by default.
+    """
+    plan = planner.plan_of_table("public", table)
+    assert plan is not None
+    sql = f'COPY (SELECT {plan.select} FROM "{table}" ORDER BY 1) TO STDOUT'
+    with connection.cursor().copy(sql) as copy:
+        data = b"".join(bytes(line) for line in copy)
+    rows: list[dict[str, Any]] = []
+    rest = b""
+    for start in range(0, len(data), size or max(1, len(data))):
+        rest += data[start : start + (size or len(data))]
+        batch, consumed = decode_copy(rest, plan)
+        batch.validate(full=True)
+        rows += batch.to_pylist()
+        rest = rest[consumed:]
+    assert not rest
+    return rows
