@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.engine.batcher import Batcher, Limits, SourceBa
 from airflow_provider_deltaforge.engine.board import BatchFacts, Board, SinkState
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.heart import Heart
+from airflow_provider_deltaforge.engine.identity import Succession, advised
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.reading import Pump
@@ -72,6 +73,8 @@ class Lane:
         self._checkpoints = Checkpoints(
             bench.store, bench.pipeline.name, spec.source.id, self._progress
         )
+        self._registry = registry_of(bench)
+        self._succession = Succession(bench, self._registry)
         self._ahead: dict[str, Position] = {}
         self._rejoined: set[str] = set()
         self._idle_since: tuple[float, Position] | None = None
@@ -92,7 +95,7 @@ class Lane:
         if asked and isinstance(error, RetryableError):
             return Outcome(self._heart.why)
         _log.error("%s", redacted("".join(traceback.format_exception(error))))
-        return Outcome.of(error)
+        return Outcome.of(advised(error, self._bench.pipeline))
 
     def _stream(self) -> Outcome:
         spec = self._bench.pipeline.spec
@@ -121,17 +124,18 @@ class Lane:
         return Outcome(self._heart.why)
 
     def _open(self) -> tuple[LogReader, Registrar]:
-        """Open the log where the slowest sink stands; a new pipeline begins at the head."""
+        """Open the log where the slowest sink stands; a new one begins where the source says."""
         stored = self._checkpoints.load()
         known = {name: stored[name] for name in self._sink_ids if name in stored}
         start = self._source.earliest(list(known.values()))
+        settled = self._succession.settle(start)
         if start is None:
-            start = self._source.head()
+            start = self._source.beginning()
         # Stored before the first read: a lane killed before its first batch must not begin at a
         # later head.
         missing = [name for name in self._sink_ids if name not in known]
-        if missing:
-            self._store([self._checkpoints.put(name, start) for name in missing])
+        if missing or settled:
+            self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
         crossing(Border.START_POSITION_STORED)
         self._ahead = {
             name: position
@@ -139,11 +143,10 @@ class Lane:
             if self._source.compare(position, start) > 0
         }
         self._board.checkpointed(start, self._sink_ids)
-        registry = registry_of(self._bench)
-        registry.refresh()
-        history = RegisteredHistory(registry, self._source.compare)
+        self._registry.refresh()
+        history = RegisteredHistory(self._registry, self._source.compare)
         reader = self._source.open(start, self._heart.ending.is_set, history)
-        return reader, Registrar(self._bench, registry, self._patiently, start)
+        return reader, Registrar(self._bench, self._registry, self._patiently, start)
 
     def _prepare(self, batch: SourceBatch) -> Ready:
         """Run processors and rendering, in the decoder thread."""
@@ -167,6 +170,7 @@ class Lane:
         self._settle(outcomes, ready)
         crossing(Border.SINK_WRITTEN)
         self._board.delivered(ready.facts, {n: m.values.nbytes for n, m in messages.items()})
+        self._succession.watch(ready.batch.rows)
         if ready.batch.splits_transaction:
             self._board.splits += 1
         if ready.batch.position is not None:
@@ -219,12 +223,15 @@ class Lane:
         self._idle_since = None
         ahead = self._still_ahead(position)
         names = [name for name in self._sink_ids if name not in ahead]
-        self._store([self._checkpoints.put(name, position) for name in names])
+        told, ends_by = self._succession.passed(position)
+        self._store([*(self._checkpoints.put(name, position) for name in names), *told])
         crossing(Border.CHECKPOINT_STORED)
         self._board.checkpointed(position, names)
         if not self._ahead:
             reader.acknowledge(position)
             crossing(Border.SOURCE_ACKNOWLEDGED)
+        if ends_by is not None:
+            raise ends_by
 
     def _checkpoint_idle(self, reader: LogReader) -> None:
         """Move the checkpoint over transactions that held nothing for us, but not too often."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.identity import Succession
 from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.registering import registry_of
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
@@ -195,7 +197,10 @@ class SnapshotRun:
             wish=self._request.wish if self._request is not None else None,
             ticket=self._request.ticket if self._request is not None else None,
         )
-        self._store(self._records.begin(run, chunks))
+        writes = self._records.begin(run, chunks)
+        if self._request is None and not self._streamed():
+            writes += Succession(self._bench, registry_of(self._bench)).begin()
+        self._store(writes)
         crossing(Border.SNAPSHOT_STARTED)
         return run
 

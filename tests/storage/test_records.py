@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.schemas.registry import Registry, SchemaEntry
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoint, Checkpoints
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.failover import Failovers, Known, Reconciliation
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.snapshots import ChunkDone, Run, Snapshots
 
@@ -31,6 +32,14 @@ FIRST_FORMAT = {
         b'{"v":1,"id":"r","generation":1,"started_at_ms":2,"start_position":{"pos":3},'
         b'"chunk_count":1,"tables":{"a.b":{"chunks":1,"rows_estimate":4}},'
         b'"wish":{"tables":["a.b"]},"finished_at_ms":5,"cancelled":null}'
+    ),
+    Known: b'{"v":1,"identity":{"type":"my_sql","server_uuid":"u"},"seen_at_ms":2}',
+    Reconciliation: (
+        b'{"v":1,"id":"0123456789abcdef","former":{"type":"my_sql","server_uuid":"a"},'
+        b'"present":{"type":"my_sql","server_uuid":"b"},"state":"failed",'
+        b'"on_schema_drift":"halt","position":{"gtid_set":"a:1-5"},"head":{"gtid_set":"a:1-9"},'
+        b'"drift":[{"table":"shop.t","kind":"column_added","column":"x","was":null,"now":"int"}],'
+        b'"explained":[],"reason":"r","error_class":"schema","started_at_ms":1,"ended_at_ms":2}'
     ),
     ChunkDone: b'{"v":1,"table":"a.b","rows":1,"cut":{"pos":2},"finished_at_ms":3}',
     SchemaEntry: (
@@ -84,6 +93,8 @@ def _readers(store):
         Run: Snapshots(store, "orders").current,
         ChunkDone: lambda: Snapshots(store, "orders").done("r"),
         SchemaEntry: Registry(store, "orders", "acme").all,
+        Known: Failovers(store, "orders").identity,
+        Reconciliation: Failovers(store, "orders").latest,
     }
 
 
@@ -92,6 +103,8 @@ _PLACES = {
     Checkpoint: (names.CHECKPOINTS, "orders/shop::sink::kafka"),
     Run: (names.SNAPSHOTS, "orders/run"),
     ChunkDone: (names.SNAPSHOTS, "orders/done/r/c1"),
+    Known: (names.FAILOVER, "identity:orders"),
+    Reconciliation: (names.FAILOVER, "orders/reconciliation"),
 }
 
 
