@@ -1,0 +1,200 @@
+"""Connections to PostgreSQL: the DSN, the session's settings, and the server's errors."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SecretStr
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    PositionLostError,
+    RetryableError,
+    SpecError,
+)
+
+# How values are written as text, in the log as well as in a copy. The driver sets none of it.
+_SESSION = (
+    "-c datestyle=ISO,MDY -c intervalstyle=postgres -c extra_float_digits=3 -c bytea_output=hex "
+    "-c timezone=UTC -c lc_monetary=C -c xmloption=content"
+)
+_FORM = "write postgres://user:password@host:5432/database, or host=… user=… dbname=…"
+
+_RETRIED = ("08", "40", "53", "57P", "58000", "58030", "55P", "25P03", "57014", "XX000")
+_ACCESS = ("28", "42501", "3D000")
+_SLOT_IN_USE = "55006"
+_ACCESS_WORDS = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
+    "no password supplied",
+    "permission denied",
+    "must be superuser",
+    "is not permitted to log in",
+    "certificate",
+    "ssl error",
+    "does not support ssl",
+    "root.crl",
+    "private key",
+    "sslmode",
+    "requires a valid client certificate",
+)
+_READING = "reading the log"
+_MISSING = re.compile(r'(role|database) ".*" does not exist')
+_LOST_WORDS = (
+    "has already been removed",
+    "can no longer get changes",
+    "can no longer access replication slot",
+    "cannot read from logical replication slot",
+)
+
+
+class SlotInUseError(RetryableError):
+    """Another session reads from our slot.
+
+    Perhaps a forgotten one of our own that ends by itself, so it is worth a few attempts.
+    """
+
+
+@dataclass(frozen=True)
+class Dsn:
+    """Where and as whom to connect. Never prints the password.
+
+    Attributes:
+        text: as written, in either form.
+        options: what the document says of timeouts, as libpq names it.
+    """
+
+    text: SecretStr
+    application: str = "deltaforge"
+    connect_timeout_s: float = 30
+
+    def parameters(self, *, replication: bool = False) -> dict[str, Any]:
+        """Return what libpq is given.
+
+        Raises:
+            SpecError: the text is no DSN; the message never quotes it.
+        """
+        given = parse_dsn(self.text.get_secret_value())
+        given.setdefault("application_name", self.application)
+        given.setdefault("connect_timeout", max(2, round(self.connect_timeout_s)))
+        given.setdefault("gssencmode", "disable")
+        # A host that vanished is noticed by the kernel as well, and a dead reader by the server.
+        given.setdefault("keepalives_idle", 30)
+        given.setdefault("tcp_user_timeout", 60_000)
+        given["client_encoding"] = "UTF8"
+        given["options"] = f"{given.get('options', '')} {_SESSION}".strip()
+        if replication:
+            given["replication"] = "database"
+        return given
+
+    @property
+    def address(self) -> str:
+        """Say where the server is, for errors."""
+        given = parse_dsn(self.text.get_secret_value())
+        return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
+
+
+def parse_dsn(text: str) -> dict[str, Any]:
+    """Return the parameters of a DSN in either form.
+
+    Raises:
+        SpecError: the text is none; the message never quotes it.
+    """
+    import psycopg
+
+    try:
+        given = dict(psycopg.conninfo.conninfo_to_dict(text))
+    except psycopg.Error:
+        # libpq's own message quotes parts of the text, perhaps of the password.
+        raise SpecError(f"source.dsn: cannot be read; {_FORM}") from None
+    if not text.strip():
+        raise SpecError(f"source.dsn: is empty; {_FORM}")
+    if "replication" in given:
+        raise SpecError("source.dsn: leave 'replication' out; it is set where it is needed")
+    return given
+
+
+def connect(dsn: Dsn) -> Any:
+    """Return an autocommitting connection whose session writes values as the log does.
+
+    Raises:
+        AccessError: credentials or TLS were refused.
+        RetryableError: the server is away.
+        SpecError: the DSN cannot be read.
+    """
+    import psycopg
+
+    parameters = dsn.parameters()
+    try:
+        return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+    except psycopg.Error as error:
+        raise translated(error, f"connecting to {dsn.address}") from None
+
+
+def replication_connection(dsn: Dsn) -> Any:
+    """Return a connection that understands replication commands; libpq's, blocking.
+
+    Raises:
+        AccessError, RetryableError, SpecError: as ``connect``.
+    """
+    import psycopg
+
+    parameters = dsn.parameters(replication=True)
+    try:
+        return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+    except psycopg.Error as error:
+        doing = f"connecting for replication to {dsn.address}"
+        raise translated(error, doing) from None
+
+
+def translated(error: BaseException, doing: str) -> DeltaForgeError:
+    """Return our error for a driver's, by what the engine should do about it."""
+    if isinstance(error, DeltaForgeError):
+        return error
+    diagnosis = getattr(error, "diag", None)
+    code = str(getattr(error, "sqlstate", None) or "")
+    text = str(getattr(diagnosis, "message_primary", None) or error).strip()
+    hint = getattr(diagnosis, "message_hint", None)
+    return server_error(code, f"{text} ({hint})" if hint else text, doing)
+
+
+def server_error(code: str, text: str, doing: str) -> DeltaForgeError:
+    """Return our error for what a server said.
+
+    Args:
+        code: its SQLSTATE; empty when the connection failed before there was one.
+        text: its message.
+        doing: what we were about to do.
+    """
+    lowered = text.lower()
+    if code == _SLOT_IN_USE:
+        return SlotInUseError(f"{doing}: {text}")
+    if any(words in lowered for words in _LOST_WORDS):
+        return PositionLostError(
+            f"{doing}: {text}. The changes it held are lost: drop the slot with "
+            "pg_drop_replication_slot, reset the pipeline and take a new snapshot of the tables"
+        )
+    denied = not code and (any(w in lowered for w in _ACCESS_WORDS) or _MISSING.search(lowered))
+    if denied or code.startswith(_ACCESS):
+        return AccessError(
+            f"{doing}: {text}; check user, password, privileges, pg_hba.conf and the TLS settings"
+        )
+    if not code or code.startswith(_RETRIED):
+        return RetryableError(f"{doing}: {text}")
+    if "wal_level" in lowered:
+        return FatalError(
+            f"{doing}: {text}; set wal_level = logical in postgresql.conf and restart the server"
+        )
+    return FatalError(f"{doing}: error {code}: {text}")
+
+
+def error_response(body: bytes) -> DeltaForgeError:
+    """Return our error for the body of an ErrorResponse in the log's stream."""
+    fields = {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
+    text = fields.get(b"M", "the server reported an error")
+    if b"H" in fields:
+        text = f"{text} ({fields[b'H']})"
+    return server_error(fields.get(b"C", ""), text, _READING)

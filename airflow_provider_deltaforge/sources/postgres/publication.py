@@ -1,0 +1,180 @@
+"""The publication: it decides on the server which tables are sent."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.sources.postgres.messages import APPEARED, appeared_message
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of, rows_of
+
+log = logging.getLogger(__name__)
+
+_PUBLICATION = "SELECT pubname FROM pg_publication WHERE pubname = %s"
+# A partition comes with its root. Without an identity the server refuses updates and deletes of a
+# published table, so its owner must be told.
+_CANDIDATES = """
+SELECT n.nspname, c.relname,
+       c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS (
+           SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS bare
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+   AND NOT EXISTS (SELECT FROM pg_publication_tables t WHERE t.pubname = %s
+                      AND t.schemaname = n.nspname AND t.tablename = c.relname)
+   AND NOT EXISTS (SELECT FROM pg_publication p
+                    WHERE p.pubname = %s AND (p.puballtables OR EXISTS (
+                          SELECT FROM pg_publication_rel r
+                           WHERE r.prpubid = p.oid AND r.prrelid = c.oid)))
+ ORDER BY 1, 2
+"""
+_ROOTS_ONLY = " WITH (publish_via_partition_root = true)"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that is not published.
+
+    Attributes:
+        schema: of the table.
+        name: of the table.
+        bare: the server would refuse updates and deletes of it, were it published.
+    """
+
+    schema: str
+    name: str
+    bare: bool
+
+    @property
+    def quoted(self) -> str:
+        """Its full name in SQL."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def publication_exists(connection: Any, name: str) -> bool:
+    """Say whether there is a publication of this name."""
+    doing = "looking for the publication"
+    return row_of(connection, _PUBLICATION, doing, (name,)) is not None
+
+
+def ensure_publication(
+    connection: Any, info: ServerInfo, name: str, matcher: TableMatcher, *, create: bool
+) -> None:
+    """See that the publication exists.
+
+    Raises:
+        FatalError: it does not, and we are not to create it.
+        AccessError: we may not create it.
+    """
+    if publication_exists(connection, name):
+        return
+    every = not matcher.patterns and info.superuser
+    tables = [] if every else missing_tables(connection, name, matcher)
+    sql = creation(name, tables, every=every)
+    if not create:
+        raise FatalError(
+            f"publication {name!r} does not exist, and source.publication.create is false; run: "
+            f"{sql}"
+        )
+    try:
+        rows_of(connection, sql, f"creating publication {name!r}")
+    except AccessError as error:
+        raise AccessError(f"{error}. Or let the tables' owner run: {sql}") from error
+    except FatalError:
+        if not publication_exists(connection, name):
+            raise
+        return  # Somebody was faster.
+    log.info("created publication %s", name, extra={"tables": len(tables), "all_tables": every})
+    _warn_bare(tables)
+
+
+def creation(name: str, tables: Sequence[Table], *, every: bool) -> str:
+    """Return the statement that creates a publication as we need it."""
+    what = " FOR ALL TABLES" if every else ""
+    if tables:
+        what = f" FOR TABLE {', '.join(table.quoted for table in tables)}"
+    return f"CREATE PUBLICATION {quoted(name)}{what}{_ROOTS_ONLY}"
+
+
+def missing_tables(connection: Any, name: str, matcher: TableMatcher) -> list[Table]:
+    """Return the tables we capture that the publication does not hold."""
+    rows = rows_of(connection, _CANDIDATES, "looking for new tables", (name, name))
+    return [Table(*row) for row in rows if matcher.matches(row[0], row[1])]
+
+
+class Newcomers:
+    """Looks for tables that match and are not published, and publishes them.
+
+    A table is published together with a logical message that says so, in one transaction: the
+    message comes with the log exactly where the table's changes begin, on every reading, so that
+    nobody can forget to copy the rows that were there before.
+
+    Args:
+        name: of the publication.
+        matcher: which tables are captured.
+        version: of the server; before 14 the log has no messages.
+        add: publish them; else only say what to do.
+    """
+
+    def __init__(self, name: str, matcher: TableMatcher, version: int, *, add: bool) -> None:
+        self._name = name
+        self._matcher = matcher
+        self._messages = version >= 140000
+        self._add = add
+        self._refused: set[tuple[str, str]] = set()
+
+    def look(self, connection: Any) -> list[Table]:
+        """Publish what is new; return those the log itself does not tell of.
+
+        Raises:
+            RetryableError: the server is away.
+        """
+        told = []
+        for table in missing_tables(connection, self._name, self._matcher):
+            if (table.schema, table.name) in self._refused:
+                continue
+            sql = f"ALTER PUBLICATION {quoted(self._name)} ADD TABLE {table.quoted}"
+            try:
+                if not self._add:
+                    raise AccessError("source.publication.create is false")
+                self._publish(connection, sql, table)
+            except RetryableError:
+                raise
+            except FatalError as error:
+                self._refused.add((table.schema, table.name))
+                log.warning(
+                    "table %s.%s matches but is not published (%s); its owner can run: %s",
+                    table.schema, table.name, error, sql,
+                )  # fmt: skip
+                continue
+            log.info("published the new table %s.%s", table.schema, table.name)
+            _warn_bare([table])
+            if not self._messages:
+                told.append(table)
+        return told
+
+    def _publish(self, connection: Any, sql: str, table: Table) -> None:
+        doing = f"publishing table {table.quoted}"
+        content = appeared_message(self._name, table.schema, table.name)
+        with connection.transaction():
+            rows_of(connection, sql, doing)
+            emit = "SELECT pg_logical_emit_message(true, %s, %s)"
+            rows_of(connection, emit, doing, (APPEARED, content))
+
+
+def _warn_bare(tables: Sequence[Table]) -> None:
+    for table in tables:
+        if table.bare:
+            log.warning(
+                "table %s.%s has neither primary key nor replica identity: the server refuses its "
+                "updates and deletes while it is published. Run: ALTER TABLE %s REPLICA IDENTITY "
+                "FULL",
+                table.schema, table.name, table.quoted,
+            )  # fmt: skip

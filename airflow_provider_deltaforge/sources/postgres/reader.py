@@ -1,0 +1,247 @@
+"""The log reader: one replication connection, reopened where the last chunk ended."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.sources.postgres.chunk import WalChunk
+from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
+from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
+from airflow_provider_deltaforge.sources.postgres.messages import LogicalMessage, appeared_table
+from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePlan
+from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
+from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
+from airflow_provider_deltaforge.sources.postgres.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.session import Reading, ask, start
+from airflow_provider_deltaforge.sources.postgres.watching import Watch
+from airflow_provider_deltaforge.sources.postgres.wire import LogSocket, status_message
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_S = (0.2, 30.0)
+_IDLE_S = 0.5
+_CONFIRM_S = 1.0
+_STATUS_S = 10.0
+_IN_USE_S = 90.0
+
+
+class PostgresReader:
+    """Implements ``sources.contract.LogReader`` for PostgreSQL.
+
+    The server is answered from ``read``. A pipeline that is blocked for longer than the server's
+    ``wal_sender_timeout`` therefore loses its connection, and opens another one when it goes on:
+    a server that is to be stopped would otherwise wait for us.
+    """
+
+    def __init__(
+        self, reading: Reading, position: WalPosition, stopping: Callable[[], bool]
+    ) -> None:
+        self._reading = reading
+        self._stopping = stopping
+        self._key = id_key(reading.source_id)
+        self._socket: LogSocket | None = None
+        self._closed = False
+        self._failures = 0
+        self._not_before = 0.0
+        self._away: str | None = None
+        self._in_use_since: float | None = None
+        self._heard_at = self._told_at = self._cut_at = 0.0
+        self._appeared: list[str] = []
+        self._info, slot = ask(reading, position)
+        # What a slot of ours has confirmed is never taken back.
+        self._flushed = self._told_flushed = slot.confirmed
+        connection = partial(connect, reading.dsn)
+        self._planner = Planner(self._info.db, reading.matcher, connection, reading.publication)
+        self._chunker = Chunker(self._info.db, position, self._plan, self._wants, self._take_note)
+        self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s)
+
+    @property
+    def position(self) -> Position:
+        """Where the next chunk begins."""
+        return self._chunker.position.as_json()
+
+    def read(self, timeout_s: float) -> WalChunk | None:
+        """Return the next chunk, or None when nothing came in time.
+
+        Raises:
+            RetryableError: the server is away; the call may be repeated at once, it paces itself.
+            ServerChangedError: another server answers.
+            PositionLostError, AccessError, SchemaError, FatalError: a person must act.
+        """
+        ready = self._chunker.ready
+        deadline = time.monotonic() + timeout_s
+        while not ready and not self._closed and not self._stopping():
+            left = deadline - time.monotonic()
+            if not self._opened(left):
+                if self._away is not None and not self._closed:
+                    raise RetryableError(self._away)  # Nothing came because nobody is there.
+                return None
+            try:
+                if not self._receive(max(left, 0.0)) and left <= 0:
+                    return None
+            except (OSError, RetryableError) as error:
+                self._broke(error)
+        return ready.popleft() if ready else None
+
+    def decode(self, chunk: Any) -> ChangeBatch:
+        """Turn a chunk into change events."""
+        from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
+
+        return decode_chunk(chunk, self._key)
+
+    def acknowledge(self, position: Position) -> None:
+        """Let the server forget what lies before ``position``; ``read`` tells it so."""
+        self._flushed = max(self._flushed, parse_lsn(str(position["lsn"])))
+
+    def appeared(self) -> Sequence[str]:
+        """Return tables that were published while we read, whose rows were there before."""
+        return tuple(self._appeared)
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice, and from another thread."""
+        self._closed = True
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            try:
+                if self._flushed > self._told_flushed:
+                    socket.send(status_message(self._chunker.written, self._flushed, ask=False))
+            except (OSError, RetryableError):
+                log.debug("the server was not told the last position")
+            socket.close()
+        self._watch.close()
+
+    def _opened(self, left: float) -> bool:
+        """See that the log is being sent; return False if its time has not come yet."""
+        if self._socket is not None:
+            return True
+        wait = self._not_before - time.monotonic()
+        if wait > 0:
+            time.sleep(min(wait, max(left, 0.0), 0.5))
+            return left > 0
+        try:
+            position = self._chunker.position
+            info, _ = ask(self._reading, position, self._info)
+            self._socket = start(self._reading, position, info)
+        except RetryableError as error:
+            self._failed(error)
+            self._away = f"{error}; trying again"
+            raise RetryableError(self._away) from error
+        self._chunker.restart()
+        self._heard_at = self._told_at = time.monotonic()
+        self._away = None
+        if self._closed:
+            self.close()
+        return not self._closed
+
+    def _receive(self, timeout_s: float) -> int:
+        """Read what the server has sent and cut it into chunks; return the bytes read."""
+        socket, chunker = self._socket, self._chunker
+        if socket is None:
+            return 0
+        self._answer(socket)
+        view = chunker.room()
+        if chunker.ready:
+            return 1
+        wait_s = min(timeout_s, _IDLE_S) if chunker.moved else timeout_s
+        size = socket.receive(view, wait_s)
+        now = time.monotonic()
+        if size:
+            self._heard_at = now
+            self._failures = 0
+            self._in_use_since = None
+            chunker.take(size)
+            # The room was not filled: the server has nothing more to send just now.
+            if size < len(view):
+                chunker.cut()
+        elif now - self._heard_at > self._reading.read_timeout_s:
+            silent = self._reading.read_timeout_s
+            raise TimeoutError(f"nothing came for {silent:g} s, no keepalive")
+        if chunker.ready:
+            self._cut_at = now
+        elif chunker.moved and now - self._cut_at >= _IDLE_S:
+            chunker.cut_idle()
+            self._cut_at = now
+        return size
+
+    def _answer(self, socket: LogSocket) -> None:
+        """Tell the server how far we are, when it asks and from time to time; look around."""
+        now = time.monotonic()
+        since = now - self._told_at
+        due = since >= self._status_s
+        if (
+            self._chunker.asked
+            or due
+            or (self._flushed > self._told_flushed and since > _CONFIRM_S)
+        ):
+            flushed = self._flushed
+            socket.send(status_message(self._chunker.written, flushed, ask=due))
+            self._chunker.asked = False
+            self._told_at, self._told_flushed = now, flushed
+        for table in self._watch.look(now):
+            self._add_appeared(table.schema, table.name)
+
+    @property
+    def _status_s(self) -> float:
+        most = self._info.sender_timeout_s / 2 or _STATUS_S
+        return min(_STATUS_S, most, self._reading.read_timeout_s / 3)
+
+    def _broke(self, error: BaseException) -> None:
+        """The log ended: the next call opens another connection where the last chunk ended."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
+        if self._closed:
+            return
+        self._failed(error)
+        log.warning("the log connection broke (%s); reconnecting", error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Note a failed attempt, and wait longer before each next one."""
+        now = time.monotonic()
+        self._failures += 1
+        if isinstance(error, SlotInUseError):
+            self._in_use_since = self._in_use_since or now
+            patience = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
+            if now - self._in_use_since > patience:
+                raise FatalError(
+                    f"{error} for {patience:g} s. Give each pipeline a slot of its own, or end the "
+                    "other reader: SELECT pg_terminate_backend(active_pid) FROM "
+                    f"pg_replication_slots WHERE slot_name = '{self._reading.slot}'"
+                ) from error
+        first, most = _BACKOFF_S
+        wait = min(most, first * 2 ** min(self._failures - 1, 10))
+        self._not_before = now + wait * random.uniform(0.5, 1.0)  # noqa: S311
+
+    def _plan(self, relation: Relation) -> TablePlan | None:
+        if not self._reading.matcher.matches(relation.schema, relation.table):
+            return None
+        plan = self._planner.plan(relation)
+        return plan if plan.captured else None
+
+    def _wants(self, prefix: str) -> bool:
+        prefixes = self._reading.prefixes
+        return prefixes is not None and prefixes.matches("", prefix)
+
+    def _take_note(self, message: LogicalMessage) -> None:
+        table = appeared_table(message, self._reading.publication)
+        if table is not None and self._reading.matcher.matches(*table):
+            self._add_appeared(*table)
+
+    def _add_appeared(self, schema: str, table: str) -> None:
+        name = f"{schema}.{table}"
+        if name not in self._appeared:
+            self._appeared.append(name)
+
+    def _newcomers(self) -> Newcomers | None:
+        reading = self._reading
+        if reading.newcomers is None:
+            return None
+        return Newcomers(
+            reading.publication, reading.matcher, self._info.version, add=reading.newcomers
+        )

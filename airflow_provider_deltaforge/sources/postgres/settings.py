@@ -1,0 +1,48 @@
+"""The parts of a PostgreSQL source's settings."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from airflow_provider_deltaforge.spec.settings import Settings
+
+Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$")]
+SlotName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,63}$")]
+PublicationName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
+
+
+class StartLsn(Settings):
+    """A place in the write-ahead log."""
+
+    lsn: Lsn
+    """The log sequence number, for example ``16/B374D848``."""
+
+
+StartPosition = Literal["earliest", "latest"] | StartLsn
+
+
+class SlotSettings(Settings):
+    """A replication slot, and what may be done with it."""
+
+    name: SlotName
+    """Its name."""
+    create: bool = True
+    """Create it when it does not exist at the first start."""
+    failover: bool = False
+    """Create it so that standbys keep a copy; from PostgreSQL 17 on."""
+
+
+class PublicationSettings(Settings):
+    """A publication, and what may be done with it."""
+
+    name: PublicationName
+    """Its name."""
+    create: bool = True
+    """Create it when it does not exist, and add tables that match and are created later."""
+
+
+class OutboxMessages(Settings):
+    """Which logical messages are outbox events."""
+
+    prefixes: tuple[str, ...] = Field(min_length=1)
+    """Patterns of message prefixes."""

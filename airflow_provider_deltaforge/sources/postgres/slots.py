@@ -1,0 +1,203 @@
+"""The replication slot: what it still has, and what to do when it is not as we need it."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SpecError
+from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError
+from airflow_provider_deltaforge.sources.postgres.positions import (
+    WalPosition,
+    lsn_text,
+    parse_lsn,
+)
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of
+
+log = logging.getLogger(__name__)
+
+PLUGIN = "pgoutput"
+
+_SLOT = """
+SELECT s.slot_name, s.plugin, s.database, s.temporary, s.active_pid, s.restart_lsn::text,
+       s.confirmed_flush_lsn::text, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',
+       concat_ws(', ', 'pid ' || a.pid, a.application_name, host(a.client_addr))
+  FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+ WHERE s.slot_name = %s
+"""
+_EXISTS_ALREADY = "already exists"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot as the server shows it.
+
+    Attributes:
+        name: of the slot.
+        plugin: None for a physical slot.
+        database: whose changes it holds.
+        temporary: it ends with its session.
+        active_pid: of the process that sends from it; None while nobody reads.
+        restart: the log is kept from here on; None when it is lost.
+        confirmed: what commits before is not sent any more.
+        wal_status: ``reserved``, ``extended``, ``unreserved`` or ``lost``.
+        invalidated: why the server gave it up; told by servers from 17 on.
+        holder: who reads from it, for errors.
+    """
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    restart: int | None
+    confirmed: int
+    wal_status: str | None
+    invalidated: str | None
+    holder: str
+
+    @property
+    def lost(self) -> str | None:
+        """Why it cannot be read from any more; None if it can."""
+        if self.invalidated:
+            return f"the server invalidated it ({self.invalidated})"
+        if self.wal_status == "lost" or self.restart is None:
+            return "the log it needs was removed (wal_status lost)"
+        return None
+
+
+def find_slot(connection: Any, name: str) -> Slot | None:
+    """Return a slot, or None if there is none of this name."""
+    row = row_of(connection, _SLOT, "looking for the replication slot", (name,))
+    if row is None:
+        return None
+    restart = None if row[5] is None else parse_lsn(row[5])
+    confirmed = 0 if row[6] is None else parse_lsn(row[6])
+    return Slot(
+        name=row[0],
+        plugin=row[1],
+        database=row[2],
+        temporary=row[3],
+        active_pid=row[4],
+        restart=restart,
+        confirmed=confirmed,
+        wal_status=row[7],
+        invalidated=row[8],
+        holder=row[9],
+    )
+
+
+def create_slot(connection: Any, info: ServerInfo, name: str, *, failover: bool = False) -> Slot:
+    """Create a slot that holds everything that commits from now on; one that is there is taken.
+
+    Waits for the transactions that are open now, as the server must.
+
+    Raises:
+        AccessError: REPLICATION is missing.
+        FatalError: the server has no free slot, or no logical log.
+        SpecError: a failover slot on a server that has none.
+    """
+    if failover and info.version < 170000:
+        raise SpecError(
+            "source.slot.failover: needs PostgreSQL 17 or newer; this server is "
+            f"{info.version // 10000}"
+        )
+    extra = ", failover => true" if failover else ""
+    sql = f"SELECT pg_create_logical_replication_slot(%s, %s{extra})"
+    log.info("creating replication slot %s; open transactions are waited for", name)
+    try:
+        row_of(connection, sql, f"creating replication slot {name!r}", (name, PLUGIN))
+    except FatalError as error:
+        if _EXISTS_ALREADY not in str(error):
+            raise
+    slot = find_slot(connection, name)
+    if slot is None:
+        raise PositionLostError(f"replication slot {name!r} vanished while it was created")
+    return slot
+
+
+def copy_slot(connection: Any, original: str, name: str, *, temporary: bool) -> None:
+    """Make a slot that stands where another one stands; it may be in use.
+
+    Args:
+        connection: a temporary copy lives as long as it does.
+        original: name of the slot to copy.
+        name: of the copy.
+        temporary: for this session alone.
+    """
+    sql = f"SELECT pg_copy_logical_replication_slot('{original}', '{name}', {temporary})"
+    row_of(connection, sql, f"copying replication slot {original!r}")
+
+
+def check_slot(slot: Slot | None, name: str, info: ServerInfo, position: WalPosition) -> Slot:
+    """See that everything after a position can still be read.
+
+    Raises:
+        PositionLostError: it cannot; the text says what is lost and how to go on.
+        FatalError: the slot is another plug-in's or database's.
+    """
+    asked = lsn_text(position.lsn)
+    again = "reset the pipeline and take a new snapshot of the tables"
+    if slot is None:
+        raise PositionLostError(
+            f"replication slot {name!r} does not exist on this server: changes after {asked} are "
+            f"lost. It is created again at the next first start: {again}"
+        )
+    check_kind(slot, info)
+    if slot.lost:
+        raise PositionLostError(
+            f"replication slot {name!r}: {slot.lost}; changes after {asked} are lost. {_drop(name)}"
+            f", then {again}; a larger max_slot_wal_keep_size keeps the log longer"
+        )
+    if position.lsn < slot.confirmed:
+        raise PositionLostError(
+            f"replication slot {name!r} was confirmed up to {lsn_text(slot.confirmed)}, but we "
+            f"stand at {asked}: what committed between is not sent any more. Another reader may "
+            f"have used the slot, or an old checkpoint was restored: {again}"
+        )
+    return slot
+
+
+def check_kind(slot: Slot, info: ServerInfo) -> None:
+    """See that a slot is one of ours: for pgoutput and this database.
+
+    Raises:
+        FatalError: it is not.
+    """
+    if slot.plugin != PLUGIN or slot.database != info.db:
+        kind = f"plug-in {slot.plugin}" if slot.plugin else "physical"
+        where = f"database {slot.database!r}" if slot.database else "no database"
+        raise FatalError(
+            f"replication slot {slot.name!r} is for {where} ({kind}), not for {info.db!r} with "
+            f"{PLUGIN}; give source.slot another name"
+        )
+
+
+def check_free(slot: Slot) -> None:
+    """See that nobody else reads from a slot.
+
+    Raises:
+        SlotInUseError: somebody does; the text says who.
+    """
+    if slot.active_pid is not None:
+        raise SlotInUseError(
+            f"replication slot {slot.name!r} is in use by {slot.holder or slot.active_pid}"
+        )
+
+
+def check_usable(slot: Slot, info: ServerInfo) -> None:
+    """See that a slot found at the first start can be read from.
+
+    Raises:
+        PositionLostError: its log is gone.
+        FatalError: it is another plug-in's or database's.
+    """
+    check_kind(slot, info)
+    if slot.lost:
+        raise PositionLostError(
+            f"replication slot {slot.name!r}: {slot.lost}. {_drop(slot.name)}; it is created "
+            "again at the next start"
+        )
+
+
+def _drop(name: str) -> str:
+    return f"Drop it: SELECT pg_drop_replication_slot('{name}')"

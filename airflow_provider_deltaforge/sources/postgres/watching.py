@@ -1,0 +1,64 @@
+"""What the reader does beside reading, now and then, over an ordinary connection."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.sources.postgres.messages import HEARTBEAT
+from airflow_provider_deltaforge.sources.postgres.publication import Newcomers, Table
+from airflow_provider_deltaforge.sources.postgres.server import rows_of
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 10.0
+_STATEMENT = "SET statement_timeout = '10s'"
+
+
+class Watch:
+    """Looks for new tables and writes heartbeats. Its failures never stop the stream.
+
+    Args:
+        connect: opens a connection.
+        newcomers: finds tables that are not published; None does not look.
+        heartbeat_s: how often to write a message, 0 never.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], newcomers: Newcomers | None, heartbeat_s: float
+    ) -> None:
+        self._connect = connect
+        self._newcomers = newcomers
+        self._heartbeat_s = heartbeat_s
+        self._connection: Any = None
+        self._look_at = 0.0 if newcomers else float("inf")
+        self._beat_at = time.monotonic() + heartbeat_s if heartbeat_s else float("inf")
+
+    def look(self, now: float) -> Sequence[Table]:
+        """Do what is due; return tables that were published and the log does not tell of."""
+        found: Sequence[Table] = ()
+        if now < self._look_at and now < self._beat_at:
+            return found
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+                rows_of(self._connection, _STATEMENT, "preparing to look for new tables")
+            if now >= self._beat_at:
+                self._beat_at = now + self._heartbeat_s
+                emit = "SELECT pg_logical_emit_message(false, %s, '')"
+                rows_of(self._connection, emit, "writing a heartbeat", (HEARTBEAT,))
+            if now >= self._look_at and self._newcomers is not None:
+                self._look_at = now + _LOOK_S
+                found = self._newcomers.look(self._connection)
+        except (RetryableError, FatalError) as error:
+            log.warning("looking for new tables failed (%s); trying again", error)
+            self._look_at = now + _LOOK_S if self._newcomers else float("inf")
+            self.close()
+        return found
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
