@@ -80,12 +80,7 @@ class MySqlSource(Source):
 
     def unbuilt(self) -> list[str]:
         """Name what this release does not do."""
-        found = []
-        if self.outbox is not None:
-            found.append("source.outbox")
-        if self.on_schema_drift == "halt":
-            found.append("source.on_schema_drift: halt")
-        return found
+        return ["source.outbox"] if self.outbox is not None else []
 
     @property
     def replica_id(self) -> int:
