@@ -171,7 +171,7 @@ class Source(PluginSettings):
                 describe them fully.
         """
 
-    def beside(self, reader: str) -> "Source":
+    def beside(self, reader: str, *, once: bool = False) -> "Source":
         """Return this source as one more reader of the log, next to the pipeline's own.
 
         A server that knows its readers by a number or slot gets another one; event ids and
@@ -179,6 +179,8 @@ class Source(PluginSettings):
 
         Args:
             reader: tells readers of one source apart.
+            once: it reads a range that the reader of this name still holds, beside it, and leaves
+                nothing on the server.
         """
         return self
 
@@ -211,6 +213,13 @@ class Source(PluginSettings):
     @abstractmethod
     def head(self) -> Position:
         """Return the current end of the server's log."""
+
+    def beginning(self) -> Position:
+        """Return where a stream begins that has never run; the head, unless the source knows more.
+
+        What the server must keep for the stream is kept from then on.
+        """
+        return self.head()
 
     def identity(self) -> Identity | None:
         """Return which server's log answers now; None where one source is always the same."""

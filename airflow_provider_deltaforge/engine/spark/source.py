@@ -123,7 +123,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint begins."""
         if self._settings.start is not None:
             return _offset(self._settings.start)
-        self._fresh = _offset(patiently(self._described().head))
+        self._fresh = _offset(patiently(self._described().beginning))
         return self._fresh
 
     def latestOffset(  # noqa: N802 - Spark's name
@@ -167,7 +167,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, end = partition.value
         pipeline = self._pipeline()
         processes = [processor.open() for processor in pipeline.spec.processors]
-        for rows in between(self._beside(pipeline.spec.source, "task"), start, end):
+        for rows in between(self._beside(pipeline.spec.source, once=True), start, end):
             for process in processes:
                 rows = process(rows)  # noqa: PLW2901 - one step after the other
             if rows.num_rows:
@@ -185,7 +185,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _described(self) -> Source:
         if self._source is None:
-            self._source = self._beside(self._pipeline().spec.source, "plan")
+            self._source = self._beside(self._pipeline().spec.source)
         return self._source
 
     def _pipeline(self) -> Pipeline:
@@ -194,9 +194,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pipeline.refuse_unbuilt()
         return pipeline
 
-    def _beside(self, source: Source, role: str) -> Source:
-        """Return the source as one more reader, beside the pipeline and beside the other role."""
-        return source.beside(f"{self._settings.reader}/{role}")
+    def _beside(self, source: Source, *, once: bool = False) -> Source:
+        """Return the source as one more reader, beside the pipeline.
+
+        Args:
+            source: the pipeline's.
+            once: for a task, which reads a micro-batch beside the planner.
+        """
+        return source.beside(self._settings.reader, once=once)
 
     def _limit(self, limit: ReadLimit) -> Limit:
         """Return what Spark asks for; ``availableNow`` and triggers that wait ask for ours."""

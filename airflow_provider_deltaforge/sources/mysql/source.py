@@ -122,9 +122,10 @@ class MySqlSource(Source):
             stopping,
         )
 
-    def beside(self, reader: str) -> "MySqlSource":
+    def beside(self, reader: str, *, once: bool = False) -> "MySqlSource":
         """Return this source under another server id."""
-        number = 1 + zlib.crc32(f"{self.replica_id}/{reader}".encode()) % 4_000_000_000
+        name = f"{self.replica_id}/{reader}/{'once' if once else 'on'}"
+        number = 1 + zlib.crc32(name.encode()) % 4_000_000_000
         return self.model_copy(update={"server_id": number})
 
     def open_snapshot(self) -> Snapshotter:

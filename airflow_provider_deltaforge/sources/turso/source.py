@@ -87,7 +87,7 @@ class TursoSource(Source):
 
         return open_reader(self, position, cleans=self._cleans)
 
-    def beside(self, reader: str) -> "TursoSource":
+    def beside(self, reader: str, *, once: bool = False) -> "TursoSource":
         """Return this source as a reader that never cleans up what it acknowledges."""
         copy = self.model_copy()
         copy._cleans = False  # noqa: SLF001 - our own class

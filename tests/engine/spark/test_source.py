@@ -159,7 +159,8 @@ def test_a_document_in_a_file_may_hold_what_an_option_may_not(tmp_path):
 
 def test_readers_of_one_mysql_source_have_server_ids_of_their_own():
     source = MySqlSource(id="shop", dsn="mysql://df@127.0.0.1/x")
-    others = [source.beside(name) for name in ("spark/plan", "spark/task", "other/plan")]
+    names = ("spark", False), ("spark", True), ("other", False)
+    others = [source.beside(name, once=once) for name, once in names]
 
     assert len({one.replica_id for one in [source, *others]}) == 4
     assert {one.id for one in others} == {"shop"}
