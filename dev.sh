@@ -202,8 +202,11 @@ setup() {
     say "setting up $VENV: about 1.5 GB, a few minutes the first time; log in $SETUP_LOG"
     rm -f "$VENV/.installed"
     install_package
-    quietly "compiling the decoders" "$PY" -m airflow_provider_deltaforge.sources.mysql.warm ||
-        die "the decoders could not be compiled; the whole log is $SETUP_LOG"
+    local source
+    for source in mysql postgres; do
+        quietly "compiling $source's decoder" "$PY" -m "airflow_provider_deltaforge.sources.$source.warm" ||
+            die "the decoders could not be compiled; the whole log is $SETUP_LOG"
+    done
     printf '%s' "$want" >"$VENV/.installed"
 }
 

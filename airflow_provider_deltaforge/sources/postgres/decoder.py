@@ -63,22 +63,24 @@ def decode_chunk(chunk: WalChunk, key: Any) -> ChangeBatch:
 
 def _decode_rows(chunk: WalChunk) -> RowColumns:
     """Run the kernel, with more room as often as it asks."""
-    count = len(chunk.rows)
+    # Of one layout always, or the kernel would be compiled for each.
+    data, rows = np.ascontiguousarray(chunk.data), np.ascontiguousarray(chunk.rows)
+    count = len(rows)
     state = np.zeros(row_kernel.STATE_SIZE, np.int64)
     plans = chunk.plans
-    longest = int((chunk.rows[:, ROW_STOP] - chunk.rows[:, ROW_START]).max(initial=0))
+    longest = int((rows[:, ROW_STOP] - rows[:, ROW_START]).max(initial=0))
     # Untouched pages cost nothing, so the first guess is a generous one.
-    fixed = int(plans.arrays.fixed[chunk.rows[:, ROW_PLAN]].sum()) if count else 0
-    columns = _columns(count, 2 * len(chunk.data) + fixed + 65536)
+    fixed = int(plans.arrays.fixed[rows[:, ROW_PLAN]].sum()) if count else 0
+    columns = _columns(count, 2 * len(data) + fixed + 65536)
     while True:
         result = row_kernel.decode_rows(
-            chunk.data, chunk.rows, plans.arrays, columns, state, plans.marks,
+            data, rows, plans.arrays, columns, state, plans.marks,
             plans.scratch(longest),
         )  # fmt: skip
         if result == row_kernel.DONE:
             return columns
         if result != row_kernel.NEED_ROOM:
-            plan = plans.plans[int(chunk.rows[int(state[row_kernel.ROW]), ROW_PLAN])]
+            plan = plans.plans[int(rows[int(state[row_kernel.ROW]), ROW_PLAN])]
             raise SchemaError(
                 f"{plan.schema.full_name}: a row of the log does not have the {len(plan.chains)} "
                 "columns of the table's description; take a new snapshot of the table"
@@ -183,12 +185,14 @@ def _record_batch(
 ) -> pa.RecordBatch:
     positions = chunk.positions
     tx, count = parts["tx"], len(parts["tx"])
-    texts, ends = names_of(positions.commits)
+    commits = np.ascontiguousarray(positions.commits)
+    numbers = np.ascontiguousarray(positions.xids)
+    texts, ends = names_of(commits)
     ids = stream_ids(key, texts, ends, tx, parts["row"])
     tx_end = np.ones(count, np.bool_)
     tx_end[:-1] = tx[1:] != tx[:-1]
     schemas, tables = names.columns(parts["name"])
-    xids = _texts(*numbers_of(positions.xids), pa.utf8())
+    xids = _texts(*numbers_of(numbers), pa.utf8())
     values = {
         "op": _dictionary(parts["op"], _OPS),
         "db": _dictionary(np.zeros(count, np.int32), pa.array([chunk.db])),
@@ -200,11 +204,11 @@ def _record_batch(
         "ts_ms": pa.array(positions.times_ms[tx], pa.int64()),
         "tx": pa.array(tx, pa.int32()),
         "row": pa.array(parts["row"], pa.int32()),
-        "tx_id": _dictionary(tx, xids, positions.xids[tx] == 0),
+        "tx_id": _dictionary(tx, xids, numbers[tx] == 0),
         "tx_end": pa.array(tx_end & (positions.ends[tx] > 0), pa.bool_()),
         "event_id": pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(ids)]),
         "source_position": _dictionary(
-            tx, _texts(*source_positions(positions.commits, positions.xids), pa.binary())
+            tx, _texts(*source_positions(commits, numbers), pa.binary())
         ),
         "schema_version": names.versions(parts["version"]),
         "ddl": parts["ddl"],

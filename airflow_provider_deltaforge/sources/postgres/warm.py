@@ -1,8 +1,16 @@
-"""Compiling the kernels of stream and snapshot."""
+"""``python -m airflow_provider_deltaforge.sources.postgres.warm``: compile the kernels now.
+
+A lane does so itself before its first row. Done ahead, once for each installation, no pipeline has
+to wait for it.
+"""
+
+import sys
+import time
 
 
-def warm() -> None:
-    """Compile what is not compiled yet."""
+def warm() -> float:
+    """Compile what is not compiled yet, for stream and snapshot; return the seconds it took."""
+    began = time.monotonic()
     import numpy as np
 
     from airflow_provider_deltaforge.events.ids import id_key, row_ids
@@ -19,3 +27,13 @@ def warm() -> None:
     decode_chunk(WalChunk(0, data, rows, PlanSet(), positions, ""), id_key(""))
     copy_rows.warm()
     row_ids(id_key(""), data, np.zeros(1, np.int64))
+    return time.monotonic() - began
+
+
+def main() -> None:
+    """Compile, and say how long it took."""
+    sys.stderr.write(f"kernels are compiled ({warm():.1f} s)\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -60,7 +60,7 @@ TYPES: tuple[Type, ...] = (
             *_same("3.14", "-0", "1e+20", "1e-07", "1.1754944e-38", "3.4028235e+38", "1e-45"),
             *_text("NaN", "Infinity", "-Infinity"),
         ),
-        "the shortest digits that read back as the same value; `NaN` and the infinities are strings",
+        "the shortest digits that read back as the same; `NaN` and the infinities are strings",
     ),
     Type(
         "double precision",

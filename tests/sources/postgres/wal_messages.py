@@ -95,7 +95,7 @@ def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> W
     ends, commits, xids, times = np.array(transactions or [(0,) * 4], np.int64).T.copy()
     return WalChunk(
         nbytes=len(data),
-        data=np.frombuffer(bytes(data), np.uint8),
+        data=np.frombuffer(data, np.uint8),
         rows=np.array(rows, np.int64).reshape(-1, ROW_COLUMNS),
         plans=PlanSet(tuple(plans)),
         positions=TxPositions(_BASE, ends, commits, xids, times),
