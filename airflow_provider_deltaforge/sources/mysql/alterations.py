@@ -1,7 +1,7 @@
 """One table under change: the elements of CREATE TABLE's list and the clauses of ALTER TABLE."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
@@ -41,26 +41,46 @@ def parenthesised(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
     return [], []
 
 
+@dataclass(eq=False)
+class _Place:
+    """A column; clauses call it by the name it had before the statement."""
+
+    column: Column
+    before: str = ""
+
+
 class ChangingTable:
-    """A schema under change. Every method raises SchemaError for what it does not understand."""
+    """A schema under change. Every method raises SchemaError for what it does not understand.
+
+    As the servers do it: all clauses mean the table as it was before the statement, what stays in
+    its place is changed first, what gets a new place comes next, and keys come last.
+    """
 
     def __init__(self, schema: TableSchema, *, mariadb: bool) -> None:
         self._schema = schema
-        self._columns = list(schema.columns)
-        self._key = list(schema.primary_key)
+        self._columns = [_Place(column, column.name.lower()) for column in schema.columns]
+        self._key = [self._former(name) for name in schema.primary_key]
         self._mariadb = mariadb
+        self._placed: list[tuple[_Place, str | None]] = []
+        self._keyed_by: list[str] | None = None
 
     def schema(self) -> TableSchema:
-        """Return the table as it is now."""
+        """Return the table behind the statement."""
+        for place, where in self._placed:
+            self._insert(place, where)
+        self._placed = []
+        if self._keyed_by is not None:
+            self._key = [self._present(name) for name in self._keyed_by]
         columns = tuple(
             replace(
-                column,
-                ordinal_position=place,
-                nullable=column.nullable and column.name.lower() not in self._in_key(),
+                place.column,
+                ordinal_position=ordinal,
+                nullable=place.column.nullable and place not in self._key,
             )
-            for place, column in enumerate(self._columns, 1)
+            for ordinal, place in enumerate(self._columns, 1)
         )
-        return replace(self._schema, columns=columns, primary_key=tuple(self._key))
+        key = tuple(place.column.name for place in self._key)
+        return replace(self._schema, columns=columns, primary_key=key)
 
     def is_key(self, clause: list[Token]) -> bool:
         """Say whether an element of CREATE TABLE's list is a key or constraint, not a column."""
@@ -69,7 +89,9 @@ class ChangingTable:
     def define(self, clause: list[Token]) -> None:
         """Take one element of CREATE TABLE's list: a column or a key."""
         if not self._keyed(clause):
-            self._add(parse_definition(clause, mariadb=self._mariadb))
+            definition = parse_definition(clause, mariadb=self._mariadb)
+            self._insert(_Place(definition.column), definition.place)
+            self._take_key(definition)
 
     def default_charset(self, options: Sequence[Token]) -> None:
         """Give texts without a character set that of the table, if the options name one."""
@@ -83,12 +105,11 @@ class ChangingTable:
                 collation = value
         charset = charset or (collation.partition("_")[0] if collation else None)
         charset = "utf8mb3" if charset == "utf8" else charset
-        if charset == "binary" and any(self._bare(column) for column in self._columns):
+        bare = [place for place in self._columns if _is_bare(place.column)]
+        if charset == "binary" and bare:
             raise SchemaError("a table of bytes")
-        self._columns = [
-            replace(column, charset=charset, collation=collation) if self._bare(column) else column
-            for column in self._columns
-        ]
+        for place in bare:
+            place.column = replace(place.column, charset=charset, collation=collation)
 
     def alter(self, clause: list[Token]) -> None:  # noqa: C901 - one kind after another
         """Apply one clause of ALTER TABLE."""
@@ -133,7 +154,8 @@ class ChangingTable:
                 continue
             definition = parse_definition(one, mariadb=self._mariadb)
             if not (tolerant and self._has(definition.column.name)):
-                self._add(definition)
+                self._placed.append((_Place(definition.column), definition.place))
+                self._take_key(definition)
 
     def _alter_drop(self, upper: list[str], rest: list[Token]) -> None:
         what = upper[1]
@@ -149,19 +171,20 @@ class ChangingTable:
             name = rest[0].text
             if tolerant and not self._has(name):
                 return
-            del self._columns[self._place(name)]
-            self._key = [key for key in self._key if key.lower() != name.lower()]
+            gone = self._former(name)
+            self._columns.remove(gone)
+            self._key = [place for place in self._key if place is not gone]
 
     def _alter_default(self, upper: list[str], rest: list[Token]) -> None:
         if upper[1] in (*_KEYS, "CONSTRAINT"):
             return
-        place = self._place(rest[0].text)
+        place = self._former(rest[0].text)
         words = [token.upper for token in rest[1:3]]
         if words == ["SET", "DEFAULT"]:
             value = "".join(token.raw if self._mariadb else token.text for token in rest[3:])
-            self._columns[place] = replace(self._columns[place], default_value=value)
+            place.column = replace(place.column, default_value=value)
         elif words == ["DROP", "DEFAULT"]:
-            self._columns[place] = replace(self._columns[place], default_value=None)
+            place.column = replace(place.column, default_value=None)
         elif words[0] != "SET":
             raise SchemaError("an unknown way to alter a column")
 
@@ -174,36 +197,32 @@ class ChangingTable:
         if upper[:2] == ["PRIMARY", "KEY"]:
             opening = next(at for at, word in enumerate(upper) if word == "(")
             inside, _ = parenthesised(clause[opening:])
-            parts = [part[0].text for part in ddl.clauses(inside)]
-            self._key = [self._columns[self._place(part)].name for part in parts]
+            self._keyed_by = [part[0].text for part in ddl.clauses(inside)]
             return True
         return upper[0] in _KEYS or upper[0] == "PERIOD"
 
-    def _add(self, definition: Definition) -> None:
-        column, place = definition.column, definition.place
-        if place is None:
-            self._columns.append(column)
-        else:
-            self._columns.insert(0 if place == FIRST else self._place(place) + 1, column)
+    def _insert(self, place: _Place, where: str | None) -> None:
+        at = len(self._columns)
+        if where is not None:
+            at = 0 if where == FIRST else self._columns.index(self._present(where)) + 1
+        self._columns.insert(at, place)
+
+    def _take_key(self, definition: Definition) -> None:
         if definition.primary:
-            self._key = [column.name]
+            self._keyed_by = [definition.column.name]
 
     def _put(self, old: str, definition: Definition) -> None:
         """Put another definition in a column's place, or move it elsewhere."""
-        at = self._place(old)
-        del self._columns[at]
-        self._key = [definition.column.name if k.lower() == old.lower() else k for k in self._key]
-        if definition.place is None:
-            self._columns.insert(at, definition.column)
-            if definition.primary:
-                self._key = [definition.column.name]
-        else:
-            self._add(definition)
+        place = self._former(old)
+        place.column = definition.column
+        self._take_key(definition)
+        if definition.place is not None:
+            self._columns.remove(place)
+            self._placed.append((place, definition.place))
 
     def _rename(self, old: str, new: str) -> None:
-        at = self._place(old)
-        self._columns[at] = replace(self._columns[at], name=new)
-        self._key = [new if key.lower() == old.lower() else key for key in self._key]
+        place = self._former(old)
+        place.column = replace(place.column, name=new)
 
     def _convert(self, tokens: list[Token]) -> None:
         words = [token.text.lower() for token in tokens if token.text.upper() != "SET"]
@@ -212,25 +231,30 @@ class ChangingTable:
             raise SchemaError("the character set is not said")
         charset = "utf8mb3" if charset == "utf8" else charset
         collation = words[2] if len(words) > 2 and words[1] == "collate" else None
-        self._columns = [
-            _converted(column, charset, collation) if column.data_type in TEXT_TYPES else column
-            for column in self._columns
-        ]
-
-    def _bare(self, column: Column) -> bool:
-        return column.data_type in TEXT_TYPES and column.charset is None
+        for place in self._columns:
+            if place.column.data_type in TEXT_TYPES:
+                place.column = _converted(place.column, charset, collation)
 
     def _has(self, name: str) -> bool:
-        return any(column.name.lower() == name.lower() for column in self._columns)
+        return any(place.before == name.lower() for place in self._columns)
 
-    def _in_key(self) -> set[str]:
-        return {key.lower() for key in self._key}
-
-    def _place(self, name: str) -> int:
-        for place, column in enumerate(self._columns):
-            if column.name.lower() == name.lower():
+    def _former(self, name: str) -> _Place:
+        """Return the column that had a name before the statement."""
+        for place in self._columns:
+            if place.before == name.lower():
                 return place
         raise SchemaError(f"there is no column {name}")
+
+    def _present(self, name: str) -> _Place:
+        """Return the column that has a name now."""
+        for place in self._columns:
+            if place.column.name.lower() == name.lower():
+                return place
+        raise SchemaError(f"there is no column {name}")
+
+
+def _is_bare(column: Column) -> bool:
+    return column.data_type in TEXT_TYPES and column.charset is None
 
 
 def _converted(column: Column, charset: str, collation: str | None) -> Column:

@@ -27,6 +27,9 @@ BOTH = [
     "CREATE INDEX by_name ON t (name)",
     "ALTER TABLE t ALTER COLUMN name SET DEFAULT 'y', ALTER a DROP DEFAULT",
     "ALTER TABLE t DROP PRIMARY KEY, MODIFY id int, ADD PRIMARY KEY (cc, id)",
+    "ALTER TABLE t RENAME COLUMN cc TO a, RENAME COLUMN a TO cc",
+    "ALTER TABLE t CHANGE a id int NOT NULL FIRST, CHANGE id a bigint NOT NULL, "
+    "ADD n1 int AFTER cc, ADD n2 int AFTER n1, MODIFY name varchar(30) AFTER n2, ADD n3 int",
     "CREATE TABLE u LIKE t",
     "ALTER TABLE u RENAME TO v",
     "RENAME TABLE t TO t_old, v TO t",
