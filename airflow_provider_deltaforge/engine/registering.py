@@ -109,9 +109,11 @@ class Registrar:
             for row in _changes(rows, [name_of(schema) for schema in schemas]):
                 used.add(int(rows[row]))
                 yield schemas[rows[row]], self._position_before(batch, row)
-        for ordinal, schema in enumerate(schemas):
+        # Of a table that no row tells of behind its last change, that one is in force at the end.
+        last = {name_of(schema): ordinal for ordinal, schema in enumerate(schemas)}
+        for ordinal in last.values():
             if ordinal not in used:
-                yield schema, batch.end
+                yield schemas[ordinal], batch.end
 
     def _position_before(self, batch: ChangeBatch, row: int) -> Position:
         if self._before is None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.errors import FatalError, SchemaError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql import column_kernel, framing, packets, row_kernel
 from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk, SchemaChange
 from airflow_provider_deltaforge.sources.mysql.framing import (
@@ -20,6 +21,7 @@ from airflow_provider_deltaforge.sources.mysql.framing import (
 from airflow_provider_deltaforge.sources.mysql.plans import PlanSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
 from airflow_provider_deltaforge.sources.mysql.row_kernel import RowColumns
+from airflow_provider_deltaforge.sources.mysql.row_schemas import versions_of
 from airflow_provider_deltaforge.sources.mysql.tx_columns import (
     TX_COLUMNS,
     TX_ORIGIN,
@@ -47,7 +49,7 @@ def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
         FatalError: a row image is incomplete.
     """
     columns, state = _decode_rows(chunk)
-    rows = _record_batch(chunk, columns, state, key, "-" if mariadb else ":")
+    rows, schemas = _record_batch(chunk, columns, state, key, "-" if mariadb else ":")
     return ChangeBatch(
         rows=rows,
         positions=chunk.positions,
@@ -56,6 +58,7 @@ def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
         nbytes=chunk.nbytes,
         open_tx=chunk.open_tx,
         continues=chunk.continues,
+        schemas=schemas,
     )
 
 
@@ -156,7 +159,7 @@ def _failure(chunk: LogChunk, result: int, state: Any) -> Exception:
 
 def _record_batch(
     chunk: LogChunk, columns: RowColumns, state: Any, key: Any, separator: str
-) -> pa.RecordBatch:
+) -> tuple[pa.RecordBatch, tuple[TableSchema, ...]]:
     n = int(state[row_kernel.OUT_ROWS])
     transactions = chunk.positions.transactions
     prefixes = tuple(origin + separator for origin in chunk.positions.origins)
@@ -171,6 +174,7 @@ def _record_batch(
         "table": table_of[plan] if n else plan,
         "tx": columns.tx[:n],
         "row": columns.row[:n],
+        "plan": plan,
         "before": _binary(columns.before, columns.before_offsets, n, op != WRITE),
         "after": _binary(columns.after, columns.after_offsets, n, op != DELETE),
         "key": _binary(columns.key, columns.key_offsets, n, np.diff(columns.key_offsets[: n + 1])),
@@ -178,6 +182,7 @@ def _record_batch(
     }
     if chunk.changes:
         parts = _with_changes(chunk, parts, columns.event[:n], dbs, tables)
+    schemas, versions = versions_of(chunk.plans, parts["plan"])
     tx, row = parts["tx"], parts["row"]
     ids = stream_ids(key, names, name_offsets, tx, row)
     done = transactions[:, TX_STOP] >= 0 if len(transactions) else np.zeros(0, np.bool_)
@@ -200,6 +205,7 @@ def _record_batch(
         "tx_end": pa.array(tx_end & done[tx], pa.bool_()),
         "event_id": pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(ids)]),
         "source_position": _dictionary(tx, _texts(places[0], places[1], pa.binary())),
+        "schema_version": versions,
     }
     arrays = [values.get(field.name) for field in CHANGE_SCHEMA]
     filled = [
@@ -207,7 +213,7 @@ def _record_batch(
         for field, array in zip(CHANGE_SCHEMA, arrays, strict=True)
     ]
     filled[CHANGE_SCHEMA.get_field_index("ddl")] = parts["ddl"]
-    return pa.RecordBatch.from_arrays(filled, schema=CHANGE_SCHEMA)
+    return pa.RecordBatch.from_arrays(filled, schema=CHANGE_SCHEMA), schemas
 
 
 def _table_names(chunk: LogChunk) -> tuple[list[str], list[str], Any, Any]:
@@ -234,6 +240,7 @@ def _with_changes(
         "table": [tables.index(change.table) for change in chunk.changes],
         "tx": [change.tx for change in chunk.changes],
         "row": _rows_of_changes(chunk.changes),
+        "plan": [-1] * len(chunk.changes),
     }
     order = np.argsort(
         np.concatenate([event * 2.0 + 1, [change.before * 2.0 for change in chunk.changes]]),

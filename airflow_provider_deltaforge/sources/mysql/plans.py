@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.sources.mysql import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql import table_map as t
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text, method_of, table_of
 from airflow_provider_deltaforge.sources.mysql.image_kernel import PlanArrays
+from airflow_provider_deltaforge.sources.mysql.log_schema import CATALOG_TYPES, schema_of
 from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
 
 _INT_BYTES = {t.TINY: 1, t.SHORT: 2, t.INT24: 3, t.LONG: 4, t.LONGLONG: 8}
@@ -25,22 +26,6 @@ _SIMPLE = {t.FLOAT: k.FLOAT, t.DOUBLE: k.DOUBLE, t.DATE: k.DATE, t.YEAR: k.YEAR}
 _WITH_META = {t.TIME2: k.TIME, t.DATETIME2: k.DATETIME, t.TIMESTAMP2: k.TIMESTAMP, t.BIT: k.BIT}
 _PREFIXED = {t.JSON: k.JSON, t.GEOMETRY: k.GEOMETRY}
 _NATIVE = {"uuid": (k.UUID, 16), "inet6": (k.INET, 16), "inet4": (k.INET, 4)}
-_TEXTS = {"tinytext", "text", "mediumtext", "longtext", "json"}
-_BLOBS = {"tinyblob", "blob", "mediumblob", "longblob"}
-_SHAPES = {
-    "point", "linestring", "polygon", "geometry", "multipoint", "multilinestring",
-    "multipolygon", "geometrycollection", "geomcollection",
-}  # fmt: skip
-_CATALOG_TYPES = {
-    t.TINY: {"tinyint", "boolean"}, t.SHORT: {"smallint"}, t.INT24: {"mediumint"},
-    t.LONG: {"int", "integer"}, t.LONGLONG: {"bigint"}, t.FLOAT: {"float"},
-    t.DOUBLE: {"double", "real"}, t.NEWDECIMAL: {"decimal", "numeric"}, t.DATE: {"date"},
-    t.TIME2: {"time"}, t.DATETIME2: {"datetime"}, t.TIMESTAMP2: {"timestamp"},
-    t.YEAR: {"year"}, t.BIT: {"bit"}, t.ENUM: {"enum"}, t.SET: {"set"},
-    t.VARCHAR: {"varchar", "varbinary"}, t.VAR_STRING: {"varchar", "varbinary"},
-    t.STRING: {"char", "binary", *_NATIVE}, t.BLOB: _TEXTS | _BLOBS, t.JSON: {"json"},
-    t.GEOMETRY: _SHAPES, t.VECTOR: {"vector"},
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,7 +33,7 @@ class TablePlan:
     """How one table's rows are decoded.
 
     ``columns`` are (kind, p1, p2, p3), see ``column_kinds``; of an enum or set p2 counts within
-    ``labels``, of a text ``PlanSet`` fills it in.
+    ``labels``, of a text ``PlanSet`` fills it in. ``schema`` is what its rows are said to have.
     """
 
     db: str
@@ -59,6 +44,7 @@ class TablePlan:
     charsets: tuple[str | None, ...] = ()
     labels: tuple[str, ...] = ()
     key: tuple[int, ...] = ()
+    schema: TableSchema | None = None
 
     @cached_property
     def fixed(self) -> int:
@@ -88,7 +74,10 @@ def uncaptured_plan(table: TableMap) -> TablePlan:
 
 
 def captured_plan(
-    table: TableMap, charset_names: Mapping[int, str], catalog: TableSchema | None
+    table: TableMap,
+    charset_names: Mapping[int, str],
+    catalog: TableSchema | None,
+    told: TableSchema | None = None,
 ) -> TablePlan:
     """Return the plan of a captured table.
 
@@ -96,6 +85,8 @@ def captured_plan(
         table: what the log says.
         charset_names: collation id to character set.
         catalog: the table as the server describes it now, where the log says too little.
+        told: the table as registry or catalog describe it, to name the rows' schema with;
+            ``catalog`` if absent.
 
     Raises:
         SchemaError: log and catalog disagree, or a column's type cannot be decoded.
@@ -135,6 +126,8 @@ def captured_plan(
         charsets=tuple(charsets),
         labels=tuple(labels),
         key=key,
+        # A log without names was decoded by the catalog's, so it is the catalog's table.
+        schema=schema_of(table, charset_names, told or catalog) or catalog,
     )
 
 
@@ -149,7 +142,7 @@ def _checked(table: TableMap, catalog: TableSchema | None) -> Sequence[Column | 
             )
         return [None] * len(table.columns)
     fits = len(catalog.columns) == len(table.columns) and all(
-        known.data_type.lower() in _CATALOG_TYPES.get(column.type, ())
+        known.data_type.lower() in CATALOG_TYPES.get(column.type, ())
         and (column.name is None or column.name == known.name)
         for column, known in zip(table.columns, catalog.columns, strict=True)
     )

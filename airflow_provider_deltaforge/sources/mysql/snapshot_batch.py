@@ -69,6 +69,7 @@ def snapshot_batch(
         end=view.cut,
         connector="mysql",
         nbytes=rows.nbytes,
+        schemas=() if schema is None else (schema,),
     )
 
 

@@ -35,6 +35,7 @@ class LogColumn:
         meta: its parameter: length, precision and scale, fraction digits, prefix bytes.
         collation: collation id of text; 63 is binary.
         labels: of an enum or set, in the bytes of its character set.
+        nullable: whether it takes NULL; the log always says.
     """
 
     type: int
@@ -43,6 +44,7 @@ class LogColumn:
     collation: int | None = None
     name: str | None = None
     labels: tuple[bytes, ...] | None = None
+    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,11 @@ def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     types = reader.take(reader.number())
     parameters = _Reader(reader.text())
     columns = [_column(code, parameters) for code in types]
-    reader.take((len(types) + 7) // 8)
+    nulls = reader.take((len(types) + 7) // 8)
+    columns = [
+        replace(column, nullable=bool(nulls[n >> 3] & (1 << (n & 7))))
+        for n, column in enumerate(columns)
+    ]
     primary_key: tuple[int, ...] | None = None
     while reader.rest():
         field = reader.take(1)[0]
