@@ -50,9 +50,15 @@ SELECT c.oid, c.relreplident::text, a.attname::text, a.atttypid, a.atttypmod, a.
 _BY_OID = "c.oid = %s"
 _BY_NAME = "n.nspname = %s AND c.relname = %s"
 
+# Servers before 18 list generated columns, too, but never send them.
 _PUBLISHED = """
-SELECT attnames::text[] FROM pg_publication_tables
- WHERE pubname = %s AND schemaname = %s AND tablename = %s
+SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attname = ANY(p.attnames)
+                AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000))
+  FROM pg_publication_tables p
+  JOIN pg_namespace n ON n.nspname = p.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+ WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
 """
 _COLUMN_LISTS_SINCE = 150000
 

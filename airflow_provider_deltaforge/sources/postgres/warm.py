@@ -14,7 +14,7 @@ def warm() -> float:
     import numpy as np
 
     from airflow_provider_deltaforge.events.ids import id_key, row_ids
-    from airflow_provider_deltaforge.sources.postgres import copy_rows, framing
+    from airflow_provider_deltaforge.sources.postgres import copy_out, copy_rows, framing
     from airflow_provider_deltaforge.sources.postgres.chunk import ROW_COLUMNS, WalChunk
     from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
     from airflow_provider_deltaforge.sources.postgres.plans import PlanSet
@@ -26,6 +26,7 @@ def warm() -> float:
     framing.warm()
     decode_chunk(WalChunk(0, data, rows, PlanSet(), positions, ""), id_key(""))
     copy_rows.warm()
+    copy_out.warm()
     row_ids(id_key(""), data, np.zeros(1, np.int64))
     return time.monotonic() - began
 

@@ -1,0 +1,268 @@
+"""Reads tables in chunks, each from a view whose content is known exactly."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.sources.postgres.chunks import (
+    check_bounds,
+    plan_table,
+    select_rows,
+)
+from airflow_provider_deltaforge.sources.postgres.connection import translated
+from airflow_provider_deltaforge.sources.postgres.copy_out import copy_out
+from airflow_provider_deltaforge.sources.postgres.copy_rows import decode_copy
+from airflow_provider_deltaforge.sources.postgres.lending import Lent
+from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePlan
+from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, compare
+from airflow_provider_deltaforge.sources.postgres.published import published_tables
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
+from airflow_provider_deltaforge.sources.postgres.slots import check_slot, find_slot
+from airflow_provider_deltaforge.sources.postgres.snapshot_batch import NO_ROWS, snapshot_batch
+from airflow_provider_deltaforge.sources.postgres.tables import (
+    CapturedTable,
+    captured_tables,
+    chosen_tables,
+    table_named,
+)
+from airflow_provider_deltaforge.sources.postgres.views import (
+    View,
+    close_view,
+    open_empty_view,
+    open_view,
+    prepare_session,
+    settle,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class PostgresSnapshotter:
+    """Plans and reads chunks over one connection, opened when first needed.
+
+    Args:
+        connect: returns a new autocommitting connection.
+        begin: sees that publication and slot exist, and returns where the slot stands.
+        matcher: which tables are captured.
+        source_id: seeds the event ids.
+        publication: whose tables and columns are copied.
+        slot: keeps the log for the stream.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        begin: Callable[[], Position],
+        matcher: TableMatcher,
+        source_id: str,
+        publication: str,
+        slot: str,
+    ) -> None:
+        self.warnings: list[str] = []
+        self._connect = connect
+        self._begin = begin
+        self._matcher = matcher
+        self._source_id = source_id
+        self._publication = publication
+        self._slot = slot
+        self._connection: Any = None
+        self._server: ServerInfo | None = None
+        self._plans: Planner | None = None
+
+    def begin(self) -> Position:
+        """Return the position the stream must start at so that no chunk read later has a gap."""
+        with _Doing(self, "beginning the snapshot"):
+            position = self._begin()
+            connection, _ = self._open()
+            settle(connection)
+            return position
+
+    def plan(
+        self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
+    ) -> Iterator[TableChunk]:
+        """Cut the captured tables into chunks, table by table.
+
+        Raises:
+            SpecError: a pattern matches no captured table, or the condition is wrong.
+        """
+        with _Doing(self, "planning the snapshot"):
+            connection, server = self._open()
+            # A stream that was ahead of this may have delivered what no view would show yet.
+            settle(connection)
+            chosen = chosen_tables(self._captured(connection), tables, self._matcher)
+            if where is not None:
+                _check_where(connection, chosen, where)
+        for facts in chosen:
+            with _Doing(self, f"planning {facts.full_name}"):
+                chunks = list(plan_table(connection, server.db, facts, chunk_rows, where))
+            yield from chunks
+
+    def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
+        """Yield a chunk's rows as op ``r`` events; every batch's ``end`` is the chunk's cut.
+
+        A table that is gone gives one empty batch and a warning. Closing the iterator early
+        closes the connection, because rows are still on their way.
+
+        Raises:
+            SchemaError: the table's key changed since the chunk was planned.
+            RetryableError: the server is away, or somebody alters the table for long; the chunk
+                may be read again.
+        """
+        doing = f"reading {chunk.schema}.{chunk.table}"
+        finished = False
+        try:
+            with _Doing(self, doing):
+                view, plan, parts = self._select(chunk, doing)
+            ids = self._ids(chunk, run, view)
+            schema: TableSchema | None = plan.schema if plan is not None else None
+            first = 0
+            while True:
+                with _Doing(self, doing):
+                    part = next(parts, None)
+                    if part is None:
+                        break
+                    rows = decode_copy(part, plan).rows if plan is not None and part else NO_ROWS
+                yield snapshot_batch(rows, chunk, schema, view, ids, first)
+                first += rows.num_rows
+            with _Doing(self, "closing the view"):
+                close_view(self._connection)
+            finished = True
+        finally:
+            if not finished:
+                self.close()
+
+    def guard(self, position: Position) -> None:
+        """Check that the log from ``position`` on is still there.
+
+        Raises:
+            PositionLostError: it is not; the snapshot is worthless and must be cancelled.
+        """
+        with _Doing(self, "checking the slot"):
+            connection, server = self._open()
+            # Raises for a position of another cluster, whose slot says nothing about it.
+            compare(position, server.at(0).as_json())
+            slot = find_slot(connection, self._slot)
+            check_slot(slot, self._slot, server, WalPosition.from_json(position))
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice."""
+        connection, self._connection, self._server = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _open(self) -> tuple[Any, ServerInfo]:
+        if self._connection is None or self._server is None:
+            # Set at once, so that whoever sees an error below can close it.
+            self._connection = self._connect()
+            prepare_session(self._connection)
+            self._server = server_info(self._connection)
+        return self._connection, self._server
+
+    def _planner(self, server: ServerInfo) -> Planner:
+        """Return the planner, which reads the catalog as the open view shows it."""
+        if self._plans is None:
+            lent: Callable[[], Any] = lambda: Lent(self._connection)  # noqa: E731 - one line says it
+            self._plans = Planner(server.db, self._matcher, lent, self._publication)
+        return self._plans
+
+    def _captured(self, connection: Any) -> list[CapturedTable]:
+        """Return the tables that the patterns name and the publication publishes."""
+        named = captured_tables(connection, self._matcher)
+        published = published_tables(connection, self._publication)
+        if self._matcher.patterns:
+            for facts in named:
+                if facts.oid not in published:
+                    self._warn(
+                        f"{facts.full_name} is not copied: publication {self._publication!r} does "
+                        "not publish it; ALTER PUBLICATION … ADD TABLE, then request a snapshot"
+                    )
+        return [facts for facts in named if facts.oid in published]
+
+    def _select(
+        self, chunk: TableChunk, doing: str
+    ) -> tuple[View, TablePlan | None, Iterator[bytes]]:
+        """Open a view and start the COPY; without a plan, and nothing to read, if it is gone."""
+        import psycopg
+
+        connection, server = self._open()
+        table = (str(chunk.schema), chunk.table)
+        try:
+            view = open_view(connection, server, table)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            close_view(connection)
+            return self._gone(chunk)
+        facts = table_named(connection, *table)
+        if facts is None:
+            close_view(connection)
+            return self._gone(chunk)
+        check_bounds(facts, chunk)
+        plan = self._planner(server).plan_of_table(*table)
+        if plan is None:
+            close_view(connection)
+            return self._gone(chunk)
+        # The planner names everything in full; values and conditions are written as in the log.
+        connection.execute("RESET search_path")
+        parts = copy_out(connection, select_rows(facts, chunk, plan.select), doing)
+        # One part at least, so that an empty chunk has its cut, too.
+        first = next(parts, b"")
+        return view, plan, chain([first], parts)
+
+    def _gone(self, chunk: TableChunk) -> tuple[View, None, Iterator[bytes]]:
+        self._warn(f"{chunk.schema}.{chunk.table} is gone; its chunk is empty")
+        connection, server = self._open()
+        return open_empty_view(connection, server), None, iter([b""])
+
+    def _ids(self, chunk: TableChunk, run: str, view: View) -> Any:
+        cut = json.dumps(view.cut, sort_keys=True)
+        # Rows without a key are told apart by their number in this very chunk.
+        return id_key(self._source_id, run, cut, f"{chunk.schema}.{chunk.table}", chunk.id)
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        _log.warning(text)
+
+
+class _Doing:
+    """Turns the driver's errors into ours, and drops the connection they came from."""
+
+    def __init__(self, snapshotter: PostgresSnapshotter, doing: str) -> None:
+        self._snapshotter = snapshotter
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        """Translate, unless the error is ours already."""
+        if error is None or isinstance(error, GeneratorExit):
+            return
+        self._snapshotter.close()
+        import psycopg
+
+        if not isinstance(error, DeltaForgeError) and isinstance(error, (psycopg.Error, OSError)):
+            raise translated(error, self._doing) from error
+
+
+def _check_where(connection: Any, chosen: Sequence[CapturedTable], where: str) -> None:
+    import psycopg
+
+    if len(chosen) != 1:
+        names = ", ".join(facts.full_name for facts in chosen) or "none"
+        raise SpecError(f"where: give exactly one table with a condition, not {names}")
+    sql = f"SELECT 1 FROM {chosen[0].from_clause} WHERE (\n{where}\n) LIMIT 0"
+    try:
+        # Prepared, because the server then takes one statement only.
+        connection.execute(sql, prepare=True)
+    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            raise
+        text = error.diag.message_primary or str(error)
+        raise SpecError(f"where: the server refuses the condition: {text}") from None

@@ -1,0 +1,189 @@
+"""What the preflight says of tables: rights, keys, replica identity, and the publication."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.sources.contract import Finding
+from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, quote
+
+_NAMED_MAX = 20
+
+_PUBLICATION = """
+SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
+       pg_has_role(pubowner, 'USAGE')
+  FROM pg_publication WHERE pubname = %s
+"""
+_NARROWED = """
+SELECT p.schemaname || '.' || p.tablename FROM pg_publication_tables p
+  JOIN pg_namespace n ON n.nspname = p.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+ WHERE p.pubname = %s AND (p.rowfilter IS NOT NULL OR cardinality(p.attnames) < (
+       SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+          AND NOT a.attisdropped AND a.attgenerated = ''))
+ ORDER BY 1
+"""
+_NARROWED_SINCE = 150000
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication that exists.
+
+    Attributes:
+        all_tables: every table of the database is in it.
+        complete: it publishes inserts, updates, deletes and truncates.
+        via_root: a partition's rows come under its root.
+        owned: the user may change it.
+        narrowed: tables of which it publishes some columns or some rows only.
+    """
+
+    all_tables: bool
+    complete: bool
+    via_root: bool
+    owned: bool
+    narrowed: tuple[str, ...] = ()
+
+
+def publication_of(connection: Any, version: int, name: str) -> Publication | None:
+    """Return what a publication is like; None when there is none of this name."""
+    row = connection.execute(_PUBLICATION, (name,)).fetchone()
+    if row is None:
+        return None
+    every, complete, via_root, owned = row
+    narrowed = connection.execute(_NARROWED, (name,)) if version >= _NARROWED_SINCE else ()
+    return Publication(every, complete, via_root, owned, tuple(table for (table,) in narrowed))
+
+
+def table_findings(tables: Sequence[CapturedTable], patterns: Sequence[str]) -> list[Finding]:
+    """Check the tables that the patterns name; ``patterns`` are the document's, for the message."""
+    captured = [t for t in tables if not t.unlogged]
+    found: list[Finding] = []
+    if captured:
+        text = f"{len(captured)} tables are captured"
+        found.append(Finding("tables", "ok", text, {"count": len(captured)}))
+    else:
+        wanted = ", ".join(patterns) or "(all)"
+        found.append(
+            Finding(
+                "tables",
+                "fail",
+                f"no table matches source.tables: {wanted}; check the spelling, and name a "
+                "partitioned table by its root: views, partitions, foreign, unlogged and temporary "
+                "tables have no log of their own",
+                {"patterns": list(patterns)},
+            )
+        )
+    found += _listed(
+        "unlogged", [t for t in tables if t.unlogged], "warn",
+        "unlogged tables leave nothing in the log and are not captured; ALTER TABLE … SET LOGGED",
+    )  # fmt: skip
+    found += _rights(captured)
+    found += identity_findings(captured)
+    found += _listed(
+        "primary_key", [t for t in captured if not t.primary_key], "warn",
+        "no primary key: their events have no key; without a unique index over NOT NULL columns "
+        "their snapshot is one chunk",
+    )  # fmt: skip
+    return found
+
+
+def _rights(captured: Sequence[CapturedTable]) -> list[Finding]:
+    hidden = [t for t in captured if not t.readable]
+    schemas = ", ".join(sorted({quote(t.schema) for t in hidden}))
+    names = ", ".join(quote(t.schema, t.table) for t in hidden[:_NAMED_MAX])
+    grants = f"GRANT USAGE ON SCHEMA {schemas} TO the user, GRANT SELECT ON {names} TO the user"
+    found = _listed("privileges", hidden, "fail", f"the user may not read them; {grants}")
+    found += _listed(
+        "row_security", [t for t in captured if t.filtered], "fail",
+        "row-level security hides rows from the user, and the snapshot refuses to copy a part; "
+        "ALTER ROLE … BYPASSRLS",
+    )  # fmt: skip
+    return found
+
+
+def identity_findings(captured: Sequence[CapturedTable]) -> list[Finding]:
+    """Check what the log says of rows before a change."""
+    none = [t for t in captured if _bare(t)]
+    partial = [t for t in captured if not _bare(t) and t.replica_identity != "f"]
+    found = _listed(
+        "replica_identity", none, "high_risk",
+        "no replica identity: once they are published, the server refuses every UPDATE and DELETE "
+        "of them; first ALTER TABLE … REPLICA IDENTITY FULL, or add a primary key",
+    )  # fmt: skip
+    found += _listed(
+        "before_image", partial, "warn",
+        "the log holds only the key of rows before a change, and large values that a change left "
+        "alone are missing from it; ALTER TABLE … REPLICA IDENTITY FULL logs whole rows",
+    )  # fmt: skip
+    return found
+
+
+def publication_findings(
+    name: str,
+    found: Publication | None,
+    tables: Sequence[CapturedTable],
+    missing: Sequence[str],
+    sql: str | None,
+    *,
+    may_create: bool,
+) -> list[Finding]:
+    """Check the publication.
+
+    Args:
+        name: of the publication.
+        found: what it is like; None when it does not exist.
+        tables: that are to be captured.
+        missing: full names of those that are not in it.
+        sql: what creates it, or puts the missing tables into it; None when nothing is missing.
+        may_create: the document lets us do that, and so does the server.
+    """
+    if sql is not None and not may_create:
+        what = f"does not publish {', '.join(missing[:_NAMED_MAX])}" if found else "does not exist"
+        text = (
+            f"publication {name!r} {what}, and the user may not change that (it takes the tables' "
+            f"owner with CREATE on the database, and 'create' in the document); run: {sql}"
+        )
+        return [Finding("publication", "fail", text, {"missing": list(missing), "sql": sql})]
+    if found is None:
+        text = f"publication {name!r} is created at the first start"
+        return [Finding("publication", "ok", text, {"sql": sql})]
+    wrong = []
+    if not found.complete:
+        text = (
+            f"publication {name!r} leaves out some kinds of change, and sinks never learn of them; "
+            f"ALTER PUBLICATION {quote(name)} SET (publish = 'insert, update, delete, truncate')"
+        )
+        wrong.append(Finding("publication_kinds", "warn", text))
+    partitioned = [t.full_name for t in tables if t.partitioned]
+    if partitioned and not found.via_root:
+        text = (
+            f"{', '.join(partitioned[:_NAMED_MAX])}: publication {name!r} sends their rows under "
+            "the names of partitions, which nobody captures; ALTER PUBLICATION "
+            f"{quote(name)} SET (publish_via_partition_root = true)"
+        )
+        wrong.append(Finding("publication_partitions", "fail", text, {"tables": partitioned}))
+    narrowed = [t.full_name for t in tables if t.full_name in found.narrowed]
+    if narrowed:
+        text = (
+            f"{', '.join(narrowed[:_NAMED_MAX])}: publication {name!r} publishes some columns or "
+            "rows only; the snapshot leaves out the same columns, but copies every row"
+        )
+        wrong.append(Finding("publication_narrowed", "warn", text, {"tables": narrowed}))
+    text = f"publication {name!r} is there"
+    if missing:
+        text += f"; {len(missing)} tables are put into it"
+    return [Finding("publication", "ok", text, {"missing": list(missing)}), *wrong]
+
+
+def _bare(table: CapturedTable) -> bool:
+    """Say whether a table has nothing that tells its rows apart in the log."""
+    if table.replica_identity == "d":
+        return not table.primary_key
+    return table.replica_identity == "n"
+
+
+def _listed(check: str, tables: Sequence[CapturedTable], verdict: str, text: str) -> list[Finding]:
+    names = [table.full_name for table in tables]
+    shown = ", ".join(names[:_NAMED_MAX]) + (" …" if len(names) > _NAMED_MAX else "")
+    return [Finding(check, verdict, f"{shown}: {text}", {"tables": names})] if names else []

@@ -1,0 +1,203 @@
+"""What the catalog knows of the captured tables: keys to cut them by, size, and who may read them.
+
+A partitioned table is one table, its root; its partitions are none. A table that others inherit
+from stands for its own rows only. Views, foreign, unlogged and temporary tables have no log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sources.patterns import TableMatcher
+
+SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
+"""Never captured, whatever the patterns say."""
+
+_ROWS_PER_PAGE = 80
+"""A guess for tables that were never analysed."""
+
+_TABLES = f"""
+SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
+       has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'SELECT'),
+       pg_has_role(c.relowner, 'USAGE'), row_security_active(c.oid), size.rows, size.bytes
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ CROSS JOIN LATERAL (
+       SELECT coalesce(sum(CASE WHEN l.reltuples >= 0 THEN l.reltuples
+                                ELSE l.relpages * {_ROWS_PER_PAGE} END), 0)::bigint AS rows,
+              coalesce(sum(pg_total_relation_size(l.oid)), 0)::bigint AS bytes
+         FROM (SELECT c.oid WHERE c.relkind = 'r' UNION ALL
+               SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf) leaf
+         JOIN pg_class l ON l.oid = leaf.oid
+       ) size
+ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'{{one}}
+ ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+"""
+
+_KEYS = """
+SELECT i.indrelid, i.indisprimary, i.indisreplident,
+       array_agg(a.attname ORDER BY k.place)::text[],
+       array_agg(format_type(a.atttypid, a.atttypmod) || CASE WHEN a.attcollation <> 0
+                 THEN ' collation ' || a.attcollation::regcollation::text ELSE '' END
+                 ORDER BY k.place),
+       array_agg(CASE WHEN t.typtype = 'c' THEN t.oid::regtype::text END ORDER BY k.place)
+  FROM pg_index i
+ CROSS JOIN LATERAL unnest(i.indkey, i.indoption) WITH ORDINALITY k(attnum, option, place)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+  JOIN pg_type t ON t.oid = a.atttypid
+ WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indisvalid AND i.indislive
+   AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
+ GROUP BY i.indrelid, i.indexrelid, i.indisprimary, i.indisreplident
+HAVING bool_and(a.attnotnull) AND bool_and(k.option & 1 = 0)
+ ORDER BY i.indrelid, i.indisprimary DESC, count(*), i.indexrelid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of a key.
+
+    Attributes:
+        name: of the column.
+        order: its type and collation: what decides which value comes first.
+        cast: the type to write behind a literal, where the server would not find it out.
+    """
+
+    name: str
+    order: str
+    cast: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """What the catalog knows about one captured table.
+
+    Attributes:
+        oid: names the table as long as it lives.
+        schema: its schema.
+        table: its name.
+        partitioned: the root of a partitioned table.
+        replica_identity: ``d`` default, ``n`` nothing, ``f`` full, ``i`` index.
+        unlogged: it writes no log.
+        readable: the user may SELECT from it.
+        owned: the user owns it, or is a member of the role that does.
+        filtered: row-level security hides rows from the user.
+        rows_estimate: rows, a guess of the server's statistics.
+        data_bytes: data, indexes and TOAST.
+        primary_key: it has one.
+        identity_index: an index stands in for the primary key as replica identity.
+        key: unique columns that are never null, to cut the table by; empty without any.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    partitioned: bool
+    replica_identity: str
+    unlogged: bool
+    readable: bool
+    owned: bool
+    filtered: bool
+    rows_estimate: int
+    data_bytes: int
+    primary_key: bool = False
+    identity_index: bool = False
+    key: tuple[KeyColumn, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def from_clause(self) -> str:
+        """What to SELECT from: a parent's own rows, but all of a partitioned table's."""
+        name = quote(self.schema, self.table)
+        return name if self.partitioned else f"ONLY {name}"
+
+
+def quote(*names: str) -> str:
+    """Return names as one SQL identifier: ``"a"."b"``."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def literal(text: str) -> str:
+    """Return a text as an SQL literal; needs ``standard_conforming_strings``."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def captured_tables(connection: Any, matcher: TableMatcher) -> list[CapturedTable]:
+    """Return the facts of every captured table that has a log, by schema and name."""
+    return [facts for facts in all_tables(connection, matcher) if not facts.unlogged]
+
+
+def all_tables(connection: Any, matcher: TableMatcher) -> list[CapturedTable]:
+    """Return the facts of every table that the patterns name, unlogged ones too."""
+    rows = connection.execute(_TABLES.format(one="")).fetchall()
+    return _with_keys(connection, [row for row in rows if matcher.matches(row[1], row[2])])
+
+
+def table_named(connection: Any, schema: str, table: str) -> CapturedTable | None:
+    """Return the facts of one table; None when there is no such table."""
+    sql = _TABLES.format(one=" AND n.nspname = %s AND c.relname = %s")
+    found = _with_keys(connection, connection.execute(sql, (schema, table)).fetchall())
+    return found[0] if found else None
+
+
+def chosen_tables(
+    facts: Sequence[CapturedTable], patterns: Sequence[str], matcher: TableMatcher
+) -> list[CapturedTable]:
+    """Return the captured tables that the patterns name; all of them without patterns.
+
+    Raises:
+        SpecError: a pattern names none of them.
+    """
+    if not patterns:
+        return list(facts)
+    chosen: dict[str, CapturedTable] = {}
+    for pattern in patterns:
+        one = TableMatcher((pattern,), matcher.default, matcher.system)
+        found = [f for f in facts if one.matches(f.schema, f.table)]
+        if not found:
+            raise SpecError(
+                f"tables: {pattern!r} matches none of the captured tables; check the source's "
+                "'tables', and that what it names are tables, not partitions or views"
+            )
+        chosen.update({f.full_name: f for f in found})
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def _with_keys(connection: Any, rows: Sequence[tuple[Any, ...]]) -> list[CapturedTable]:
+    found = connection.execute(_KEYS, ([row[0] for row in rows],)).fetchall()
+    keys: dict[int, list[tuple[Any, ...]]] = {}
+    for oid, *key in found:
+        keys.setdefault(oid, []).append(tuple(key))
+    return [_facts(row, keys.get(row[0], [])) for row in rows]
+
+
+def _facts(row: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> CapturedTable:
+    oid, schema, table, kind, identity, persistence = row[:6]
+    best = keys[0] if keys else None
+    return CapturedTable(
+        oid=oid,
+        schema=schema,
+        table=table,
+        partitioned=_char(kind) == "p",
+        replica_identity=_char(identity),
+        unlogged=_char(persistence) == "u",
+        readable=row[6],
+        owned=row[7],
+        filtered=row[8],
+        rows_estimate=row[9],
+        data_bytes=row[10],
+        primary_key=best is not None and bool(best[0]),
+        identity_index=any(key[1] for key in keys),
+        key=tuple(map(KeyColumn, *best[2:])) if best is not None else (),
+    )
+
+
+def _char(value: Any) -> str:
+    """Return a value of the catalog's one-byte type, which drivers give as text or bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,167 @@
+"""Consistent views of the tables, and what each is known to contain.
+
+With C the position a stream starts at and V what a view contains, no change is lost exactly when
+C is part of V. A transaction's commit stands in the log before others see its rows: for an instant,
+or for as long as a synchronous standby does not answer. So a position alone promises nothing of
+the views that open after it. ``settle`` closes that gap once for all views of a snapshot: it looks
+who is in a transaction (every writer holds a lock on its own number until others see its rows) and
+waits until each of them has ended, or is seen doing something that nobody does while committing.
+
+A view's own content is exactly what ``pg_current_snapshot`` says inside it.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo
+from airflow_provider_deltaforge.sources.postgres.tables import quote
+
+SETTLE_S = 60.0
+"""How long a snapshot waits for transactions that may be committing."""
+LOCK_WAIT_S = 60
+"""How long a chunk waits for a table that somebody alters."""
+
+_LOOK_S = 0.05
+
+# A table's copy may take hours, and rows that a policy hides must be an error, not a gap.
+_SESSION = """
+SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
+SET lock_timeout = '{lock_wait_s}s'; SET row_security = off; SET standard_conforming_strings = on;
+SET default_transaction_deferrable = off
+"""
+
+# Who else is in a transaction, and whether it is seen not to be committing. A prepared transaction
+# has no session; it is committed by a statement of somebody's.
+_WRITERS = """
+SELECT l.transactionid::text, coalesce(l.pid, 0),
+       CASE WHEN l.pid IS NULL THEN NOT EXISTS (
+         SELECT FROM pg_stat_activity s
+          WHERE s.pid <> pg_backend_pid()
+            AND (s.backend_type IS NULL OR s.backend_type = 'client backend'
+                 AND (s.state = 'disabled' OR s.state = 'active'
+                      AND s.query ~* 'commit\\s+prepared')))
+       ELSE EXISTS (SELECT FROM pg_locks w WHERE w.pid = l.pid AND NOT w.granted)
+         OR coalesce(a.state LIKE 'idle in transaction%' OR a.wait_event_type IN ('Lock', 'Client')
+                     OR a.wait_event LIKE 'DataFile%', false) END
+  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+"""
+
+# The log's end is asked for after the view is there: nothing behind it can be in the view.
+_VIEW = """
+SELECT pg_current_snapshot()::text,
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+            ELSE pg_current_wal_insert_lsn() END::text,
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An open view.
+
+    Attributes:
+        cut: a position with ``snapshot`` (``xmin:xmax:xip``) beside it. The view contains exactly
+            the transactions that the snapshot shows; none of them commits behind the position.
+        ts_ms: the server's clock when the view opened.
+    """
+
+    cut: Position
+    ts_ms: int
+
+
+def prepare_session(connection: Any) -> None:
+    """Set what reading rows depends on, whatever the server's and the role's defaults are."""
+    connection.execute(_SESSION.format(lock_wait_s=LOCK_WAIT_S))
+    if connection.info.server_version >= 170000:
+        connection.execute("SET transaction_timeout = 0")
+
+
+def settle(
+    connection: Any,
+    patience_s: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when views that open from now on contain all that is committed in the log by now.
+
+    Raises:
+        RetryableError: a transaction may be committing and does not end.
+    """
+    patience_s = SETTLE_S if patience_s is None else patience_s
+    waited_for = _writers(connection)
+    deadline = time.monotonic() + patience_s
+    while waited_for := _still(waited_for, _writers(connection)):
+        if time.monotonic() > deadline:
+            raise RetryableError(_unsettled(waited_for.values(), patience_s))
+        sleep(_LOOK_S)
+
+
+def open_view(connection: Any, server: ServerInfo, table: tuple[str, str]) -> View:
+    """Open a view on this connection and return its cut; ``close_view`` ends it.
+
+    The table is locked first, against ALTER only: a table that is rewritten under an open view
+    looks empty to it.
+
+    Args:
+        connection: prepared, autocommitting.
+        server: what it talks to.
+        table: schema and name.
+    """
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    connection.execute(f"LOCK TABLE {quote(*table)} IN ACCESS SHARE MODE")
+    return _look(connection, server)
+
+
+def open_empty_view(connection: Any, server: ServerInfo) -> View:
+    """Open a view of nothing: for a table that is gone."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    return _look(connection, server)
+
+
+def close_view(connection: Any) -> None:
+    """Let go of the view and the lock."""
+    connection.execute("ROLLBACK")
+
+
+def _look(connection: Any, server: ServerInfo) -> View:
+    snapshot, lsn, ts_ms = connection.execute(_VIEW).fetchone()
+    cut = {**server.at(parse_lsn(lsn)).as_json(), "snapshot": snapshot}
+    return View(cut, ts_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Who holds a transaction number.
+
+    ``pid`` is 0 for a prepared transaction. ``elsewhere``: seen doing what no commit does; only
+    roles that may look into other sessions see more than waits for locks.
+    """
+
+    pid: int
+    elsewhere: bool
+
+
+def _writers(connection: Any) -> Mapping[str, _Writer]:
+    return {xid: _Writer(*rest) for xid, *rest in connection.execute(_WRITERS).fetchall()}
+
+
+def _still(before: Mapping[str, _Writer], now: Mapping[str, _Writer]) -> Mapping[str, _Writer]:
+    """Return those of ``before`` that may still be committing."""
+    return {xid: now[xid] for xid in before if xid in now and not now[xid].elsewhere}
+
+
+def _unsettled(writers: Collection[_Writer], patience_s: float) -> str:
+    pids = sorted({writer.pid for writer in writers if writer.pid})
+    who = [f"sessions {', '.join(map(str, pids))}"] if pids else []
+    if any(not writer.pid for writer in writers):
+        who.append("prepared transactions (pg_prepared_xacts)")
+    return (
+        f"{' and '.join(who)} may be committing and did not end within {patience_s:.0f} s, so rows "
+        "that the log already holds could be missing from the copy; end them, let a synchronous "
+        "standby answer, or GRANT pg_read_all_stats so that idle ones can be told apart"
+    )
