@@ -8,6 +8,7 @@ DeltaForgeError
 │   ├── AccessError      credentials, permissions, TLS
 │   ├── PositionLostError  the source no longer has the log we need
 │   ├── SchemaError      a row cannot be decoded without guessing
+│   │   └── TableError   and the table is known: it can stop alone
 │   └── FencedError      a newer driver owns the pipeline
 └── EventError           one event is bad, the rest fine  -> dead letter, or stop
 
@@ -68,6 +69,19 @@ class SchemaError(FatalError):
     """A table's rows do not match any schema we can trust."""
 
     error_class = "schema"
+
+
+class TableError(SchemaError):
+    """One table cannot be decoded; arguments are the text and the table's full name."""
+
+    def __str__(self) -> str:
+        """Return the text alone."""
+        return str(self.args[0])
+
+    @property
+    def table(self) -> str:
+        """Full name of the table."""
+        return str(self.args[1])
 
 
 class FencedError(FatalError):

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 """Never captured, whatever the patterns say."""
+
+NO_SUCH_TABLE = frozenset({1146, 1049})
+"""Errors of a server that has no such table or database."""
+
+_LOCK_WAIT_S = 10
 
 TRANSACTIONAL_ENGINES = frozenset({"innodb", "rocksdb", "tokudb", "xtradb"})
 """Engines whose rows a consistent view holds still."""
@@ -74,6 +80,29 @@ def load_table(connection: Any, db: str, table: str) -> TableSchema | None:
     """Return a table's schema as it is now; None when there is no such table, or it is a view."""
     facts = _facts(connection, db, table)
     return facts[0].schema if facts else None
+
+
+def load_locked(connection: Any, db: str, table: str) -> tuple[TableSchema | None, LogPosition]:
+    """Return a table's schema together with a place in the log at which it looks like that.
+
+    A reader of the table holds off every statement that changes it, so the log's end that is read
+    meanwhile lies behind the last one of them and before the next.
+    """
+    import pymysql
+
+    from airflow_provider_deltaforge.sources.mysql.source import read_head
+
+    fetch(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
+    fetch(connection, "START TRANSACTION READ ONLY")
+    try:
+        fetch(connection, f"SELECT 1 FROM {quote(db, table)} LIMIT 0")
+    except pymysql.err.MySQLError as error:
+        if error.args[0] not in NO_SUCH_TABLE:
+            raise
+    schema = load_table(connection, db, table)
+    end = read_head(connection)
+    fetch(connection, "ROLLBACK")
+    return schema, end
 
 
 def captured_tables(connection: Any, matcher: TableMatcher) -> list[TableSchema]:

@@ -1,67 +1,219 @@
-"""Which tables are captured and how they are decoded, with the catalog where the log is silent."""
+"""Which tables are captured and how they are decoded, with other witnesses where the log is silent.
 
-from collections.abc import Callable
+Without full row metadata a row's columns have no names in the log. Who may name them, in this
+order: the registered schema, moved on by every statement read since; then the catalog, but only if
+the log shows that nothing between the reader and the catalog's answer has changed the table. What
+they say must fit the log's own column count and types. Otherwise the table is not decoded.
+"""
+
+from collections.abc import Callable, Collection
 from typing import Any
 
-from airflow_provider_deltaforge.errors import SchemaError
-from airflow_provider_deltaforge.sources.mysql.catalog import load_table
+from airflow_provider_deltaforge.errors import SchemaError, TableError
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.sources.mysql.catalog import load_locked, load_table, variables
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
+from airflow_provider_deltaforge.sources.mysql.ddl import TRUNCATE, Statement
+from airflow_provider_deltaforge.sources.mysql.evolution import Key, evolve
+from airflow_provider_deltaforge.sources.mysql.log_schema import agrees, completed
+from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead
 from airflow_provider_deltaforge.sources.mysql.plans import (
     TablePlan,
     captured_plan,
     needs_catalog,
     uncaptured_plan,
 )
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 
+_QUOTED_MAX = 500
+
 
 class CatalogView:
-    """Makes table plans. ``connect`` opens a connection, used only while a question is asked."""
+    """Makes table plans. Used by the reader's thread.
 
-    def __init__(self, matcher: TableMatcher, info: ServerInfo, connect: Callable[[], Any]) -> None:
+    Args:
+        matcher: which tables are captured.
+        info: the server.
+        connect: opens a connection, used only while a question is asked.
+        lookahead: finds the statements between here and the catalog's answer.
+        history: what was registered before.
+    """
+
+    def __init__(
+        self,
+        matcher: TableMatcher,
+        info: ServerInfo,
+        connect: Callable[[], Any],
+        lookahead: Lookahead,
+        history: SchemaHistory | None = None,
+    ) -> None:
         self._matcher = matcher
         self._info = info
         self._connect = connect
-        self._last_change = ""
+        self._lookahead = lookahead
+        self._history = history
+        self._left_out: frozenset[str] = frozenset()
+        self._position: LogPosition | None = None
+        self._statements = 0
+        self._now: dict[Key, TableSchema | None] = {}
+        self._settled: dict[Key, TableSchema | None] = {}
+        self._said: dict[Key, str] = {}
+        self._full: bool | None = None
+
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Do not capture some tables, by full name; call it before the first read."""
+        self._left_out = frozenset(tables)
 
     def captures(self, db: str, table: str) -> bool:
         """Say whether a table is captured."""
-        return self._matcher.matches(db, table)
+        return self._matcher.matches(db, table) and f"{db}.{table}" not in self._left_out
 
     def touches(self, db: str) -> bool:
         """Say whether any table of a database could be captured."""
         return self._matcher.touches(db)
 
-    def changed(self, sql: str) -> None:
-        """Take note of a schema change, to quote it if rows and catalog disagree later."""
-        self._last_change = sql
+    def begin(self, position: LogPosition) -> None:
+        """Go back to ``position``: everything behind it is read again."""
+        self._position = position
+        self._statements = 0
+        self._now = dict(self._settled)
+        self._full = None
+
+    def passed(self, position: LogPosition) -> None:
+        """Take note that everything so far lies before ``position``."""
+        self._lookahead.passed(self._statements, position)
+        self._position = position
+        self._statements = 0
+        self._settled = dict(self._now)
+
+    def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
+        """Move schemas on behind a statement; return those of captured tables that are known.
+
+        Raises:
+            TableError: nobody can tell any more what a captured table looks like.
+        """
+        self._statements += 1
+        if statement.kind == TRUNCATE:
+            return ()
+        after = evolve(statement, db, self._known, mariadb=self._info.mariadb)
+        gone = {(a.table[0] or db, a.table[1]) for a in statement.acts if a.what != "create"}
+        for key, schema in after.items():
+            if not self.captures(*key):
+                continue
+            self._said[key] = sql
+            renamed_or_dropped = key in gone and not any(
+                a.what == "alter" and (a.table[0] or db, a.table[1]) == key for a in statement.acts
+            )
+            if schema is None and not renamed_or_dropped and not self._log_says_all():
+                after[key] = self._proven(key)
+        if not statement.acts:
+            after.update(dict.fromkeys(self._of(statement.databases)))
+        self._now.update(after)
+        if self._log_says_all():
+            return ()
+        return tuple(s for k, s in after.items() if s is not None and self.captures(*k))
 
     def plan(self, table: TableMap) -> TablePlan:
         """Return how to decode a table.
 
         Raises:
-            SchemaError: neither log nor catalog describe its rows.
-            RetryableError, AccessError: the catalog could not be asked.
+            TableError: nobody who may be trusted describes its rows.
+            RetryableError, AccessError: the server could not be asked.
         """
-        if not self.captures(table.db, table.table):
+        key = (table.db, table.table)
+        if not self.captures(*key):
             return uncaptured_plan(table)
-        known = None
-        if needs_catalog(table, mariadb=self._info.mariadb):
-            known = self._load(table)
         try:
-            return captured_plan(table, self._info.charsets, known)
+            plan = self._plan(key, table)
+        except TableError:
+            raise
         except SchemaError as error:
-            if not self._last_change:
-                raise
-            quoted = self._last_change[:500]
-            raise SchemaError(f"{error}. The last schema change read was: {quoted}") from error
+            raise self._stopped(key, str(error)) from error
+        self._now[key] = plan.schema
+        return plan
 
-    def _load(self, table: TableMap) -> Any:
+    def _plan(self, key: Key, table: TableMap) -> TablePlan:
+        charsets = self._info.charsets
+        known = self._known(key)
+        known = completed(known, table, charsets) if known is not None else None
+        fits = known is not None and agrees(table, charsets, known)
+        if not needs_catalog(table, mariadb=self._info.mariadb):
+            # The log says how to decode; the catalog adds what it does not know, if it agrees.
+            return captured_plan(table, charsets, None, known if fits else self._load(key))
+        doubt = None
+        if known is not None and not fits:
+            doubt = "its rows in the log do not fit what is known of its columns"
+        elif known is not None:
+            try:
+                return captured_plan(table, charsets, known)
+            except SchemaError as error:
+                doubt = str(error)
+        return captured_plan(table, charsets, self._proven(key, doubt))
+
+    def _known(self, key: Key) -> TableSchema | None:
+        """Return what registry and statements say; None where they say nothing."""
+        if key not in self._now and self._history is not None and self._position is not None:
+            place = self._position.as_json()
+            self._now[key] = self._history.schema_at(key[0], None, key[1], place)
+        return self._now.get(key)
+
+    def _load(self, key: Key) -> TableSchema | None:
+        """Return the table as it is now, of whatever time that is."""
         connection = self._connect()
         try:
-            return load_table(connection, table.db, table.table)
+            return load_table(connection, *key)
         except Exception as error:
-            raise translated(error, f"describing {table.db}.{table.table}") from error
+            raise translated(error, f"describing {key[0]}.{key[1]}") from error
         finally:
             connection.close()
+
+    def _proven(self, key: Key, doubt: str | None = None) -> TableSchema:
+        """Return the catalog's answer, if the log shows that it holds here."""
+        if self._position is None:
+            raise self._stopped(key, "its columns are not known")
+        connection = self._connect()
+        try:
+            schema, end = load_locked(connection, *key)
+        except Exception as error:
+            raise translated(error, f"describing {key[0]}.{key[1]}") from error
+        finally:
+            connection.close()
+        ahead = self._lookahead.between(self._position, end)[self._statements :]
+        later = [one for one in ahead if one.touches(key)]
+        if later:
+            why = f"{doubt}; " if doubt is not None else ""
+            self._said[key] = later[0].sql
+            raise self._stopped(
+                key,
+                f"{why}the log does not name its columns, and the table was changed since "
+                "these rows were written",
+            )
+        if schema is None:
+            raise self._stopped(key, "the log does not name its columns, and the table is gone")
+        return schema
+
+    def _stopped(self, key: Key, reason: str) -> TableError:
+        name = f"{key[0]}.{key[1]}"
+        said = self._said.get(key)
+        quoted = f". The statement was: {said[:_QUOTED_MAX]}" if said is not None else ""
+        reason = reason.removeprefix(f"{name}: ")
+        return TableError(f"{name}: {reason}{quoted}", name)
+
+    def _of(self, databases: Collection[str]) -> list[Key]:
+        return [key for key in self._now if key[0] in databases]
+
+    def _log_says_all(self) -> bool:
+        """Say whether the server writes full row metadata; asked once per connection."""
+        if self._full is None:
+            connection = self._connect()
+            try:
+                told = variables(connection, "binlog_row_metadata")
+            except Exception as error:
+                raise translated(error, "asking for binlog_row_metadata") from error
+            finally:
+                connection.close()
+            self._full = told.get("binlog_row_metadata", "").upper() == "FULL"
+        return self._full

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql.plans import PlanSet
 from airflow_provider_deltaforge.sources.mysql.positions import TxPositions
 
@@ -19,6 +20,7 @@ class SchemaChange:
         db: database it ran in, or of the truncated table.
         table: ``_ddl``, or the truncated table.
         text: JSON text of the ``ddl`` column.
+        schemas: how captured tables look behind it, where the log will not say.
     """
 
     tx: int
@@ -27,6 +29,7 @@ class SchemaChange:
     db: str
     table: str
     text: bytes
+    schemas: tuple[TableSchema, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,15 @@ class LogChunk:
     skip: int = 0
     open_tx: bool = False
     continues: bool = False
+
+    @property
+    def left_behind(self) -> tuple[TableSchema, ...]:
+        """How tables look behind the last statement that changed them.
+
+        Also if rows have that schema already: a table may have been changed and changed back.
+        """
+        last = {(s.db, s.table): s for change in self.changes for s in change.schemas}
+        return tuple(last.values())
 
     @property
     def end(self) -> Position:

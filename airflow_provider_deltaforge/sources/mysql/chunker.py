@@ -55,6 +55,8 @@ class Chunker(EventTables):
     def restart(self) -> None:
         """Forget what was received after the last chunk; the dump starts again at ``position``."""
         self._reset(np.zeros(0, np.int64), 0)
+        self._catalog.begin(self.position)
+        self._by_hash.clear()
         self.state[:] = 0
         self.file = self.position.file
         self.state[f.POS] = self.position.pos
@@ -226,6 +228,7 @@ class Chunker(EventTables):
         chunk = self._chunk(complete, upto, changes, int(self._starts[first_kept]))
         self.ready.append(chunk)
         self.position = replace(chunk.positions.log_position(complete), file=self.file)
+        self._catalog.passed(self.position)
         self._row_base = self._given = self._skip = 0
         self._continues = False
         self._open_name = None

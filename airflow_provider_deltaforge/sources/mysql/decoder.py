@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.errors import FatalError, SchemaError
+from airflow_provider_deltaforge.errors import FatalError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -45,7 +45,7 @@ def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
         mariadb: how GTIDs are written: ``domain-server-number``, else ``uuid:number``.
 
     Raises:
-        SchemaError: a row does not fit its table's description.
+        TableError: a row does not fit its table's description.
         FatalError: a row image is incomplete.
     """
     columns, state = _decode_rows(chunk)
@@ -58,7 +58,7 @@ def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
         nbytes=chunk.nbytes,
         open_tx=chunk.open_tx,
         continues=chunk.continues,
-        schemas=schemas,
+        schemas=(*schemas, *chunk.left_behind),
     )
 
 
@@ -154,7 +154,7 @@ def _failure(chunk: LogChunk, result: int, state: Any) -> Exception:
         column_kernel.BAD_JSON: f"column {name} holds damaged JSON",
         column_kernel.BAD_LABEL: f"column {name} holds an enum index without a label",
     }.get(result, f"a row ends inside column {name}")
-    return SchemaError(f"{table}: {reason}; snapshot the table again")
+    return TableError(f"{table}: {reason}", table)
 
 
 def _record_batch(

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.sources.json_text import SCALAR_BYTES_MAX
 from airflow_provider_deltaforge.sources.mysql import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql import table_map as t
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text, method_of, table_of
+from airflow_provider_deltaforge.sources.mysql.definitions import TEXT_TYPES
 from airflow_provider_deltaforge.sources.mysql.image_kernel import PlanArrays
 from airflow_provider_deltaforge.sources.mysql.log_schema import CATALOG_TYPES, schema_of
 from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
@@ -148,12 +149,9 @@ def _checked(table: TableMap, catalog: TableSchema | None) -> Sequence[Column | 
     )
     if fits:
         return catalog.columns
-    if table.named and all(c.type not in (t.ENUM, t.SET) or c.labels for c in table.columns):
-        return [None] * len(table.columns)
     raise SchemaError(
-        f"{name}: the log has {len(table.columns)} columns that do not match the catalog's "
-        f"{len(catalog.columns)}; the table was altered after these rows were written. Set "
-        "binlog_row_metadata=FULL on the server and snapshot the table again"
+        f"{name}: the {len(table.columns)} columns in the log do not match the "
+        f"{len(catalog.columns)} of its description"
     )
 
 
@@ -171,6 +169,8 @@ def _charset(
             return "binary"
         return charset_names.get(column.collation, f"of collation {column.collation}")
     if known is not None and column.type in (t.VARCHAR, t.VAR_STRING, t.STRING, t.BLOB):
+        if known.charset is None and known.data_type in TEXT_TYPES:
+            raise SchemaError("neither log nor schema say in which character set it is")
         return known.charset or "binary"
     return known.charset if known is not None else None
 

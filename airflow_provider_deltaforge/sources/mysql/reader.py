@@ -3,7 +3,8 @@
 import logging
 import random
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from airflow_provider_deltaforge.errors import FatalError, RetryableError, ServerChangedError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.mysql.catalog_view import CatalogView
 from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk
 from airflow_provider_deltaforge.sources.mysql.chunker import Chunker
@@ -23,7 +25,10 @@ from airflow_provider_deltaforge.sources.mysql.decoder import decode_chunk, warm
 from airflow_provider_deltaforge.sources.mysql.dump import DumpSocket, start_dump
 from airflow_provider_deltaforge.sources.mysql.event_tables import CHUNK_BYTES
 from airflow_provider_deltaforge.sources.mysql.failover import check_reach, on_server
+from airflow_provider_deltaforge.sources.mysql.framing import POS
+from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead, Recorder
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.special import Catalog
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 
 log = logging.getLogger(__name__)
@@ -46,6 +51,8 @@ class MySqlReader:
         heartbeat_s: float,
         read_timeout_s: float,
         stopping: Callable[[], bool],
+        history: SchemaHistory | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._connect = connect
         self._server_id = server_id
@@ -63,14 +70,25 @@ class MySqlReader:
         self._not_before = 0.0
         self._away: str | None = None
         self._info = self._ask(position)
-        view = CatalogView(matcher, self._info, connect)
-        self._chunker = Chunker(self._info, on_server(position, self._info), view)
+        ahead = Lookahead(self._walk, read_timeout_s)
+        self._view = CatalogView(matcher, self._info, connect, ahead, history)
+        catalog: Catalog = recorder or self._view
+        self._chunker = Chunker(self._info, on_server(position, self._info), catalog)
         warm(self._info.uuid)
 
     @property
     def position(self) -> Position:
         """Where the next chunk begins."""
         return self._chunker.position.as_json()
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and offset read so far, also inside a chunk."""
+        return self._chunker.file, int(self._chunker.state[POS])
+
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Do not deliver rows of some tables, by full name; call it before the first read."""
+        self._view.leave_out(tables)
 
     def read(self, timeout_s: float) -> LogChunk | None:
         """Return the next chunk, or None when nothing came in time.
@@ -117,6 +135,20 @@ class MySqlReader:
             return info
         finally:
             connection.close()
+
+    def _walk(self, position: LogPosition, recorder: Recorder) -> "MySqlReader":
+        """Open a reader that only looks ahead."""
+        return MySqlReader(
+            "",
+            self._connect,
+            TableMatcher(()),
+            position,
+            1 + zlib.crc32(f"{self._server_id}/ahead".encode()) % 4_000_000_000,
+            self._heartbeat_s,
+            self._read_timeout_s,
+            self._stopping,
+            recorder=recorder,
+        )
 
     def _opened(self, left: float) -> bool:
         """See that there is a dump; return False if its time has not come yet."""

@@ -1,14 +1,18 @@
 """The rare events of the log: rotation, format, schema changes, XA, and what must not be passed."""
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql import ddl
 from airflow_provider_deltaforge.sources.mysql import framing as f
+from airflow_provider_deltaforge.sources.mysql.appearing import unlogged
 from airflow_provider_deltaforge.sources.mysql.chunk import SchemaChange
 from airflow_provider_deltaforge.sources.mysql.plans import TablePlan
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
 from airflow_provider_deltaforge.sources.mysql.tagged import parse_tagged_gtid
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 _IGNORABLE = 0x80
 _PREPARED = 0x40
+_ANSI_QUOTES = 4
 
 
 class Catalog(Protocol):
@@ -28,8 +33,14 @@ class Catalog(Protocol):
     def touches(self, db: str) -> bool:
         """Say whether any table of a database could be captured."""
 
-    def changed(self, sql: str) -> None:
-        """Take note of a schema change."""
+    def begin(self, position: LogPosition) -> None:
+        """Go back to a position: everything behind it is read again."""
+
+    def passed(self, position: LogPosition) -> None:
+        """Take note that everything so far lies before a position."""
+
+    def changed(self, statement: ddl.Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
+        """Take note of a schema change; return how captured tables look behind it."""
 
     def plan(self, table: TableMap) -> TablePlan:
         """Return how to decode a table."""
@@ -152,7 +163,9 @@ def _query(chunker: "Chunker", catalog: "Catalog", event: bytes) -> None:
     inside = bool(chunker.state[f.BEGUN]) or (
         chunker.info.mariadb and not chunker.state[f.STANDALONE] and bool(chunker.state[f.IN_TX])
     )
-    statement = ddl.understand(sql)
+    statement = ddl.understand(
+        sql, mariadb=chunker.info.mariadb, ansi_quotes=_ansi_quotes(body[13:names])
+    )
     if statement.kind == ddl.CONTROL:
         if _control(chunker, statement.verb, sql):
             return
@@ -172,6 +185,16 @@ def _query(chunker: "Chunker", catalog: "Catalog", event: bytes) -> None:
         f.end_tx(chunker.state, chunker.transactions)
 
 
+def _ansi_quotes(status: bytes) -> bool:
+    """Say whether the statement's session put names in double quotes.
+
+    Its status variables begin with the flags (code 0, four bytes) and the SQL mode (code 1).
+    """
+    if status[:1] == b"\0":
+        status = status[5:]
+    return status[:1] == b"\1" and bool(int.from_bytes(status[1:9], "little") & _ANSI_QUOTES)
+
+
 def _control(chunker: "Chunker", verb: str, sql: str) -> bool:
     """Deal with a statement about transactions; return whether the open one goes on."""
     if verb.startswith("ROLLBACK"):
@@ -189,18 +212,27 @@ def _change(
     chunker: "Chunker", catalog: "Catalog", statement: ddl.Statement, db: str, sql: str
 ) -> None:
     """Record a schema change if it concerns a captured table or database."""
+    schemas = catalog.changed(statement, db, sql)
     tables = [(name or db, table) for name, table in statement.tables]
     captured = [(name, table) for name, table in tables if catalog.captures(name, table)]
     if not captured and not any(catalog.touches(name) for name in statement.databases):
         return
-    catalog.changed(sql)
     tx = int(chunker.state[f.TX_COUNT]) - 1
-    names = [f"{name}.{table}" for name, table in tables]
-    text = orjson.dumps({"sql": sql, "database": db, "tables": names})
+    told: dict[str, Any] = {"sql": sql, "database": db, "tables": _full_names(tables)}
+    moved = unlogged(statement, db, catalog.captures)
+    if moved.copies:
+        told["copies"] = _full_names(moved.copies)
+    if moved.lost:
+        told["lost"] = _full_names(moved.lost)
+    text = orjson.dumps(told)
     before = chunker.rows_count
     if statement.kind == ddl.TRUNCATE:
         name, table = captured[0]
         chunker.changes.append(SchemaChange(tx, before, "t", name, table, text))
     else:
         where = db or (captured[0][0] if captured else statement.databases[0])
-        chunker.changes.append(SchemaChange(tx, before, "ddl", where, "_ddl", text))
+        chunker.changes.append(SchemaChange(tx, before, "ddl", where, "_ddl", text, schemas))
+
+
+def _full_names(tables: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{db}.{table}" for db, table in tables]
