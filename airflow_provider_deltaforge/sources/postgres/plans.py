@@ -172,6 +172,15 @@ class Planner:
         return self._made(relation, facts)
 
     def _made(self, relation: Relation, facts: TableFacts | None) -> TablePlan:
+        dropped = [c.name for c in relation.columns if self._types.facts(c.type_oid) is None]
+        if dropped:
+            _log.warning(
+                "%s.%s: the types of columns %s were dropped before their rows were read; their "
+                "values are text. Snapshot the table again if it still exists",
+                relation.schema,
+                relation.table,
+                ", ".join(map(repr, dropped)),
+            )
         key = self._key(relation, facts)
         columns = tuple(
             self._column(place, column, facts.columns.get(column.name) if facts else None)

@@ -104,6 +104,7 @@ TABLES: tuple[Table, ...] = (
             "15,33554432,1e-7,100,100",
             "16,NULL,NULL,NULL,NULL",
         ),
+        ('{"id":1,"f":3.14,"d":3.14,"f2":1234.567,"d2":12345678.1234}',),
     ),
     Table(
         "m_temporal",
@@ -158,6 +159,11 @@ TABLES: tuple[Table, ...] = (
             "4,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL",
             "5,'trail  ','trail  ',REPEAT('é',20),REPEAT('a',255),REPEAT('b',300),"
             "REPEAT('c',70000),REPEAT('d',100),'x','x','x','x','x','x','x','x'",
+        ),
+        (
+            '{"id":1,"c":"abc","v":"déjà vu 😀","v0":"naïve €","tt":"tiny","t":"text",'
+            '"mt":"medium","lt":"long","l1":"Ünï","sj":"日本語","uc":"中文Ω","gb":"汉字",'
+            '"u16":"😀x","asc7":"ascii","u3":"日本","bn":"Bin"}',
         ),
         options="DEFAULT CHARSET=utf8mb4",
     ),
@@ -261,6 +267,12 @@ TABLES: tuple[Table, ...] = (
         ),
         options="DEFAULT CHARSET=utf8mb4",
         only="mariadb",
+    ),
+    Table(
+        "m_shape",
+        "id int primary key, g geometry",
+        ("1,ST_GeomFromText('POINT(1 2)')",),
+        ('{"id":1,"g":{"srid":0,"_base64":"AQEAAAAAAAAAAADwPwAAAAAAAABA"}}',),
     ),
     Table(
         "m_geometry",

@@ -6,9 +6,10 @@ from tests.sources.postgres.type_matrix import PREPARE, tables
 from tests.sources.postgres.wal_messages import Wal, any_table, changes, copied, database
 
 
-@pytest.fixture(scope="module")
-def types_of_all_kinds(postgres_server):
-    with database(postgres_server, "type_matrix") as (connection, connect):
+@pytest.fixture(scope="module", params=["postgres", "postgres18"])
+def types_of_all_kinds(request):
+    server = request.getfixturevalue(f"{request.param}_server")
+    with database(server, "type_matrix") as (connection, connect):
         for statement in PREPARE:
             connection.execute(statement)
         yield connection, connect

@@ -84,7 +84,7 @@ TYPES: tuple[Type, ...] = (
     Type('"char"', _text("a")),
     Type("name", _text("a_name")),
     Type("citext", _text("MiXed", "'")),
-    Type("xml", _text('<a b="c">\n</a>')),
+    Type("xml", _text('<a b="c"/>', '<a b="c">\n</a>')),
     Type("uuid", _text("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")),
     Type(
         "bytea",
