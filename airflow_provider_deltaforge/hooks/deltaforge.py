@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_deltaforge.control import pipelines, snapshots
+from airflow_provider_deltaforge.control import pipelines, schemas, snapshots
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
@@ -119,6 +119,37 @@ class DeltaForgeHook(BaseHook):
         """Return the copies that were asked for: the ended ones, then the pending ones."""
         return self._ask(lambda store: snapshots.requests(store, pipeline))
 
+    def get_schemas(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return the schemas registered of a pipeline's tables, the last of each."""
+        return self._ask(lambda store: schemas.schemas(store, pipeline))
+
+    def get_schema(
+        self,
+        pipeline: str,
+        table: str,
+        version: int | None = None,
+        at: str | None = None,
+        sequence: int | None = None,
+    ) -> dict[str, Any]:
+        """Return one table's schema, with its columns.
+
+        Args:
+            pipeline: its name.
+            table: ``orders`` or ``shop.orders``.
+            version: the version of this number.
+            at: what was registered at this time, in ISO 8601.
+            sequence: what an event with this ``schema_sequence`` has.
+
+        Raises:
+            SpecError: there is no such pipeline, table or version.
+        """
+        asked = schemas.Asked.of(version, at, sequence)
+        return self._ask(lambda store: schemas.schema(store, pipeline, table, asked))
+
+    def get_schema_versions(self, pipeline: str, table: str) -> list[dict[str, Any]]:
+        """Return a table's history: one entry whenever a version came into force."""
+        return self._ask(lambda store: schemas.versions(store, pipeline, table))
+
     async def aget_control(self, pipeline: str) -> ControlRecord | None:
         """Do ``get_control`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_control, pipeline)
@@ -146,6 +177,18 @@ class DeltaForgeHook(BaseHook):
     async def aget_snapshot_requests(self, pipeline: str) -> list[RequestState]:
         """Do ``get_snapshot_requests`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_snapshot_requests, pipeline)
+
+    async def aget_schemas(self, pipeline: str) -> list[dict[str, Any]]:
+        """Do ``get_schemas`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_schemas, pipeline)
+
+    async def aget_schema(self, pipeline: str, table: str, **which: Any) -> dict[str, Any]:
+        """Do ``get_schema`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_schema, pipeline, table, **which)
+
+    async def aget_schema_versions(self, pipeline: str, table: str) -> list[dict[str, Any]]:
+        """Do ``get_schema_versions`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_schema_versions, pipeline, table)
 
     def pause(self, pipeline: str) -> None:
         """Ask the driver to deliver what it holds and then wait."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import PositiveInt
 
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -232,6 +233,14 @@ class Source(PluginSettings):
             PositionLostError: it cannot; the text says which changes are lost.
             RetryableError: not yet: the server is a replica that has still to apply them.
         """
+
+    def describe(self) -> Sequence[TableSchema]:
+        """Return every captured table as the server's catalog describes it now.
+
+        Raises:
+            SpecError: this source cannot say.
+        """
+        raise SpecError(f"a source of type {self.connector} does not list its tables")
 
     def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
         """Return how tables look now, by full name; None for one that is gone.

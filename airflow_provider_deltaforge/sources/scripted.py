@@ -74,6 +74,10 @@ class ScriptedSource(Source):
         """Nothing can be wrong with a script."""
         return [Finding("script", "ok", "the log is computed")]
 
+    def describe(self) -> Sequence[TableSchema]:
+        """Return the one table as it is at the head."""
+        return [self.schema_of(self.head_tx())]
+
     def compare(self, left: Position, right: Position) -> int:
         """Order by transaction number."""
         return (int(left["tx"]) > int(right["tx"])) - (int(left["tx"]) < int(right["tx"]))

@@ -12,6 +12,8 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.schemas.registry import Registry
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from tests.control.bench import DOCUMENT, job_of, wait_until
 
@@ -91,6 +93,28 @@ def test_the_hook_tells_what_is(running, name):
 
     assert (shown(name, told) or told) == EXPECTED[name]
     assert (shown(name, told_later) or told_later) == EXPECTED[name]
+
+
+def test_the_hook_tells_schemas(connection, store):
+    pipelines.apply(store, DOCUMENT)
+    source = ScriptedSource(alter_every=10)
+    registry = Registry(store, "shop-db", "acme")
+    for tx in (0, 10):
+        registry.register(source.schema_of(tx), {"tx": tx})
+    hook = DeltaForgeHook()
+
+    async def later():
+        return (
+            await hook.aget_schemas("orders"),
+            await hook.aget_schema("orders", "script.rows", version=1),
+            await hook.aget_schema_versions("orders", "rows"),
+        )
+
+    told = hook.get_schemas("orders"), hook.get_schema("orders", "rows", version=1)
+    assert (*told, hook.get_schema_versions("orders", "rows")) == asyncio.run(later())
+    assert [one["registry_version"] for one in told[0]] == [2]
+    assert told[1]["fingerprint"] == source.schema_of(0).fingerprint
+    assert hook.get_schema("orders", "rows", at="2999-01-01") == hook.get_schema("orders", "rows")
 
 
 def test_whatever_can_be_asked_can_be_asked_without_blocking():

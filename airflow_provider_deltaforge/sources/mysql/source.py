@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.sources.contract import (
 )
 from airflow_provider_deltaforge.sources.mysql import connection as connections
 from airflow_provider_deltaforge.sources.mysql import positions
-from airflow_provider_deltaforge.sources.mysql.catalog import SYSTEM_SCHEMAS
+from airflow_provider_deltaforge.sources.mysql.catalog import SYSTEM_SCHEMAS, captured_tables
 from airflow_provider_deltaforge.sources.mysql.failover import (
     captured_catalog,
     check_reach,
@@ -160,6 +160,11 @@ class MySqlSource(Source):
         with closing(self.connect()) as connection:
             info = connections.server_info(connection)
             check_reach(connection, info, positions.LogPosition.from_json(position))
+
+    def describe(self) -> Sequence[TableSchema]:
+        """Return every captured table as the server's catalog describes it now."""
+        with closing(self.connect()) as connection:
+            return captured_tables(connection, self.matcher)
 
     def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
         """Return how captured tables look now, by full name; None for one that is gone."""

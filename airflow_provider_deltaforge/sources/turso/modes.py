@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError, SpecError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
 from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
 from airflow_provider_deltaforge.sources.turso.files import Database, file_of, usual_engine
@@ -164,6 +165,17 @@ def head(source: "TursoSource") -> Position:
     opened = open_mode(source)
     try:
         return opened.heads().as_json()
+    finally:
+        opened.database.close()
+
+
+def describe(source: "TursoSource") -> list[TableSchema]:
+    """Return every captured table as it is now."""
+    opened = open_mode(source)
+    try:
+        with opened.database.view():
+            found = captured_tables(opened.database, opened.captured)
+            return [table.schema for table in found.values()]
     finally:
         opened.database.close()
 

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
 from airflow_provider_deltaforge.sources.patterns import check_patterns
 from airflow_provider_deltaforge.sources.turso import positions
@@ -104,6 +105,12 @@ class TursoSource(Source):
         from airflow_provider_deltaforge.sources.turso.preflight import preflight
 
         return preflight(self)
+
+    def describe(self) -> Sequence[TableSchema]:
+        """Return every captured table as the file describes it now."""
+        from airflow_provider_deltaforge.sources.turso.modes import describe
+
+        return describe(self)
 
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
