@@ -32,7 +32,7 @@ from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.sinking import Delivered, SinkGroup
-from airflow_provider_deltaforge.errors import EventError, RetryableError
+from airflow_provider_deltaforge.errors import EventError, RetryableError, ServerChangedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory
 from airflow_provider_deltaforge.sources.contract import LogReader
@@ -94,7 +94,10 @@ class Lane:
         asked = self._heart.ending.is_set() and self._heart.failure is None
         if asked and isinstance(error, RetryableError):
             return Outcome(self._heart.why)
-        _log.error("%s", redacted("".join(traceback.format_exception(error))))
+        if isinstance(error, ServerChangedError):
+            _log.warning("%s", redacted(str(error)))
+        else:
+            _log.error("%s", redacted("".join(traceback.format_exception(error))))
         return Outcome.of(advised(error, self._bench.pipeline))
 
     def _stream(self) -> Outcome:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 
+_FIRST_PLANE = 0xFFFF
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -72,9 +74,15 @@ def _type(column: Column, other: Column) -> tuple[object, ...]:
     A schema that came out of the log lacks details that the catalog has; only what both sides say
     can differ.
     """
-    details = ("labels", "char_max_length", "numeric_precision", "numeric_scale")
+    details = ("char_max_length", "numeric_precision", "numeric_scale")
     told = [
         getattr(column, name) if getattr(column, name) and getattr(other, name) else None
         for name in details
     ]
-    return (column.data_type, column.unsigned, *told)
+    labels = column.labels if other.labels else ()
+    return (column.data_type, column.unsigned, *map(_label, labels), *told)
+
+
+def _label(text: str) -> str:
+    """Return a label as MySQL keeps it in its catalog: letters beyond the first plane are lost."""
+    return "".join("?" if ord(letter) > _FIRST_PLANE else letter for letter in text)

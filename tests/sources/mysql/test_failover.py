@@ -8,12 +8,15 @@ import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.drift import deltas
 from airflow_provider_deltaforge.sources.mysql import failover
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import mysql, sql
 from tests.servers.process import Server
+from tests.sources.mysql.failover_run import FailoverRun
 from tests.sources.mysql.stream_reading import batches, rows, source_of
+from tests.sources.mysql.type_matrix import tables_for
 
 DATABASE = "shop"
 
@@ -197,6 +200,65 @@ def test_servers_are_told_apart_by_their_uuid(servers: tuple[Server, Server]) ->
     uuid = str(sql.execute(primary, "SELECT @@server_uuid")[0][0])
     assert source(primary).identity() == {"type": "my_sql", "server_uuid": uuid}
     assert source(replica).identity() != source(primary).identity()
+
+
+def test_no_type_differs_between_log_and_catalog(servers: tuple[Server, Server]) -> None:
+    primary, _ = servers
+    everything = source_of(primary, "types")
+    sql.execute(primary, "CREATE DATABASE types")
+    start = everything.head()
+    for table in tables_for("mysql"):
+        settings = ("SET sql_mode = ''", "SET time_zone = '+00:00'")
+        sql.execute(primary, *settings, *table.statements(), database="types")
+    told = {
+        s.full_name: s for b in batches(everything, start, everything.head()) for s in b.schemas
+    }
+    live = everything.catalog(list(told.values()))
+    assert len(told) == len(tables_for("mysql"))
+    assert [delta for name, schema in told.items() for delta in deltas(schema, live[name])] == []
+    sql.execute(primary, "ALTER TABLE m_integers DROP PRIMARY KEY", database="types")
+    again = everything.catalog([told["types.m_integers"]])
+    assert {d.kind for d in deltas(told["types.m_integers"], again["types.m_integers"])} == {
+        "primary_key_changed"
+    }
+
+
+# The last one: its primary does not come back.
+def test_a_pipeline_goes_on_at_the_server_that_takes_over_its_address(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    run = FailoverRun(primary, DATABASE, on_schema_drift="halt", heartbeat_s=5)
+    driving = run.start()
+    write(primary, 1, 2, 3)
+    run.wait_for_keys(1, 2, 3)
+    in_step(primary, replica)
+    # When the pipeline looks the catalog has a column more, and the log says how it came.
+    sql.execute(
+        replica,
+        "STOP REPLICA",
+        "RESET REPLICA ALL",
+        "ALTER TABLE t ADD COLUMN more int",
+        "INSERT INTO t VALUES (4, 40, 400), (5, 50, 500)",
+        database=DATABASE,
+    )
+    primary.kill()
+    replica.stop()
+    promoted = mysql.start(replica.directory, primary.port, server_id=2)
+    try:
+        run.wait_for_keys(4, 5)
+        assert run.stop(driving).why == "stopped"
+    finally:
+        promoted.stop()
+    assert run.keys() == [1, 2, 3, 4, 5]
+    assert [event["after"].get("more") for event in run.events() if event["op"] == "c"] == [
+        *(None, None, None),
+        *(400, 500),
+    ]
+    (settled,) = run.settled()
+    assert (settled.state, settled.drift) == ("done", [])
+    assert [told["column"] for told in settled.explained] == ["more"]
+    assert settled.former != settled.present == run.records.identity()
 
 
 def without_gtids(position: Position) -> dict[str, Any]:

@@ -1,0 +1,181 @@
+"""Whose log it is, and whether it can be followed from a position on the server that answers.
+
+A promoted standby goes on with its primary's log up to where it left it, on a timeline of its own;
+its timeline history says where. Our place in the log is kept by a replication slot, which a standby
+has only from PostgreSQL 17 on, and only when the slot was created for failover.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.sources.contract import Identity
+from airflow_provider_deltaforge.sources.postgres.connection import translated
+from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
+from airflow_provider_deltaforge.sources.postgres.server import (
+    ServerInfo,
+    read_head,
+    row_of,
+)
+
+FAILOVER_VERSION = 170000
+"""From here on a slot can be created so that standbys keep a copy of it."""
+
+_SLOT = """
+SELECT confirmed_flush_lsn::text, wal_status, to_jsonb(s)->>'invalidation_reason',
+       coalesce(to_jsonb(s)->>'failover', 'false')
+  FROM pg_replication_slots s WHERE slot_name = %s
+"""
+
+
+def identity_of(info: ServerInfo) -> Identity:
+    """Return what tells histories apart: the cluster, and how often it was promoted."""
+    return {"type": "postgres", "system_identifier": info.system_id, "timeline": info.timeline}
+
+
+def check_reach(
+    connection: Any,
+    replication: Callable[[], Any],
+    info: ServerInfo,
+    position: WalPosition,
+    slot: str,
+) -> None:
+    """Check that the log can be followed from ``position`` on, with our slot.
+
+    Args:
+        connection: to the server that ``info`` describes.
+        replication: opens a replication connection to it; used after a promotion only.
+        info: that server.
+        position: what was read last, from this server or another.
+        slot: our slot.
+
+    Raises:
+        PositionLostError: changes are lost; the text says which.
+        RetryableError: the server is a standby that has still to replay what was read.
+    """
+    check_history(connection, replication, info, position)
+    check_slot(connection, info, position, slot)
+
+
+def check_history(
+    connection: Any, replication: Callable[[], Any], info: ServerInfo, position: WalPosition
+) -> None:
+    """Check that what was read is part of this server's history.
+
+    Raises:
+        PositionLostError: it is not.
+        RetryableError: the server is a standby that has still to replay it.
+    """
+    at = lsn_text(position.lsn)
+    if position.system_id not in ("", info.system_id):
+        raise _lost(
+            f"the log was read up to {at} of cluster {position.system_id}, but cluster "
+            f"{info.system_id} answers, whose log is another one; every change after {at} is lost"
+        )
+    if position.timeline > info.timeline:
+        raise _lost(
+            f"the log was read up to {at} on timeline {position.timeline}, but the server is on "
+            f"timeline {info.timeline}: it is one that was failed over from, or was restored. "
+            "What was read since has not happened there"
+        )
+    if 0 < position.timeline < info.timeline:
+        _check_branch(replication, info, position)
+    head = read_head(connection).lsn
+    if head >= position.lsn:
+        return
+    if info.standby:
+        raise RetryableError(
+            f"the server is a standby that has replayed its log up to {lsn_text(head)}, but {at} "
+            "was read before; waiting until it has"
+        )
+    raise _lost(
+        f"the log was read up to {at}, but the server's log ends at {lsn_text(head)}: it lost its "
+        "end or was restored. What was read since has not happened there",
+        moved=False,
+    )
+
+
+def check_slot(connection: Any, info: ServerInfo, position: WalPosition, slot: str) -> None:
+    """Check that our slot still holds everything after ``position``.
+
+    Raises:
+        PositionLostError: it does not.
+    """
+    at = lsn_text(position.lsn)
+    moved = position.timeline not in (0, info.timeline)
+    found = row_of(connection, _SLOT, "asking for the slot", (slot,))
+    if found is None:
+        raise _lost(
+            f"slot {slot!r} does not exist on the server, so it has kept nothing for it since "
+            f"{at}{_how_to_keep(info) if moved else ''}",
+            moved=moved,
+        )
+    confirmed, wal_status, invalid, _ = found
+    if wal_status == "lost" or invalid:
+        raise _lost(
+            f"slot {slot!r} was invalidated ({invalid or 'its log was removed'}); every change "
+            f"after {at} that was not read is lost. Drop it with pg_drop_replication_slot, and "
+            "raise max_slot_wal_keep_size",
+            moved=moved,
+        )
+    if confirmed is not None and parse_lsn(confirmed) > position.lsn:
+        raise _lost(
+            f"slot {slot!r} was confirmed up to {confirmed}, but the log was read up to {at}: it "
+            "was created later, or another reader used it. The changes between the two are lost",
+            moved=moved,
+        )
+
+
+def branches(history: str) -> Mapping[int, int]:
+    """Return per former timeline where it was left, from a timeline history file."""
+    found = {}
+    for line in history.splitlines():
+        parts = line.split("#", 1)[0].split()
+        if len(parts) >= 2 and parts[0].isdigit():
+            found[int(parts[0])] = parse_lsn(parts[1])
+    return found
+
+
+def _check_branch(replication: Callable[[], Any], info: ServerInfo, position: WalPosition) -> None:
+    left = branches(_history(replication, info.timeline)).get(position.timeline)
+    at = lsn_text(position.lsn)
+    if left is None:
+        raise _lost(
+            f"the log was read on timeline {position.timeline}, which is none that the server's "
+            f"timeline {info.timeline} came from; every change after {at} is lost"
+        )
+    if position.lsn > left:
+        raise _lost(
+            f"the log was read up to {at} on timeline {position.timeline}, but the promoted server "
+            f"had it only up to {lsn_text(left)}: what lies between was delivered and has not "
+            "happened there"
+        )
+
+
+def _history(replication: Callable[[], Any], timeline: int) -> str:
+    from psycopg.pq import ExecStatus
+
+    doing = f"reading the history of timeline {timeline}"
+    with closing(replication()) as connection:
+        try:
+            result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+        except Exception as error:
+            raise translated(error, doing) from error
+        if result.status != ExecStatus.TUPLES_OK:
+            raise RetryableError(f"{doing}: {connection.pgconn.get_error_message()}")
+        return bytes(result.get_value(0, 1) or b"").decode("utf-8", "replace")
+
+
+def _how_to_keep(info: ServerInfo) -> str:
+    if info.version >= FAILOVER_VERSION:
+        return (
+            ". Slots survive when they are made with slot.failover: true and the standby runs "
+            "with sync_replication_slots = on"
+        )
+    return ". Before PostgreSQL 17 no logical slot survives a promotion"
+
+
+def _lost(text: str, *, moved: bool = True) -> PositionLostError:
+    when = " after failover" if moved else ""
+    return PositionLostError(f"position lost{when}: {text}. Re-snapshot required")
