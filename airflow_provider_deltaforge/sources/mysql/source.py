@@ -120,6 +120,7 @@ class MySqlSource(Source):
             self.heartbeat_s,
             self.read_timeout_s,
             stopping,
+            history,
         )
 
     def beside(self, reader: str, *, once: bool = False) -> "MySqlSource":
