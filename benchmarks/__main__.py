@@ -1,8 +1,9 @@
 """``./dev.sh bench [drain|latency|render|idle]``: figures as JSON, and a table of them.
 
-Starts a MySQL and a Kafka of its own. ``drain`` delivers a backlog and measures every stage alone
-in the same run; ``latency`` keeps up with a steady writer under default settings; ``idle`` shows
-how soon a pipeline obeys and what it costs at rest.
+Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
+alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
+a steady writer under default settings; ``idle`` shows how soon a pipeline obeys and what it costs
+at rest.
 """
 
 import argparse
@@ -11,17 +12,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import idle, stages, whole, workload
-from tests.servers import kafka, mariadb, mysql
+from benchmarks import idle, postgres_workload, stages, whole, workload
+from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
 RESULTS = Path(__file__).parent / "results"
+_SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
+    "mysql": (mysql.start, workload),
+    "mariadb": (mariadb.start, workload),
+    "postgres": (postgres.start, postgres_workload),
+    "postgres18": (partial(postgres.start, version=18), postgres_workload),
+}
 _out = Console()
 
 
@@ -33,7 +43,7 @@ def main() -> None:
     )
     parser.add_argument("--events", type=int, default=1_000_000, help="backlog of drain")
     parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
-    parser.add_argument("--source", choices=["mysql", "mariadb"], default="mysql")
+    parser.add_argument("--source", choices=sorted(_SOURCES), default="mysql")
     parser.add_argument("--rate", type=int, default=20_000, help="events/s of latency")
     parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
     parser.add_argument("--local", action="store_true", help="without Spark")
@@ -55,34 +65,51 @@ def main() -> None:
 
 
 def _measured(asked: argparse.Namespace, place: Path) -> dict[str, Any]:
-    start = {"mysql": mysql.start, "mariadb": mariadb.start}[asked.source]
-    source: Server = start(place / asked.source)
     broker = kafka.start(place / "kafka", heap_mib=512)
     try:
-        _out.print(f"{asked.source} and Kafka are up")
-        workload.prepare(source)
-        servers = {asked.source: source.pid, "kafka": broker.pid}
+        told = _measured_one(asked, asked.source, place, broker)
+        if asked.what == "drain" and asked.source.startswith("postgres"):
+            beside = _measured_one(asked, "mysql", place, broker)["whole"]
+            told["mysql in the same run"] = beside
+            for figure in ("rows_per_s", "cpu_s_per_million"):
+                told["whole"][f"{figure}_to_mysql"] = round(
+                    told["whole"][figure] / beside[figure], 3
+                )
+        return told
+    finally:
+        broker.stop()
+
+
+def _measured_one(
+    asked: argparse.Namespace, name: str, place: Path, broker: Server
+) -> dict[str, Any]:
+    start, work = _SOURCES[name]
+    source: Server = start(place / name)
+    try:
+        _out.print(f"{name} and Kafka are up")
+        work.prepare(source)
+        servers = {name: source.pid, "kafka": broker.pid}
         brokers = f"{broker.host}:{broker.port}"
         batch = whole.TUNED if asked.what == "drain" else {}
-        pipeline = whole.Pipeline("bench", place, source, brokers, batch)
+        pipeline = whole.Pipeline(f"bench-{name}", place, source, brokers, batch, work)
         master = None if asked.local else "local[2]"
         if asked.what == "latency":
             told = whole.latency(pipeline, source, asked.rate, asked.seconds, master, servers)
             return {"settings": "defaults", "whole": told}
         if asked.kind == "mixed":
-            workload.load(source, asked.events // 4, "inserts")
+            work.load(source, asked.events // 4, "inserts")
         begin = pipeline.source.head()
         _out.print(f"writing {asked.events:,} events")
-        written = workload.load(source, asked.events, asked.kind)
+        written = work.load(source, asked.events, asked.kind)
         pipeline.begin_at(begin)
         _out.print("draining through the pipeline")
         told = whole.drain(pipeline, written.events, written.log_bytes, master, servers)
         _out.print("draining through each stage alone")
-        alone = stages.measure(pipeline.source, begin, brokers)
+        alone = stages.measure(work.source_alone(source), begin, brokers)
+        alone |= work.bare_reader(source, written.events)
         return {"settings": batch, "whole": told, "stages": alone}
     finally:
         source.stop()
-        broker.stop()
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -9,12 +9,12 @@ from confluent_kafka import Producer
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
-from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
+from airflow_provider_deltaforge.sources.contract import Source
 
 _BATCH = 16_000
 
 
-def measure(source: MySqlSource, start: Any, brokers: str) -> dict[str, dict[str, float]]:
+def measure(source: Source, start: Any, brokers: str) -> dict[str, dict[str, float]]:
     """Read, decode, render and produce one after the other; rows/s and CPU s per million."""
     end = source.head()
     chunks, read = _timed(lambda: _read(source, start, end))
@@ -23,8 +23,8 @@ def measure(source: MySqlSource, start: Any, brokers: str) -> dict[str, dict[str
     batches, decode = _timed(lambda: [reader.decode(chunk) for chunk in chunks])
     reader.close()
     rows = sum(batch.rows.num_rows for batch in batches)
-    sink = KafkaSink(id="stage", brokers=brokers, topic="stage")
-    renderer = Renderer(sink, Origin("bench", "bench", "mysql", "0"))
+    sink = KafkaSink(id="stage", brokers=brokers, topic=f"stage-{source.connector}")
+    renderer = Renderer(sink, Origin("bench", "bench", source.connector, "0"))
     parts = [
         batch.rows.slice(at, _BATCH)
         for batch in batches
@@ -35,7 +35,7 @@ def measure(source: MySqlSource, start: Any, brokers: str) -> dict[str, dict[str
     writer = sink.open("bench")
     _, deliver = _timed(lambda: [_write(writer, messages) for messages in rendered])
     writer.close()
-    _, bare = _timed(lambda: _bare(brokers, rendered))
+    _, bare = _timed(lambda: _bare(brokers, f"bare-{source.connector}", rendered))
     stages = {
         "read": read,
         "decode": decode,
@@ -57,7 +57,7 @@ def _write(writer: Any, messages: Any) -> None:
     assert not writer.write(messages)
 
 
-def _read(source: MySqlSource, start: Any, end: Any) -> list[Any]:
+def _read(source: Source, start: Any, end: Any) -> list[Any]:
     reader = source.open(start)
     chunks: list[Any] = []
     try:
@@ -70,7 +70,7 @@ def _read(source: MySqlSource, start: Any, end: Any) -> list[Any]:
     return chunks
 
 
-def _bare(brokers: str, rendered: list[Any]) -> None:
+def _bare(brokers: str, topic: str, rendered: list[Any]) -> None:
     producer = Producer(
         {
             "bootstrap.servers": brokers,
@@ -86,7 +86,7 @@ def _bare(brokers: str, rendered: list[Any]) -> None:
         for key, value in zip(keys, values, strict=True):
             while True:
                 try:
-                    producer.produce("bare", value, key)
+                    producer.produce(topic, value, key)
                     break
                 except BufferError:
                     producer.poll(0.05)

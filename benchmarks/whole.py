@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -38,14 +39,24 @@ class Pipeline:
     """One pipeline from the benchmark's table to a topic of its own."""
 
     def __init__(
-        self, name: str, directory: Path, server: Server, brokers: str, batch: dict[str, int]
+        self,
+        name: str,
+        directory: Path,
+        server: Server,
+        brokers: str,
+        batch: dict[str, int],
+        work: ModuleType = workload,
     ) -> None:
         self.name = name
+        self.work = work
         self.brokers = brokers
         document = {
             "metadata": {"name": name, "tenant": "bench"},
             "spec": {
-                "source": {"type": "mysql", "config": workload.source_settings(server, name)},
+                "source": {
+                    "type": work.SOURCE_TYPE,
+                    "config": work.source_settings(server, name),
+                },
                 "batch": batch,
                 "sinks": [
                     {
@@ -134,7 +145,9 @@ def latency(
     pipeline.begin_at(pipeline.source.head())
     with pipeline.running(master) as driver:
         wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
-        writer = threading.Thread(target=_write_steadily, args=(server, rate, over), daemon=True)
+        writer = threading.Thread(
+            target=_write_steadily, args=(pipeline.work, server, rate, over), daemon=True
+        )
         writer.start()
         wait_until(lambda: pipeline.events() > rate)
         time.sleep(2)
@@ -163,18 +176,13 @@ def latency(
     }
 
 
-def _write_steadily(server: Server, rate: int, over: threading.Event) -> None:
+def _write_steadily(work: ModuleType, server: Server, rate: int, over: threading.Event) -> None:
     """Commit transactions of 20 rows at ``rate`` rows per second."""
     rows = 20
-    with workload.connect(server, workload.DATABASE) as connection, connection.cursor() as cursor:
+    with work.writer(server) as connection:
         began, sent = time.perf_counter(), 0
         while not over.is_set():
-            cursor.execute(
-                f"INSERT INTO {workload.TABLE} (customer, sku, amount, note, created, quantity)"
-                " SELECT customer, sku, amount, note, NOW(3), quantity FROM seed"
-                f" LIMIT {rows}"
-            )
-            connection.commit()
+            work.write_some(connection, rows)
             sent += rows
             ahead = sent / rate - (time.perf_counter() - began)
             if ahead > 0:

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers.process import Server
 from tests.servers.sql import connect, execute
 
 DATABASE = "bench"
 TABLE = "orders"
+SOURCE_TYPE = "mysql"
 ROWS_PER_TRANSACTION = 64
 
 _SETUP = (
@@ -89,6 +91,21 @@ def _log_bytes(server: Server) -> int:
     return sum(int(row[1]) for row in execute(server, "SHOW BINARY LOGS"))
 
 
+def writer(server: Server) -> Any:
+    """Return a connection for ``write_some``."""
+    return connect(server, DATABASE)
+
+
+def write_some(connection: Any, rows: int) -> None:
+    """Commit one transaction of some rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {TABLE} (customer, sku, amount, note, created, quantity)"
+            f" SELECT customer, sku, amount, note, NOW(3), quantity FROM seed LIMIT {rows}"
+        )
+    connection.commit()
+
+
 def source_settings(server: Server, source_id: str = "bench") -> dict[str, Any]:
     """Return the source's configuration."""
     return {
@@ -96,3 +113,14 @@ def source_settings(server: Server, source_id: str = "bench") -> dict[str, Any]:
         "dsn": f"mysql://df:df-secret@{server.host}:{server.port}/{DATABASE}",
         "tables": [f"{DATABASE}.{TABLE}"],
     }
+
+
+def source_alone(server: Server) -> MySqlSource:
+    """Return a source that reads the backlog once more."""
+    return MySqlSource(**source_settings(server))
+
+
+def bare_reader(server: Server, rows: int) -> dict[str, dict[str, float]]:
+    """Return nothing: MySQL has no tool that receives its log and leaves it as it is."""
+    del server, rows
+    return {}

@@ -143,8 +143,12 @@ def _wrong_end(
     if table is None:
         return found
     alive = {key: state for key, state in last_seen.items() if state is not None}
-    rows = [key for key in table.keys() | alive.keys() if table.get(key) != alive.get(key)]
-    return [*found, *_told("differs from the table's row", rows)]
+    rows = [
+        (key, alive.get(key), table.get(key))
+        for key in table.keys() | alive.keys()
+        if table.get(key) != alive.get(key)
+    ]
+    return [*found, *_told("differs from the table's row (key, seen, true)", rows)]
 
 
 def _last_states(events: Sequence[Change] | Sequence[Seen]) -> dict[Hashable, Any]:
@@ -155,7 +159,8 @@ def _last_states(events: Sequence[Change] | Sequence[Seen]) -> dict[Hashable, An
             gone = [key for key in states if _table_of(key) == event.key.table]
             states.update(dict.fromkeys(gone))
             continue
-        former = states.get(event.moved_from or event.key)
+        # A copy that was read after the row had moved holds it under its new key already.
+        former = states.get(event.moved_from or event.key) or states.get(event.key)
         if event.moved_from is not None:
             states[event.moved_from] = None
         states[event.key] = _filled(event.state, former)

@@ -75,7 +75,11 @@ class ShopRun(ScriptedRun):
         self.log = self.directory / "driver.log"
         self.truth = History(self.server, self.database, shop.ROOTS)
         self.writers = shop.Writers(
-            self.server, self.database, count=2, pause_s=0.05 if self.master else 0.02
+            self.server,
+            self.database,
+            count=2,
+            pause_s=0.05 if self.master else 0.02,
+            copying=self.snapshot != "never",
         )
         self.writers.__enter__()
 
