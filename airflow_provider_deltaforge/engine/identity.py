@@ -59,11 +59,13 @@ class Succession:
         self._records = Failovers(bench.store, self._source.id)
         self._reading: Reconciliation | None = None
 
-    def settle(self, position: Position | None) -> list[Write]:
+    def settle(self, position: Position | None, held: Sequence[Position] = ()) -> list[Write]:
         """Compare the server that answers with the one that was read last.
 
         Args:
             position: where the stream goes on; None when it begins.
+            held: where each sink stands. One that is ahead skips the log up to there, so the
+                server must have all of it too.
 
         Returns:
             What is to be stored before the log is read.
@@ -76,12 +78,13 @@ class Succession:
         self._reading = None
         present = self._source.identity()
         known = self._records.identity()
-        if present is None or known == present:
-            return []
-        if known is None:
-            return [self._records.meet(present)]
+        if present is None or known is None or known == present:
+            for each in held:
+                if each != position:
+                    self._source.reach(each)
+            return [] if present is None or known else [self._records.meet(present)]
         _log.warning("another server answers", extra={"former": known, "present": dict(present)})
-        return self._reconcile(known, present, position)
+        return self._reconcile(known, present, position, held)
 
     def begin(self) -> list[Write]:
         """Return what is to be stored when the tables are copied before anything was streamed.
@@ -139,13 +142,16 @@ class Succession:
         again = ServerChangedError("tables differ from what the log says; it is opened anew")
         return self._records.end(_ended(record)), again
 
-    def _reconcile(self, known: Identity, present: Identity, at: Position | None) -> list[Write]:
+    def _reconcile(
+        self, known: Identity, present: Identity, at: Position | None, held: Sequence[Position]
+    ) -> list[Write]:
         record = self._record(known, present, at)
         if at is None:
             return self._records.end(_ended(record))
         found: list[Delta] = []
         try:
-            self._source.reach(at)
+            for each in (at, *(one for one in held if one != at)):
+                self._source.reach(each)
             found, head = self._look(record)
             record = record.model_copy(update={"drift": [asdict(delta) for delta in found]})
             if found and head is not None and not self._source.covers(at, head):

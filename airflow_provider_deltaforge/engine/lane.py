@@ -131,7 +131,7 @@ class Lane:
         stored = self._checkpoints.load()
         known = {name: stored[name] for name in self._sink_ids if name in stored}
         start = self._source.earliest(list(known.values()))
-        settled = self._succession.settle(start)
+        settled = self._succession.settle(start, list(known.values()))
         if start is None:
             start = self._source.beginning()
         # Stored before the first read: a lane killed before its first batch must not begin at a

@@ -84,5 +84,5 @@ def _type(column: Column, other: Column) -> tuple[object, ...]:
 
 
 def _label(text: str) -> str:
-    """Return a label as MySQL keeps it in its catalog: letters beyond the first plane are lost."""
+    """Return a label as MySQL's catalog keeps it: letters beyond the first plane are a ``?``."""
     return "".join("?" if ord(letter) > _FIRST_PLANE else letter for letter in text)

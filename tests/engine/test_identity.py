@@ -36,6 +36,7 @@ class Servers:
     def __init__(self, monkeypatch):
         self.name = "A"
         self.lost = None
+        self.lost_at = None
         self.tables = {}
         self.policy = "adapt"
         for method in ("identity", "reach", "catalog"):
@@ -52,7 +53,7 @@ class Servers:
         return {"type": "scripted", "name": self.name}
 
     def reach(self, position):
-        if self.lost is not None:
+        if self.lost is not None and self.lost_at in (None, position["tx"]):
             raise PositionLostError(self.lost)
 
     def catalog(self, tables):
@@ -172,6 +173,18 @@ def test_a_lost_position_fails_with_the_command_that_repairs_it(servers, pipelin
     assert run(pipeline, until=20).why == "stopped"
     assert records(pipeline).identity()["name"] == "B"
     assert outcomes(pipeline)[-1] == ("A", "B", "done")
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_a_sink_that_is_ahead_of_what_a_server_has_is_refused_too(servers, name):
+    pipeline = InProcess(sinks=("out", "far"))
+    pipeline.begin_at(out=5, far=9)
+    opened(pipeline)
+    servers.name, servers.lost, servers.lost_at = name, "tx 9 never happened here", 9
+    ended = run(pipeline)
+    assert ended.error_class == "position_lost"
+    assert servers.lost in ended.reason
+    assert pipeline.log("far").messages() == []
 
 
 def test_a_repaired_server_is_followed_after_a_failure(servers, pipeline):
