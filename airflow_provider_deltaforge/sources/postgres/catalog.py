@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
+from airflow_provider_deltaforge.sources.postgres.connection import translated
 
 _KINDS = {
     16: k.BOOL, 17: k.BYTEA, 20: k.NUMBER, 21: k.NUMBER, 22: k.VECTOR, 23: k.NUMBER, 26: k.NUMBER,
@@ -61,6 +62,7 @@ SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a
  WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
 """
 _COLUMN_LISTS_SINCE = 150000
+_GENERATED_SINCE = 180000
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +178,19 @@ class TableFacts:
 
 @contextmanager
 def asked(connection: Any) -> Iterator[None]:
-    """Have names printed with their schema inside, whatever the search path is outside."""
-    with connection.transaction(force_rollback=True):
-        connection.execute("SET LOCAL search_path TO pg_catalog")
-        yield
+    """Have names printed with their schema inside, whatever the search path is outside.
+
+    Raises:
+        DeltaForgeError: instead of the driver's errors inside, by reaction.
+    """
+    import psycopg
+
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute("SET LOCAL search_path TO pg_catalog")
+            yield
+    except psycopg.Error as error:
+        raise translated(error, "reading the catalog") from None
 
 
 def table_by_oid(connection: Any, oid: int) -> TableFacts | None:
@@ -193,13 +204,24 @@ def table_by_name(connection: Any, schema: str, table: str) -> TableFacts | None
 
 
 def published_columns(
-    connection: Any, publication: str, schema: str, table: str
-) -> frozenset[str] | None:
-    """Return which columns a publication publishes; None when it says nothing of the table."""
-    if connection.info.server_version < _COLUMN_LISTS_SINCE:
-        return None
-    row = connection.execute(_PUBLISHED, (publication, schema, table)).fetchone()
-    return frozenset(row[0]) if row is not None and row[0] is not None else None
+    connection: Any, publication: str | None, facts: TableFacts, name: tuple[str, str]
+) -> frozenset[str]:
+    """Return which columns of a table the log has: no generated ones before PostgreSQL 18.
+
+    Args:
+        connection: to the database.
+        publication: None, or one that does not have the table, stands for one without a list.
+        facts: of the table.
+        name: schema and table.
+    """
+    stored = frozenset(column for column, f in facts.columns.items() if not f.generated)
+    version = connection.info.server_version
+    if publication is None or version < _COLUMN_LISTS_SINCE:
+        return stored
+    row = connection.execute(_PUBLISHED, (publication, *name)).fetchone()
+    if row is None or row[0] is None:
+        return stored
+    return frozenset(row[0]) if version >= _GENERATED_SINCE else stored & frozenset(row[0])
 
 
 def _table(rows: list[tuple[Any, ...]]) -> TableFacts | None:

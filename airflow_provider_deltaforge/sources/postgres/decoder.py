@@ -129,12 +129,14 @@ class _Names:
     def __init__(self, chunk: WalChunk) -> None:
         self.schemas = [plan.schema for plan in chunk.plans.plans]
         self._pairs = [(schema.schema or "", schema.table) for schema in self.schemas]
+        self._numbers = {pair: number for number, pair in enumerate(self._pairs)}
 
     def number(self, schema: str, table: str) -> int:
         """Return a table's number; the latest, if the chunk has it in several shapes."""
-        if (schema, table) not in self._pairs:
+        if (schema, table) not in self._numbers:
+            self._numbers[schema, table] = len(self._pairs)
             self._pairs.append((schema, table))
-        return len(self._pairs) - 1 - self._pairs[::-1].index((schema, table))
+        return self._numbers[schema, table]
 
     def columns(self, numbers: Any) -> tuple[pa.Array, pa.Array]:
         """Return the columns ``schema`` and ``table``."""

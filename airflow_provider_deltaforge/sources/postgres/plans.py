@@ -164,10 +164,9 @@ class Planner:
             facts = catalog.table_by_name(connection, schema, table)
             if facts is None:
                 return None
-            published = self._publication and catalog.published_columns(
-                connection, self._publication, schema, table
-            )
-            relation = _relation_of(schema, table, facts, published or None)
+            name = (schema, table)
+            published = catalog.published_columns(connection, self._publication, facts, name)
+            relation = _relation_of(name, facts, published)
             self._types.learn(connection, ((c.type_oid, c.typmod) for c in relation.columns))
         return self._made(relation, facts)
 
@@ -266,9 +265,7 @@ def _scale(typmod: int) -> int:
     return (((typmod - _HEADER) & 0x7FF) ^ 1024) - 1024
 
 
-def _relation_of(
-    schema: str, table: str, facts: TableFacts, published: frozenset[str] | None
-) -> Relation:
+def _relation_of(name: tuple[str, str], facts: TableFacts, published: frozenset[str]) -> Relation:
     """Return what the log would say of a table now."""
     identity = {
         "f": tuple(facts.columns),
@@ -276,8 +273,8 @@ def _relation_of(
         "i": facts.identity_key,
     }.get(facts.replica_identity, ())
     columns = tuple(
-        RelationColumn(name, column.type_oid, column.typmod, name in identity)
-        for name, column in facts.columns.items()
-        if (name in published if published is not None else not column.generated)
+        RelationColumn(column, f.type_oid, f.typmod, column in identity)
+        for column, f in facts.columns.items()
+        if column in published
     )
-    return Relation(facts.oid, schema, table, facts.replica_identity, columns)
+    return Relation(facts.oid, *name, facts.replica_identity, columns)

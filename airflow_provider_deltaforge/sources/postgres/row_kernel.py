@@ -83,6 +83,8 @@ def find_values(src, at, stop, count, values):
         return np.int64(-1)
     at += 2
     for column in range(count):
+        if at >= stop:
+            return np.int64(-1)
         letter = src[at]
         at += 1
         if letter == _TEXT:

@@ -3,10 +3,13 @@
 import hashlib
 import json
 
+import psycopg
 import pytest
 
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.sources.postgres.lending import Lent
 from airflow_provider_deltaforge.sources.postgres.plans import Planner
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
 from tests.sources.postgres.wal_messages import any_table, database
@@ -95,12 +98,17 @@ def test_the_fingerprint_does_not_depend_on_who_asks(world):
 
 def test_a_publications_column_list_is_obeyed(world):
     connection, connect = world
-    connection.execute("CREATE TABLE listed (id int PRIMARY KEY, a int, secret text)")
-    connection.execute("CREATE PUBLICATION some_columns FOR TABLE listed (id, a)")
+    connection.execute(
+        "CREATE TABLE listed (id int PRIMARY KEY, a int, secret text, "
+        "made int GENERATED ALWAYS AS (a) STORED)"
+    )
+    connection.execute("CREATE TABLE whole (LIKE listed INCLUDING ALL)")
+    connection.execute("CREATE PUBLICATION some_columns FOR TABLE listed (id, a), TABLE whole")
     planner = Planner("plans", TableMatcher(()), connect, publication="some_columns")
 
     assert planner.plan_of_table("public", "listed").names == ("id", "a")
     assert any_table("plans", connect).plan_of_table("public", "listed").names[2:] == ("secret",)
+    assert planner.plan_of_table("public", "whole").names == ("id", "a", "secret")
     assert planner.plan_of_table("public", "nowhere") is None
 
 
@@ -136,3 +144,17 @@ def test_a_type_nobody_knows_any_more_is_text_and_said(world, caplog):
 
     assert plan.chains == ((0,),)
     assert "'x' were dropped" in caplog.text
+
+
+def test_a_catalog_that_cannot_be_read_is_asked_again(world):
+    _, connect = world
+
+    def broken():
+        connection = connect()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return Lent(connection)
+
+    relation = Relation(1, "public", "t", "d", ())
+    with pytest.raises(RetryableError, match="reading the catalog"):
+        any_table("plans", broken).plan(relation)

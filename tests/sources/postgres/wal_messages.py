@@ -121,16 +121,20 @@ def _text(message: bytes, at: int) -> tuple[str, int]:
 
 
 @contextmanager
-def database(server: Server, name: str) -> Iterator[tuple[Any, Callable[[], Any]]]:
+def database(
+    server: Server, name: str, options: str = ""
+) -> Iterator[tuple[Any, Callable[[], Any]]]:
     """Yield a connection to a new database, and a function that opens more of the kind."""
     import psycopg
 
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        admin.execute(f"CREATE DATABASE {name}")
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 {options}")
 
     def connect() -> Any:
-        return psycopg.connect(server.dsn(name), autocommit=True, options=_SESSION)
+        return psycopg.connect(
+            server.dsn(name), autocommit=True, options=_SESSION, client_encoding="UTF8"
+        )
 
     with connect() as connection:
         yield connection, connect
