@@ -79,6 +79,38 @@ def start(
     ).launch()
 
 
+def standby(
+    primary: Server, directory: Path, *, slot: str | None = None, args: Sequence[str] = ()
+) -> Server:
+    """Start a streaming standby of a running server; ``SELECT pg_promote()`` promotes it.
+
+    Args:
+        primary: the server to copy and follow.
+        directory: an own directory, new.
+        slot: physical slot to create on the primary and to follow it with.
+        args: further ``name=value`` settings.
+    """
+    directory = directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    account = "postgres" if os.geteuid() == 0 else None
+    home = _home(directory, account)
+    program = Path(primary.attributes["programs"]) / "pg_basebackup"
+    command = [str(program), "-D", str(home / "data"), "-R", "-c", "fast", "--no-sync"]
+    command += ["-d", primary.dsn("postgres")]
+    if slot is not None:
+        command += ["-C", "-S", slot]
+    run([*_as(account), *command], _HINT, cwd=home)
+    return start(directory, version=major_version(primary), args=args)
+
+
+def major_version(server: Server) -> int:
+    """Return for example 18."""
+    import psycopg
+
+    with psycopg.connect(server.dsn("postgres")) as connection:
+        return connection.info.server_version // 10000
+
+
 def _probe(server: Server) -> None:
     import psycopg
 

@@ -13,20 +13,11 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
-from airflow_provider_deltaforge.sources.postgres.server import (
-    ServerInfo,
-    read_head,
-    row_of,
-)
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, read_head
+from airflow_provider_deltaforge.sources.postgres.slots import find_slot
 
 FAILOVER_VERSION = 170000
 """From here on a slot can be created so that standbys keep a copy of it."""
-
-_SLOT = """
-SELECT confirmed_flush_lsn::text, wal_status, to_jsonb(s)->>'invalidation_reason',
-       coalesce(to_jsonb(s)->>'failover', 'false')
-  FROM pg_replication_slots s WHERE slot_name = %s
-"""
 
 
 def identity_of(info: ServerInfo) -> Identity:
@@ -104,25 +95,24 @@ def check_slot(connection: Any, info: ServerInfo, position: WalPosition, slot: s
     """
     at = lsn_text(position.lsn)
     moved = position.timeline not in (0, info.timeline)
-    found = row_of(connection, _SLOT, "asking for the slot", (slot,))
+    found = find_slot(connection, slot)
     if found is None:
         raise _lost(
-            f"slot {slot!r} does not exist on the server, so it has kept nothing for it since "
-            f"{at}{_how_to_keep(info) if moved else ''}",
+            f"slot {slot!r} does not exist on the server, so nothing after {at} was kept for it"
+            f"{_how_to_keep(info) if moved else ''}",
             moved=moved,
         )
-    confirmed, wal_status, invalid, _ = found
-    if wal_status == "lost" or invalid:
+    if found.lost:
         raise _lost(
-            f"slot {slot!r} was invalidated ({invalid or 'its log was removed'}); every change "
-            f"after {at} that was not read is lost. Drop it with pg_drop_replication_slot, and "
-            "raise max_slot_wal_keep_size",
+            f"slot {slot!r}: {found.lost}; what comes after {at} is lost. Drop it: SELECT "
+            f"pg_drop_replication_slot('{slot}')",
             moved=moved,
         )
-    if confirmed is not None and parse_lsn(confirmed) > position.lsn:
+    if found.confirmed > position.lsn:
         raise _lost(
-            f"slot {slot!r} was confirmed up to {confirmed}, but the log was read up to {at}: it "
-            "was created later, or another reader used it. The changes between the two are lost",
+            f"slot {slot!r} was confirmed up to {lsn_text(found.confirmed)}, but the log was read "
+            f"up to {at}: it was created later, or another reader used it. The changes between "
+            "the two are lost",
             moved=moved,
         )
 

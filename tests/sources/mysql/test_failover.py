@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import mysql, sql
 from tests.servers.process import Server
-from tests.sources.mysql.failover_run import FailoverRun
+from tests.sources.failover_run import FailoverRun
 from tests.sources.mysql.stream_reading import batches, rows, source_of
 from tests.sources.mysql.type_matrix import tables_for
 

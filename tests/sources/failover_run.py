@@ -1,4 +1,4 @@
-"""A pipeline over MySQL or MariaDB in this process, while its server is replaced by another."""
+"""A pipeline in this process, while the server of its source is replaced by another."""
 
 import itertools
 import json
