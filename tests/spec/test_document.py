@@ -174,12 +174,6 @@ class TestUnbuilt:
 @pytest.mark.parametrize(
     ("room", "name", "settings", "call"),
     [
-        (
-            SOURCES,
-            "postgres",
-            {"id": "a", "dsn": "d", "slot": "s", "publication": "p"},
-            lambda source: source.open(None),
-        ),
         (SINKS, "redis", {"id": "a", "uri": "u", "stream": "s"}, lambda sink: sink.open("orders")),
         (SINKS, "nats", {"id": "a", "url": "u", "subject": "s"}, lambda sink: sink.open("orders")),
         (PROCESSORS, "javascript", {"id": "a", "inline": "x"}, lambda step: step.open()),

@@ -29,6 +29,7 @@ _IDLE_S = 0.5
 _CONFIRM_S = 1.0
 _STATUS_S = 10.0
 _IN_USE_S = 90.0
+_LEAVING_S = 3.0
 
 
 class PostgresReader:
@@ -54,6 +55,8 @@ class PostgresReader:
         self._heard_at = self._told_at = self._cut_at = 0.0
         self._appeared: list[str] = []
         self._info, slot = ask(reading, position)
+        # A reader that vanished holds the slot until the server misses it.
+        self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
         # What a slot of ours has confirmed is never taken back.
         self._flushed = self._told_flushed = slot.confirmed
         connection = partial(connect, reading.dsn)
@@ -130,6 +133,8 @@ class PostgresReader:
             self._socket = start(self._reading, position, info)
         except RetryableError as error:
             self._failed(error)
+            if self._in_use_since and time.monotonic() - self._in_use_since < _LEAVING_S:
+                return left > 0  # The reader before us has gone, and the server will notice.
             self._away = f"{error}; trying again"
             raise RetryableError(self._away) from error
         self._chunker.restart()
@@ -207,10 +212,9 @@ class PostgresReader:
         self._failures += 1
         if isinstance(error, SlotInUseError):
             self._in_use_since = self._in_use_since or now
-            patience = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
-            if now - self._in_use_since > patience:
+            if now - self._in_use_since > self._patience_s:
                 raise FatalError(
-                    f"{error} for {patience:g} s. Give each pipeline a slot of its own, or end the "
+                    f"{error} for {self._patience_s:g} s. Give each pipeline a slot of its own, or end the "
                     "other reader: SELECT pg_terminate_backend(active_pid) FROM "
                     f"pg_replication_slots WHERE slot_name = '{self._reading.slot}'"
                 ) from error

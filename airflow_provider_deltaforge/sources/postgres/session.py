@@ -68,7 +68,7 @@ def ask(
     Args:
         reading: the settings.
         position: where reading goes on.
-        known: the server that was read from before.
+        known: the server that was asked before; the slot must be free now.
 
     Raises:
         PositionLostError: the slot no longer holds what comes after it.
@@ -84,7 +84,7 @@ def ask(
             copy_slot(connection, reading.original, reading.slot, temporary=False)
             slot = find_slot(connection, reading.slot)
         slot = check_slot(slot, reading.slot, info, position)
-        if not reading.once:
+        if known is not None and not reading.once:
             check_free(slot)
         return info, slot
     finally:

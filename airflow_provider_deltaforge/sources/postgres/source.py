@@ -1,33 +1,36 @@
-"""PostgreSQL logical replication: described so that documents can be checked, not built yet."""
+"""What a document says about a PostgreSQL source."""
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
-from airflow_provider_deltaforge.spec.settings import Settings
+from airflow_provider_deltaforge.sources.contract import (
+    Finding,
+    Identity,
+    LogReader,
+    Snapshotter,
+    Source,
+)
+from airflow_provider_deltaforge.sources.patterns import TableMatcher, check_patterns
+from airflow_provider_deltaforge.sources.postgres import connection as connections
+from airflow_provider_deltaforge.sources.postgres import positions
+from airflow_provider_deltaforge.sources.postgres.settings import (
+    OutboxMessages,
+    PublicationName,
+    PublicationSettings,
+    SlotName,
+    SlotSettings,
+    StartPosition,
+)
 
-_UNBUILT = "source type 'postgres'"
-
-Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$")]
-
-
-class StartLsn(Settings):
-    """A place in the write-ahead log."""
-
-    lsn: Lsn
-    """The log sequence number, for example ``16/B374D848``."""
-
-
-class OutboxMessages(Settings):
-    """Which logical messages are outbox events."""
-
-    prefixes: tuple[str, ...] = Field(min_length=1)
-    """Patterns of message prefixes."""
+SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
+DEFAULT_SCHEMA = "public"
 
 
 class PostgresSource(Source):
@@ -36,23 +39,70 @@ class PostgresSource(Source):
     connector = "postgresql"
 
     dsn: SecretStr
-    """``postgres://user:password@host:5432/db``, or ``key=value`` pairs."""
+    """``postgres://user:password@host:5432/db``, or ``key=value`` pairs; both take ``sslmode``,
+    ``sslrootcert`` and the other parameters of libpq."""
     tables: tuple[str, ...] = ()
-    """Patterns of captured tables; empty captures every table of the publication."""
-    publication: str = Field(min_length=1)
-    """Created when it does not exist."""
-    slot: str = Field(pattern=r"^[a-z0-9_]{1,63}$")
-    """Replication slot, created when it does not exist."""
-    start_position: Literal["earliest", "latest"] | StartLsn = "earliest"
-    """Where the first run starts."""
+    """Patterns such as ``public.orders`` or ``shop.*``, a bare name is one of ``public``; empty
+    captures every table of the publication."""
+    publication: PublicationName | PublicationSettings
+    """Says on the server which tables are sent; created when it does not exist."""
+    slot: SlotName | SlotSettings
+    """Replication slot, created when it does not exist at the first start."""
+    start_position: StartPosition = "earliest"
+    """Where the first run starts: where the slot stands, at the end of the log, or at an LSN."""
+    wal_messages: tuple[str, ...] = ("*",)
+    """Patterns of prefixes of logical messages that are captured; empty captures none."""
     outbox: OutboxMessages | None = None
     """Logical messages that are outbox events."""
     on_schema_drift: Literal["adapt", "halt"] = "adapt"
     """What to do when tables look different after a failover."""
+    connect_timeout_s: float = Field(default=30, gt=0)
+    """How long connecting may take, in seconds."""
+    read_timeout_s: float = Field(default=90, gt=0)
+    """How long the server may be silent, in seconds."""
+    heartbeat_message_s: float = Field(default=0, ge=0)
+    """How often to write a small message into the log, in seconds; 0 never."""
+
+    _original: str | None = PrivateAttr(default=None)
+    _once: bool = PrivateAttr(default=False)
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            check_patterns(value, "source.tables")
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return value
 
     def unbuilt(self) -> list[str]:
-        """Name the whole source."""
-        return [_UNBUILT]
+        """Name what this release does not do."""
+        return [] if self.outbox is None else ["source.outbox"]
+
+    @property
+    def slot_settings(self) -> SlotSettings:
+        """The slot, written out."""
+        return SlotSettings(name=self.slot) if isinstance(self.slot, str) else self.slot
+
+    @property
+    def publication_settings(self) -> PublicationSettings:
+        """The publication, written out."""
+        given = self.publication
+        return PublicationSettings(name=given) if isinstance(given, str) else given
+
+    @property
+    def matcher(self) -> TableMatcher:
+        """Decides which tables are captured."""
+        return TableMatcher(tuple(self.tables), DEFAULT_SCHEMA, SYSTEM_SCHEMAS)
+
+    def connect(self) -> Any:
+        """Return a new connection to the server.
+
+        Raises:
+            AccessError: credentials or TLS were refused.
+            RetryableError: the server is away.
+        """
+        return connections.connect(self._dsn())
 
     def open(
         self,
@@ -60,28 +110,131 @@ class PostgresSource(Source):
         stopping: Callable[[], bool] = lambda: False,
         history: SchemaHistory | None = None,
     ) -> LogReader:
-        """Refuse.
+        """Connect and start reading after ``position``; where a new stream begins without one."""
+        from airflow_provider_deltaforge.sources.postgres.reader import PostgresReader
+        from airflow_provider_deltaforge.sources.postgres.session import Reading
+
+        start = self.beginning() if position is None else position
+        publication = self.publication_settings
+        prefixes = tuple(f"*.{pattern}" for pattern in self.wal_messages)
+        reading = Reading(
+            source_id=self.id,
+            dsn=self._dsn(),
+            slot=self.slot_settings.name,
+            publication=publication.name,
+            matcher=self.matcher,
+            prefixes=TableMatcher(prefixes) if prefixes else None,
+            original=self._original,
+            once=self._once,
+            newcomers=None if self._beside or not self.tables else publication.create,
+            heartbeat_s=0 if self._beside else self.heartbeat_message_s,
+            read_timeout_s=self.read_timeout_s,
+        )
+        return PostgresReader(reading, positions.WalPosition.from_json(start), stopping)
+
+    def beside(self, reader: str, *, once: bool = False) -> "PostgresSource":
+        """Return this source with a slot of its own, a copy of the pipeline's where it is new.
+
+        A slot keeps the log on the server until it is dropped. One that is read ``once`` is a
+        copy of the reader's slot for the time of the connection.
+        """
+        from airflow_provider_deltaforge.sources.postgres.beginning import slot_beside
+
+        main = self.slot_settings
+        slot = main.model_copy(update={"name": slot_beside(main.name, reader), "create": True})
+        copy = self.model_copy(update={"slot": slot, "start_position": "latest"})
+        copy._original = main.name  # noqa: SLF001 - of our own copy
+        copy._once = once  # noqa: SLF001
+        return copy
+
+    def beginning(self) -> Position:
+        """Return where a new stream begins; creates publication and slot.
 
         Raises:
-            SpecError: always, as every other method does.
+            SpecError: ``start_position`` names an LSN the slot does not hold.
+            FatalError: something is missing and is not to be created.
         """
-        self._refuse()
+        from airflow_provider_deltaforge.sources.postgres import beginning, server
+
+        with self._connected() as connection:
+            info = server.server_info(connection)
+            slot, is_new = beginning.prepare(
+                connection, info, self.slot_settings, self.publication_settings, self.matcher
+            )
+            start = self.start_position
+            return beginning.first_position(connection, info, slot, start, is_new=is_new).as_json()
 
     def open_snapshot(self) -> Snapshotter:
-        """Refuse."""
-        self._refuse()
+        """Connect for reading tables."""
+        from airflow_provider_deltaforge.sources.postgres.snapshot import PostgresSnapshotter
+
+        return PostgresSnapshotter(
+            self.connect,
+            self.beginning,
+            self.matcher,
+            self.id,
+            self.publication_settings.name,
+            self.slot_settings.name,
+        )
 
     def preflight(self) -> Sequence[Finding]:
-        """Say that there is nothing to check."""
-        return [Finding("source", "fail", f"{_UNBUILT} is not part of this release")]
+        """Check settings, permissions and retention; never raises for a finding."""
+        from airflow_provider_deltaforge.sources.postgres.preflight import preflight
+
+        return preflight(self)
+
+    def warm(self) -> None:
+        """Compile the decoders, or find them compiled."""
+        from airflow_provider_deltaforge.sources.postgres.warm import warm
+
+        warm()
 
     def compare(self, left: Position, right: Position) -> int:
-        """Refuse."""
-        self._refuse()
+        """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
+        return positions.compare(left, right)
 
     def head(self) -> Position:
-        """Refuse."""
-        self._refuse()
+        """Return the current end of the server's log."""
+        from airflow_provider_deltaforge.sources.postgres.server import read_head
 
-    def _refuse(self) -> NoReturn:
-        raise SpecError(f"{_UNBUILT} is not part of this release; source {self.id!r} cannot open")
+        with self._connected() as connection:
+            return read_head(connection).as_json()
+
+    def identity(self) -> Identity:
+        """Return which cluster's log answers now, and on which timeline."""
+        from airflow_provider_deltaforge.sources.postgres.failover import identity_of
+        from airflow_provider_deltaforge.sources.postgres.server import server_info
+
+        with self._connected() as connection:
+            return identity_of(server_info(connection))
+
+    def reach(self, position: Position) -> None:
+        """Check that the log can be followed from ``position`` on, on the server that answers now.
+
+        Raises:
+            PositionLostError: it cannot; the text says what is lost.
+            RetryableError: the server is a standby that has still to replay what was read.
+        """
+        from airflow_provider_deltaforge.sources.postgres.failover import check_reach
+        from airflow_provider_deltaforge.sources.postgres.server import server_info
+
+        at = positions.WalPosition.from_json(position)
+        replication = partial(connections.replication_connection, self._dsn())
+        with self._connected() as connection:
+            info = server_info(connection)
+            check_reach(connection, replication, info, at, self.slot_settings.name)
+
+    @property
+    def _beside(self) -> bool:
+        return self._original is not None
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        connection = self.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def _dsn(self) -> connections.Dsn:
+        return connections.Dsn(self.dsn, f"deltaforge/{self.id}"[:63], self.connect_timeout_s)
