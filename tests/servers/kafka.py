@@ -89,9 +89,7 @@ def start(
     (directory / "log4j2.yaml").write_text(_LOGGING)
     java = _java(directory, heap_mib)
     if not (directory / "data" / "meta.properties").exists():
-        cluster = uuid.uuid4().hex[:22]
-        tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
-        run([*tool, "--ignore-formatted"], _JAVA_HINT)
+        shutil.copytree(_formatted() / "data", directory / "data", dirs_exist_ok=True)
     return Server(
         name="kafka",
         directory=directory,
@@ -120,13 +118,30 @@ def _fetch(directory: Path) -> None:
     run(["java", "-cp", f"{directory}/*", "kafka.Kafka", "--version"], _JAVA_HINT)
 
 
+def _formatted() -> Path:
+    """Return a directory with an empty broker's data: each is its own cluster, so all may share it.
+
+    Formatting takes a JVM, which costs nearly as much as the broker's own start.
+    """
+    with cache.locked("kafka-formatted"):
+        return cache.entry("kafka-formatted", f"{_VERSION}-1", _format)
+
+
+def _format(directory: Path) -> None:
+    properties = directory / "server.properties"
+    settings = {**_settings(directory, 9092, 9093), "log.dirs": str(directory / "data")}
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    (directory / "log4j2.yaml").write_text(_LOGGING)
+    command = [*_java(directory, 128), "kafka.tools.StorageTool", "format"]
+    run([*command, "-t", uuid.uuid4().hex[:22], "-c", str(properties)], _JAVA_HINT)
+
+
 def _java(directory: Path, heap_mib: int) -> list[str]:
     return [
         shutil.which("java") or "java",
         f"-Xmx{heap_mib}m",
         f"-Xms{heap_mib // 2}m",
         "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=4",
         f"-Dlog4j2.configurationFile={directory / 'log4j2.yaml'}",
         "-cp",
         f"{jars()}/*",
