@@ -40,6 +40,7 @@ from airflow_provider_deltaforge.sources.postgres.views import (
     open_view,
     prepare_session,
     settle,
+    settle_published,
 )
 
 _log = logging.getLogger(__name__)
@@ -76,12 +77,16 @@ class PostgresSnapshotter:
         self._connection: Any = None
         self._server: ServerInfo | None = None
         self._plans: Planner | None = None
+        self._slot_is_new = False
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
         with _Doing(self, "beginning the snapshot"):
-            position = self._begin()
             connection, _ = self._open()
+            known = find_slot(connection, self._slot) is not None
+            position = self._begin()
+            # Creating a slot waits for everybody who writes, after the tables were published.
+            self._slot_is_new = not known
             settle(connection)
             return position
 
@@ -100,6 +105,9 @@ class PostgresSnapshotter:
             chosen = chosen_tables(self._captured(connection), tables, self._matcher)
             if where is not None:
                 _check_where(connection, chosen, where)
+            if not self._slot_is_new:
+                oids = [facts.oid for facts in chosen]
+                settle_published(connection, self._publication, oids)
         for facts in chosen:
             with _Doing(self, f"planning {facts.full_name}"):
                 chunks = list(plan_table(connection, server.db, facts, chunk_rows, where))

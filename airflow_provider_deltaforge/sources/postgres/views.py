@@ -6,12 +6,13 @@ or for as long as a synchronous standby does not answer. So a position alone pro
 the views that open after it. ``settle`` closes that gap once for all views of a snapshot: it looks
 who is in a transaction (every writer holds a lock on its own number until others see its rows) and
 waits until each of them has ended, or is seen doing something that nobody does while committing.
+``settle_published`` does the same for rows written before their table was published.
 
 A view's own content is exactly what ``pg_current_snapshot`` says inside it.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,28 @@ SELECT l.transactionid::text, coalesce(l.pid, 0),
  WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
 """
 
+# The log has no row of a table that was written before the table was published, also where its
+# transaction commits later. The thousand ids behind the publishing transaction's own stand for
+# those that were given before it committed.
+_EARLIER_WRITERS = """
+WITH lock AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted),
+added AS (
+  SELECT c.oid, age(coalesce(r.xmin, p.xmin)) AS age
+    FROM pg_publication p CROSS JOIN pg_class c
+    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+   WHERE p.pubname = %s AND c.oid = ANY(%s) AND (p.puballtables OR r.oid IS NOT NULL))
+SELECT w.virtualtransaction, coalesce(w.pid, 0), false
+  FROM added a
+ CROSS JOIN LATERAL (SELECT a.oid AS part UNION SELECT relid FROM pg_partition_tree(a.oid)) parts
+  JOIN lock w ON w.locktype = 'relation' AND w.relation = parts.part
+   AND w.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND w.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                  'AccessExclusiveLock')
+  JOIN lock x ON x.virtualtransaction = w.virtualtransaction AND x.locktype = 'transactionid'
+   AND x.mode = 'ExclusiveLock'
+ WHERE age(x.transactionid) > a.age - 1000
+"""
+
 # The log's end is asked for after the view is there: nothing behind it can be in the view.
 _VIEW = """
 SELECT pg_current_snapshot()::text,
@@ -82,23 +105,36 @@ def prepare_session(connection: Any) -> None:
         connection.execute("SET transaction_timeout = 0")
 
 
-def settle(
-    connection: Any,
-    patience_s: float | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def settle(connection: Any) -> None:
     """Return when views that open from now on contain all that is committed in the log by now.
 
     Raises:
         RetryableError: a transaction may be committing and does not end.
     """
-    patience_s = SETTLE_S if patience_s is None else patience_s
-    waited_for = _writers(connection)
-    deadline = time.monotonic() + patience_s
-    while waited_for := _still(waited_for, _writers(connection)):
-        if time.monotonic() > deadline:
-            raise RetryableError(_unsettled(waited_for.values(), patience_s))
-        sleep(_LOOK_S)
+    _await(
+        lambda: _writers(connection, _WRITERS),
+        "may be committing",
+        "rows that the log already holds could be missing from the copy; end them, let a "
+        "synchronous standby answer, or GRANT pg_read_all_stats so that idle ones are told apart",
+    )
+
+
+def settle_published(connection: Any, publication: str, tables: Sequence[int]) -> None:
+    """Return when views contain all rows that were written before their table was published.
+
+    Args:
+        connection: to the server.
+        publication: its name.
+        tables: oids of the tables to be read.
+
+    Raises:
+        RetryableError: a transaction that wrote such rows does not end.
+    """
+    _await(
+        lambda: _writers(connection, _EARLIER_WRITERS, (publication, list(tables))),
+        "wrote to tables before they were published",
+        "neither the log nor the copy would have their rows; commit or end them",
+    )
 
 
 def open_view(connection: Any, server: ServerInfo, table: tuple[str, str]) -> View:
@@ -146,22 +182,31 @@ class _Writer:
     elsewhere: bool
 
 
-def _writers(connection: Any) -> Mapping[str, _Writer]:
-    return {xid: _Writer(*rest) for xid, *rest in connection.execute(_WRITERS).fetchall()}
+def _writers(connection: Any, sql: str, given: Any = None) -> Mapping[str, _Writer]:
+    return {xid: _Writer(*rest) for xid, *rest in connection.execute(sql, given).fetchall()}
 
 
-def _still(before: Mapping[str, _Writer], now: Mapping[str, _Writer]) -> Mapping[str, _Writer]:
-    """Return those of ``before`` that may still be committing."""
-    return {xid: now[xid] for xid in before if xid in now and not now[xid].elsewhere}
+def _await(writers: Callable[[], Mapping[str, _Writer]], what: str, otherwise: str) -> None:
+    """Wait until none of the writers of now can do what a view would miss."""
+    waited_for = writers()
+    deadline = time.monotonic() + SETTLE_S
+    while waited_for:
+        now = writers()
+        waited_for = {
+            name: now[name] for name in waited_for if name in now and not now[name].elsewhere
+        }
+        if waited_for and time.monotonic() > deadline:
+            raise RetryableError(
+                f"{_named(waited_for.values())} {what} and did not end within {SETTLE_S:g} s, so "
+                f"{otherwise}"
+            )
+        if waited_for:
+            time.sleep(_LOOK_S)
 
 
-def _unsettled(writers: Collection[_Writer], patience_s: float) -> str:
+def _named(writers: Collection[_Writer]) -> str:
     pids = sorted({writer.pid for writer in writers if writer.pid})
     who = [f"sessions {', '.join(map(str, pids))}"] if pids else []
     if any(not writer.pid for writer in writers):
         who.append("prepared transactions (pg_prepared_xacts)")
-    return (
-        f"{' and '.join(who)} may be committing and did not end within {patience_s:.0f} s, so rows "
-        "that the log already holds could be missing from the copy; end them, let a synchronous "
-        "standby answer, or GRANT pg_read_all_stats so that idle ones can be told apart"
-    )
+    return " and ".join(who)

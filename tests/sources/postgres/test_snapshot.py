@@ -1,0 +1,546 @@
+"""Snapshots lose nothing between their views and the stream, and survive what happens meanwhile."""
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    PositionLostError,
+    RetryableError,
+    SpecError,
+)
+from airflow_provider_deltaforge.sources.postgres import views
+from airflow_provider_deltaforge.sources.postgres.copy_out import PART_BYTES, copy_out
+from airflow_provider_deltaforge.sources.postgres.copy_out import _through_libpq as through_libpq
+from tests.servers import postgres
+from tests.sources.postgres.copying import (
+    begun,
+    connect,
+    copied,
+    drop_slots,
+    events,
+    execute,
+    fresh_database,
+    source_of,
+)
+from tests.waiting import wait_for
+
+NAME = "copied"
+WRITERS = 3
+ROWS = 2000
+LAST = 999_999_999
+
+
+@pytest.fixture(scope="module")
+def strict_server(tmp_path_factory):
+    """PostgreSQL that keeps little log for slots, and asks nobody else before it commits."""
+    server = postgres.start(
+        tmp_path_factory.mktemp("strict"),
+        args=["max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB"],
+    )
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def shop(postgres_server):
+    """Make a database with the test's tables, and return a source of it."""
+
+    def make(*statements):
+        fresh_database(postgres_server, NAME, *statements)
+        return source_of(postgres_server, NAME)
+
+    yield make
+    drop_slots(postgres_server, NAME)
+
+
+@contextmanager
+def writing(server, database):
+    """Insert, update, re-key and delete rows from several sessions, until the block ends."""
+    stop = threading.Event()
+
+    def run(writer):
+        with connect(server, database) as connection:
+            number = writer
+            while not stop.is_set():
+                number += WRITERS
+                connection.execute(
+                    "INSERT INTO t VALUES (%s, 'new', %s) ON CONFLICT DO NOTHING",
+                    (number * 7919 % (3 * ROWS), "n" * (number % 40)),
+                )
+                connection.execute(
+                    "UPDATE t SET note = 'changed', big = big || 'x' WHERE id = %s",
+                    (number * 31 % ROWS,),
+                )
+                connection.execute(
+                    "UPDATE t SET id = %s WHERE id = %s AND NOT EXISTS "
+                    "(SELECT FROM t other WHERE other.id = %s)",
+                    (4 * ROWS + number, number * 13 % ROWS, 4 * ROWS + number),
+                )
+                connection.execute("DELETE FROM t WHERE id = %s", (number * 17 % ROWS,))
+
+    threads = [threading.Thread(target=run, args=(w,), daemon=True) for w in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def replayed(source, position, found):
+    """Apply the log behind a position, up to the last row ever written, to the rows found."""
+    reader = source.open(position)
+    try:
+        while f'{{"id":{LAST}}}' not in found:
+            chunk = reader.read(0.5)
+            if chunk is None:
+                continue
+            for event in reader.decode(chunk).rows.to_pylist():
+                if event["before"] is not None and event["op"] == "u":
+                    found.pop(f'{{"id":{json.loads(event["before"])["id"]}}}', None)
+                key = event["key"].decode()
+                if event["op"] == "d":
+                    found.pop(key, None)
+                else:
+                    found[key] = json.loads(event["after"])
+    finally:
+        reader.close()
+    return found
+
+
+def test_snapshot_and_log_make_the_whole(shop, postgres_server):
+    """In two runs, the second of which goes on with the position of the first."""
+    source = shop(
+        "CREATE TABLE t (id bigint PRIMARY KEY, note text, big text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        f"INSERT INTO t SELECT i, 'old', repeat('o', i % 50) FROM generate_series(1, {ROWS}) i",
+    )
+    found = {}
+    with writing(postgres_server, NAME):
+        snapshotter = source.open_snapshot()
+        position = snapshotter.begin()
+        chunks = list(snapshotter.plan(150))
+        half = len(chunks) // 2
+        for chunk in chunks[:half]:
+            for event in events(snapshotter.read(chunk, "run")):
+                found[event["key"].decode()] = json.loads(event["after"])
+        snapshotter.close()
+        resumed = source.open_snapshot()
+        resumed.guard(position)
+        for chunk in chunks[half:]:
+            for event in events(resumed.read(chunk, "run")):
+                found[event["key"].decode()] = json.loads(event["after"])
+        resumed.guard(position)
+        resumed.close()
+    execute(postgres_server, f"INSERT INTO t VALUES ({LAST})", database=NAME)
+    copied_alone = dict(found)
+    replayed(source, position, found)
+    (whole,) = execute(postgres_server, "SELECT json_agg(t) FROM t", database=NAME)[0]
+    assert {row["id"]: row for row in found.values()} == {row["id"]: row for row in whole}
+    assert copied_alone != found
+
+
+@contextmanager
+def committing(server, database):
+    """Hold a transaction whose commit is in the log, and whose rows nobody sees yet."""
+    execute(
+        server,
+        "ALTER SYSTEM SET synchronous_standby_names = 'nobody'",
+        "SELECT pg_reload_conf()",
+    )
+
+    def commit():
+        with connect(server, database, application_name="committing") as connection:
+            connection.execute("SET synchronous_commit = on")
+            connection.execute("INSERT INTO t VALUES (2)")
+
+    thread = threading.Thread(target=commit, daemon=True)
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    wait_for(
+        "standby setting",
+        lambda: "nobody" in str(execute(server, "SHOW synchronous_standby_names")),
+    )
+    thread.start()
+    wait_for("a commit without answer", lambda: execute(server, waiting))
+    try:
+        yield
+    finally:
+        # Without a standby the server shows the rows all the same once the wait is cancelled.
+        execute(
+            server,
+            "ALTER SYSTEM RESET synchronous_standby_names",
+            "SELECT pg_reload_conf()",
+            f"SELECT pg_cancel_backend(pid) FROM ({waiting}) w",
+        )
+        thread.join()
+
+
+def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server, monkeypatch):
+    fresh_database(
+        strict_server,
+        NAME,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE SCHEMA other",
+        "CREATE TABLE other.t (id int)",
+    )
+    source = source_of(strict_server, NAME, start_position="latest")
+    begun(source).close()
+    snapshotter = source.open_snapshot()
+    with connect(strict_server, NAME) as idle:
+        # One that only stands open must not hold the snapshot up.
+        idle.execute("BEGIN")
+        idle.execute("INSERT INTO other.t VALUES (3)")
+        with committing(strict_server, NAME):
+            assert execute(strict_server, "SELECT id FROM t", database=NAME) == [(1,)]
+            monkeypatch.setattr(views, "SETTLE_S", 0.2)
+            with pytest.raises(RetryableError, match="may be committing"):
+                snapshotter.begin()
+            with pytest.raises(RetryableError, match="may be committing"):
+                list(snapshotter.plan(10))
+        snapshotter.begin()
+        (chunk,) = snapshotter.plan(10)
+        found = [event["key"] for event in events(snapshotter.read(chunk, "run"))]
+        idle.execute("ROLLBACK")
+    snapshotter.close()
+    drop_slots(strict_server, NAME)
+    assert found == [b'{"id":1}', b'{"id":2}']
+
+
+def test_rows_written_before_their_table_was_published_are_waited_for(
+    shop, postgres_server, monkeypatch
+):
+    """The log does not have them: neither the server nor the reader would ever tell of them."""
+    source = shop("CREATE TABLE old (id int PRIMARY KEY)")
+    begun(source).close()
+    execute(postgres_server, "CREATE TABLE new (id int PRIMARY KEY)", database=NAME)
+    with connect(postgres_server, NAME) as writer, connect(postgres_server, NAME) as other:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO new VALUES (1)")
+        snapshotter = source.open_snapshot()
+        position = snapshotter.begin()  # Publishes the table.
+        other.execute("BEGIN")
+        other.execute("INSERT INTO old VALUES (1)")
+        monkeypatch.setattr(views, "SETTLE_S", 0.2)
+        with pytest.raises(RetryableError, match="before they were published"):
+            list(snapshotter.plan(10, tables=["new"]))
+        writer.execute("INSERT INTO new VALUES (2)")
+        writer.execute("COMMIT")
+        (chunk,) = snapshotter.plan(10, tables=["new"])
+        other.execute("ROLLBACK")
+    found = [event["key"] for event in events(snapshotter.read(chunk, "run"))]
+    snapshotter.close()
+    execute(postgres_server, f"INSERT INTO old VALUES ({LAST})", database=NAME)
+    assert found == [b'{"id":1}', b'{"id":2}']
+    # Why it is waited for: of the transaction's two rows, the log has the second one only.
+    assert set(replayed(source, position, {})) == {'{"id":2}', f'{{"id":{LAST}}}'}
+
+
+def test_a_table_rewritten_before_its_view_is_read_whole(shop, postgres_server):
+    """The view opens behind the lock: one that is older than a rewritten table sees no rows."""
+    source = shop(
+        "CREATE TABLE t (id int PRIMARY KEY, a int)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 50) i",
+    )
+    snapshotter = begun(source)
+    (chunk,) = snapshotter.plan(100)
+    found = []
+    with connect(postgres_server, NAME) as altering:
+        altering.execute("BEGIN")
+        altering.execute("ALTER TABLE t ALTER a TYPE text")
+        reading = threading.Thread(
+            target=lambda: found.extend(events(snapshotter.read(chunk, "run"))), daemon=True
+        )
+        reading.start()
+        blocked = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+        wait_for("a reader at the lock", lambda: execute(postgres_server, blocked, database=NAME))
+        altering.execute("COMMIT")
+    reading.join()
+    snapshotter.close()
+    assert len(found) == 50
+    assert found[0]["after"] == b'{"id":1,"a":"1"}'
+
+
+def test_a_table_that_stays_locked_is_retryable(shop, postgres_server, monkeypatch):
+    monkeypatch.setattr(views, "LOCK_WAIT_S", 0.1)
+    source = shop("CREATE TABLE t (id int PRIMARY KEY)")
+    snapshotter = begun(source)
+    (chunk,) = snapshotter.plan(100)
+    with connect(postgres_server, NAME) as altering:
+        altering.execute("BEGIN")
+        altering.execute("LOCK TABLE t")
+        with pytest.raises(RetryableError, match=r"public\.t"):
+            list(snapshotter.read(chunk, "run"))
+        altering.execute("ROLLBACK")
+    assert [batch.rows.num_rows for batch in snapshotter.read(chunk, "run")] == [0]
+    snapshotter.close()
+
+
+def test_ids_name_the_run_the_cut_and_the_key(shop, postgres_server):
+    source = shop(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "INSERT INTO t VALUES (1, 1), (2, 2)",
+        "CREATE TABLE u (v int)",
+        "INSERT INTO u VALUES (1), (1)",
+    )
+    batches = copied(source)
+    first = [event["event_id"] for event in events(batches)]
+    assert len(set(first)) == 4
+    again = [event["event_id"] for event in events(copied(source))]
+    # What the server itself writes meanwhile moves the cut, and a cut has ids of its own.
+    assert (first == again) == (batches[0].end == copied(source)[0].end)
+    assert not set(first) & {event["event_id"] for event in events(copied(source, run="two"))}
+    execute(postgres_server, "UPDATE t SET v = 3 WHERE id = 1", database=NAME)
+    assert not set(first) & {event["event_id"] for event in events(copied(source))}
+
+
+def test_a_batch_ends_its_transaction_and_tells_what_its_view_contains(shop, postgres_server):
+    source = shop(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1), (2), (3)",
+    )
+    snapshotter = source.open_snapshot()
+    position = snapshotter.begin()
+    (chunk,) = snapshotter.plan(10)
+    with connect(postgres_server, NAME) as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (4)")
+        (xid,) = writer.execute("SELECT pg_current_xact_id()::text").fetchone()
+        (batch,) = snapshotter.read(chunk, "run")
+        writer.execute("COMMIT")
+    snapshotter.close()
+    assert batch.rows.column("tx_end").to_pylist() == [False, False, True]
+    assert batch.rows.column("row").to_pylist() == [0, 1, 2]
+    assert set(batch.rows.column("op").to_pylist()) == {"r"}
+    assert batch.rows.column("db").to_pylist()[0] == NAME
+    assert batch.rows.column("schema").to_pylist()[0] == "public"
+    assert batch.rows.column("before").null_count == 3
+    assert batch.rows.column("schema_version").to_pylist()[0] == batch.schemas[0].fingerprint
+    assert batch.positions.after(0) == batch.end
+    assert batch.rows.validate(full=True) is None
+    assert source.compare(position, batch.end) <= 0
+    visible = execute(
+        postgres_server,
+        f"SELECT pg_visible_in_snapshot('{xid}', '{batch.end['snapshot']}'::pg_snapshot)",
+    )
+    assert visible == [(False,)]
+
+
+def test_an_altered_table_is_read_with_its_new_columns(shop, postgres_server):
+    source = shop("CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 2)")
+    snapshotter = begun(source)
+    (chunk,) = snapshotter.plan(10)
+    execute(
+        postgres_server,
+        "ALTER TABLE t ADD b int NOT NULL DEFAULT 7, DROP a",
+        'ALTER TABLE t ADD "new ""name""" text',
+        database=NAME,
+    )
+    (event,) = events(snapshotter.read(chunk, "run"))
+    snapshotter.close()
+    assert json.loads(event["after"]) == {"id": 1, "b": 7, 'new "name"': None}
+
+
+def test_a_dropped_table_is_an_empty_chunk_with_a_warning(shop, postgres_server):
+    source = shop("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int)")
+    snapshotter = begun(source)
+    chunks = list(snapshotter.plan(10))
+    execute(postgres_server, "DROP TABLE t", database=NAME)
+    batches = [batch for chunk in chunks for batch in snapshotter.read(chunk, "run")]
+    snapshotter.close()
+    assert [batch.rows.num_rows for batch in batches] == [0, 0]
+    assert batches[0].end["snapshot"]
+    assert "public.t is gone" in snapshotter.warnings[0]
+
+
+def test_an_abandoned_read_leaves_a_working_snapshotter(shop):
+    source = shop(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 30000) i",
+    )
+    snapshotter = begun(source)
+    (chunk,) = snapshotter.plan(100_000)
+    reading = snapshotter.read(chunk, "run")
+    first = next(reading)
+    assert 0 < first.rows.num_rows < 30_000
+    reading.close()
+    assert sum(batch.rows.num_rows for batch in snapshotter.read(chunk, "run")) == 30_000
+    snapshotter.close()
+    snapshotter.close()
+
+
+def test_a_killed_connection_is_retryable_and_reopened(shop, postgres_server):
+    source = shop("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    snapshotter = begun(source)
+    (chunk,) = snapshotter.plan(10)
+    pid = snapshotter._connection.info.backend_pid
+    execute(postgres_server, f"SELECT pg_terminate_backend({pid}, 60000)")
+    with pytest.raises(RetryableError):
+        list(snapshotter.read(chunk, "run"))
+    assert len(events(snapshotter.read(chunk, "run"))) == 1
+    snapshotter.close()
+
+
+def test_a_connection_killed_between_rows_is_retryable(shop, postgres_server):
+    source = shop(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT i, repeat('x', 900) FROM generate_series(1, 40000) i",
+    )
+    snapshotter = begun(source)
+    (chunk,) = snapshotter.plan(100_000)
+    reading = snapshotter.read(chunk, "run")
+    next(reading)
+    pid = snapshotter._connection.info.backend_pid
+    execute(postgres_server, f"SELECT pg_terminate_backend({pid}, 60000)")
+    with pytest.raises(RetryableError):
+        list(reading)
+    snapshotter.close()
+
+
+def test_where_and_patterns_choose_what_is_copied(shop):
+    source = shop(
+        "CREATE TABLE a (id int PRIMARY KEY, note text)",
+        "INSERT INTO a SELECT i, '100%' FROM generate_series(1, 5) i",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "CREATE VIEW v AS SELECT * FROM a",
+    )
+    snapshotter = begun(source)
+    where = "id % 2 = 1 AND note LIKE '100%' OR id = 4 -- the rest"
+    chunks = list(snapshotter.plan(2, tables=["public.a"], where=where))
+    found = [e["key"] for chunk in chunks for e in events(snapshotter.read(chunk, "run"))]
+    assert found == [b'{"id":1}', b'{"id":3}', b'{"id":4}', b'{"id":5}']
+    for pattern in ("nothing_like_it", "v", "other.a"):
+        with pytest.raises(SpecError, match=pattern):
+            list(snapshotter.plan(2, tables=[pattern]))
+    with pytest.raises(SpecError, match="exactly one table"):
+        list(snapshotter.plan(2, where="id = 1"))
+    for wrong in ("no_column = 1", "id = 'x'", "id =", "id = 1); DROP TABLE b; --", "count(*) > 1"):
+        with pytest.raises(SpecError, match="where"):
+            list(snapshotter.plan(2, tables=["a"], where=wrong))
+    snapshotter.close()
+
+
+def test_rows_come_as_they_are_and_once(shop, postgres_server):
+    """Partitions, parents, generated and identity columns, large values; nothing without a log."""
+    source = shop(
+        "CREATE TABLE whole (id int, k int, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
+        "CREATE TABLE part_1 PARTITION OF whole FOR VALUES IN (1)",
+        "CREATE TABLE part_2 PARTITION OF whole FOR VALUES IN (2) PARTITION BY HASH (id)",
+        "CREATE TABLE part_2a PARTITION OF part_2 FOR VALUES WITH (modulus 1, remainder 0)",
+        "INSERT INTO whole VALUES (1, 1), (2, 2), (3, 1)",
+        "CREATE TABLE parent (id int PRIMARY KEY, a text)",
+        "CREATE TABLE child (b text, PRIMARY KEY (id)) INHERITS (parent)",
+        "INSERT INTO parent VALUES (1, 'p')",
+        "INSERT INTO child VALUES (2, 'c', 'b')",
+        "CREATE TABLE made (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, "
+        "twice int GENERATED ALWAYS AS (a * 2) STORED)",
+        "INSERT INTO made (a) VALUES (4)",
+        "CREATE TABLE large (id int PRIMARY KEY, v text)",
+        "ALTER TABLE large ALTER v SET STORAGE EXTERNAL",
+        "INSERT INTO large SELECT 1, string_agg(md5(i::text), E'\\t\\n\\\\' ORDER BY i) "
+        "FROM generate_series(1, 300000) i",
+        "CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)",
+        "CREATE VIEW seen AS SELECT 1",
+        "CREATE MATERIALIZED VIEW kept AS SELECT 1",
+    )
+    found = [(event["table"], json.loads(event["after"])) for event in events(copied(source))]
+    ((large,),) = execute(postgres_server, "SELECT v FROM large", database=NAME)
+    assert len(large) > 2 * PART_BYTES
+    assert found == [
+        ("child", {"id": 2, "a": "c", "b": "b"}),
+        ("large", {"id": 1, "v": large}),
+        ("made", {"id": 1, "a": 4}),
+        ("parent", {"id": 1, "a": "p"}),
+        ("whole", {"id": 1, "k": 1}),
+        ("whole", {"id": 2, "k": 2}),
+        ("whole", {"id": 3, "k": 1}),
+    ]
+
+
+def test_only_what_is_published_is_copied(shop, postgres_server):
+    shop(
+        "CREATE TABLE a (id int PRIMARY KEY, hidden text)",
+        "INSERT INTO a VALUES (1, 'no')",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "INSERT INTO b VALUES (1)",
+        "CREATE PUBLICATION some_pub FOR TABLE a (id)",
+    )
+    fixed = {"publication": {"name": "some_pub", "create": False}}
+    snapshotter = begun(source_of(postgres_server, NAME, **fixed))
+    (chunk,) = snapshotter.plan(10)
+    (event,) = events(snapshotter.read(chunk, "run"))
+    snapshotter.close()
+    assert event["after"] == b'{"id":1}'
+    assert "public.b is not copied" in snapshotter.warnings[0]
+
+
+def test_rows_hidden_by_a_policy_are_an_error_not_a_gap(shop, postgres_server):
+    shop(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1), (2)",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY half ON t USING (id > 1)",
+        "GRANT SELECT ON t TO df",
+        "CREATE PUBLICATION shop_pub FOR TABLE t",
+    )
+    source = source_of(postgres_server, NAME, user="df:df-secret")
+    snapshotter = begun(source)
+    with pytest.raises(AccessError, match="row-level security"):
+        list(snapshotter.plan(10))
+    snapshotter.close()
+
+
+def test_a_lost_slot_is_noticed(strict_server):
+    fresh_database(strict_server, NAME, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source = source_of(strict_server, NAME)
+    snapshotter = source.open_snapshot()
+    position = snapshotter.begin()
+    snapshotter.guard(position)
+    state = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'copied_slot'"
+    for _ in range(20):
+        execute(strict_server, "SELECT pg_switch_wal()", "CHECKPOINT", database=NAME)
+        execute(strict_server, "SELECT pg_logical_emit_message(false, '', repeat('x', 1 << 20))")
+        if execute(strict_server, state) == [("lost",)]:
+            break
+    with pytest.raises(PositionLostError, match="max_slot_wal_keep_size"):
+        snapshotter.guard(position)
+    execute(strict_server, "SELECT pg_drop_replication_slot('copied_slot')")
+    with pytest.raises(PositionLostError, match="does not exist"):
+        snapshotter.guard(position)
+    begun(source).close()
+    with pytest.raises(PositionLostError, match="confirmed"):
+        snapshotter.guard(position)
+    with pytest.raises(PositionLostError, match="cluster"):
+        snapshotter.guard({**position, "system_id": "1"})
+    snapshotter.close()
+    drop_slots(strict_server, NAME)
+
+
+def test_rows_through_libpq_equal_rows_past_it(shop, postgres_server):
+    """What a TLS connection goes through; its bytes are libpq's."""
+    shop(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT i, repeat('x', i % 3000) FROM generate_series(1, 6000) i",
+        f"INSERT INTO t VALUES (0, repeat('y', {PART_BYTES + 10}))",
+    )
+    with connect(postgres_server, NAME) as connection:
+        for sql in ("SELECT * FROM t ORDER BY id", "SELECT * FROM t WHERE id < 0"):
+            past = list(copy_out(connection, sql, "reading"))
+            through = list(through_libpq(connection.pgconn, f"COPY ({sql}) TO STDOUT".encode(), ""))
+            assert b"".join(past) == b"".join(through)
+            assert len(past) > 2 or not b"".join(past)
+            assert all(part.endswith(b"\n") for part in (*past, *through))
+        for sql in ("SELECT 1 / 0", "SELECT 6000 / (6000 - id) FROM t ORDER BY id"):
+            with pytest.raises(Exception, match="reading: error 22012: division by zero"):
+                list(
+                    through_libpq(connection.pgconn, f"COPY ({sql}) TO STDOUT".encode(), "reading")
+                )
+            assert connection.execute("SELECT 1").fetchall() == [(1,)]
+            with pytest.raises(Exception, match="reading: error 22012: division by zero"):
+                list(copy_out(connect(postgres_server, NAME), sql, "reading"))
