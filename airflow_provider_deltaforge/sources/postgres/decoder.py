@@ -49,15 +49,16 @@ def decode_chunk(chunk: WalChunk, key: Any) -> ChangeBatch:
     parts, names = _parts(chunk, columns), _Names(chunk)
     if chunk.markers:
         parts = _with_markers(parts, chunk.markers, names)
+    schemas, versions = names.versions(parts["version"])
     return ChangeBatch(
-        rows=_record_batch(chunk, parts, names, key),
+        rows=_record_batch(chunk, parts, names.columns(parts["name"]), versions, key),
         positions=chunk.positions,
         end=chunk.end,
         connector="postgresql",
         nbytes=chunk.nbytes,
         open_tx=chunk.open_tx,
         continues=chunk.continues,
-        schemas=names.used_schemas(parts["version"]),
+        schemas=schemas,
     )
 
 
@@ -144,15 +145,23 @@ class _Names:
             numbers, [pair[1] for pair in self._pairs]
         )
 
-    def versions(self, numbers: Any) -> pa.Array:
-        """Return the column ``schema_version``; below zero it is null."""
-        return _named(numbers, [schema.fingerprint for schema in self.schemas])
+    def versions(self, numbers: Any) -> tuple[tuple[TableSchema, ...], pa.Array]:
+        """Return the schemas of the rows, first use first, and which of them each row has.
 
-    def used_schemas(self, numbers: Any) -> tuple[TableSchema, ...]:
-        """Return the schemas in the order of their first use."""
-        used, first = np.unique(numbers[numbers >= 0], return_index=True)
-        found = [self.schemas[int(used[i])] for i in np.argsort(first)]
-        return tuple(dict.fromkeys(found))
+        Below zero a row has none. The dictionary holds one fingerprint for each schema, also
+        where two tables look the same.
+        """
+        first = np.full(len(self.schemas) + 1, len(numbers), np.int64)
+        first[numbers[::-1]] = np.arange(
+            len(numbers) - 1, -1, -1
+        )  # Of several, the last one stays.
+        places = np.full(len(first), -1, np.int32)
+        known: dict[TableSchema, int] = {}
+        for number in np.argsort(first[:-1], kind="stable").tolist():
+            if first[number] < len(numbers):
+                places[number] = known.setdefault(self.schemas[number], len(known))
+        prints = pa.array([schema.fingerprint for schema in known], pa.utf8())
+        return tuple(known), _dictionary(places[numbers], prints, numbers < 0)
 
 
 def _with_markers(
@@ -183,7 +192,11 @@ def _with_markers(
 
 
 def _record_batch(
-    chunk: WalChunk, parts: dict[str, Any], names: _Names, key: Any
+    chunk: WalChunk,
+    parts: dict[str, Any],
+    tables: tuple[pa.Array, pa.Array],
+    versions: pa.Array,
+    key: Any,
 ) -> pa.RecordBatch:
     positions = chunk.positions
     tx, count = parts["tx"], len(parts["tx"])
@@ -193,13 +206,12 @@ def _record_batch(
     ids = stream_ids(key, texts, ends, tx, parts["row"])
     tx_end = np.ones(count, np.bool_)
     tx_end[:-1] = tx[1:] != tx[:-1]
-    schemas, tables = names.columns(parts["name"])
     xids = _texts(*numbers_of(numbers), pa.utf8())
     values = {
         "op": _dictionary(parts["op"], _OPS),
         "db": _dictionary(np.zeros(count, np.int32), pa.array([chunk.db])),
-        "schema": schemas,
-        "table": tables,
+        "schema": tables[0],
+        "table": tables[1],
         "before": parts["before"],
         "after": parts["after"],
         "key": parts["key"],
@@ -212,7 +224,7 @@ def _record_batch(
         "source_position": _dictionary(
             tx, _texts(*source_positions(commits, numbers), pa.binary())
         ),
-        "schema_version": names.versions(parts["version"]),
+        "schema_version": versions,
         "ddl": parts["ddl"],
     }
     arrays = [values.get(field.name, pa.nulls(count, field.type)) for field in CHANGE_SCHEMA]

@@ -292,6 +292,21 @@ def test_batches_carry_names_times_ids_and_schemas(world):
     assert [schema.fingerprint for schema in batch.schemas] == [rows[0]["schema_version"]]
 
 
+def test_tables_that_look_alike_have_a_schema_each(world):
+    connection, connect, wal = world
+    for name in ("like_one", "like_two"):
+        connection.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    with connection.transaction():
+        for name in ("like_two", "like_one", "like_two"):
+            connection.execute(f"INSERT INTO {name} SELECT count(*) FROM {name}")
+    batch = decode_chunk(chunk_of(wal.messages(), any_table("decode", connect)), KEY)
+    versions = batch.rows.column("schema_version")
+
+    assert [schema.table for schema in batch.schemas] == ["like_two", "like_one"]
+    assert versions.indices.to_pylist() == [0, 1, 0]
+    assert versions.dictionary.to_pylist() == [s.fingerprint for s in batch.schemas]
+
+
 def test_markers_stand_where_they_happened(world):
     connection, connect, wal = world
     connection.execute("CREATE TABLE marked (id int PRIMARY KEY)")
