@@ -66,7 +66,7 @@ SOURCES = Room(
     "deltaforge.sources",
     {
         "mysql": f"{_ROOT}.sources.mysql.source:MySqlSource",
-        "postgres": f"{_ROOT}.sources.postgres:PostgresSource",
+        "postgres": f"{_ROOT}.sources.postgres.source:PostgresSource",
         "scripted": f"{_ROOT}.sources.scripted:ScriptedSource",
         "turso": f"{_ROOT}.sources.turso.source:TursoSource",
     },
