@@ -87,6 +87,11 @@ def in_shop(*names, without=()):
 def test_truncations_new_keys_and_values_left_out_are_understood():
     assert judge(SHOP, in_shop(1, 2, 3, 4, 5), SHOP_TABLE) == []
     assert judge(SHOP, in_shop(1, 2, 3, 4, 3, 4, 5), SHOP_TABLE) == []
+    # A replay names a row that has another key by now, and leaves its large value out.
+    paid = Change(4.5, ("t", 1), {"id": 1, "note": UNCHANGED})
+    again = [Seen(paid.name, paid.key, paid.state, "id4.5")]
+    delivered = [*in_shop(1, 2, 3, 4), *again, *in_shop(5), *again, *in_shop(5)]
+    assert judge([*SHOP[:4], paid, SHOP[4]], delivered, SHOP_TABLE) == []
 
 
 @pytest.mark.parametrize(

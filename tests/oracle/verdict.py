@@ -159,11 +159,13 @@ def _last_states(events: Sequence[Change] | Sequence[Seen]) -> dict[Hashable, An
             gone = [key for key in states if _table_of(key) == event.key.table]
             states.update(dict.fromkeys(gone))
             continue
-        # A copy that was read after the row had moved holds it under its new key already.
-        former = states.get(event.moved_from or event.key) or states.get(event.key)
+        # A copy that was read after the row had moved holds it under its new key already, and a
+        # replay may name a row that has moved on: what is known of either key counts.
+        state = _filled(event.state, states.get(event.moved_from))
+        state = _filled(state, states.get(event.key))
         if event.moved_from is not None:
             states[event.moved_from] = None
-        states[event.key] = _filled(event.state, former)
+        states[event.key] = state
     return states
 
 
