@@ -51,11 +51,12 @@ class FailoverRun:
         pipelines.apply(self.store, document)
         self.records = Failovers(self.store, f"{self.name}-source")
         self.generation = 0
+        self._driving: Driving | None = None
 
     def start(self) -> Driving:
         self.generation += 1
         self.want("running")
-        driving = Driving(self, generation=self.generation)
+        driving = self._driving = Driving(self, generation=self.generation)
         wait_for("where it begins", lambda: driving.outcome or self.position() is not None)
         return driving
 
@@ -82,7 +83,11 @@ class FailoverRun:
         return [event["after"]["id"] for event in self.events() if event["op"] == "c"]
 
     def wait_for_keys(self, *ids: int) -> None:
-        wait_for(f"rows {ids}", lambda: set(ids) <= set(self.keys()))
+        wait_for(f"rows {ids}", lambda: self._ended() or set(ids) <= set(self.keys()))
+        assert set(ids) <= set(self.keys()), self._ended()
+
+    def _ended(self) -> Any:
+        return self._driving.outcome if self._driving is not None else None
 
     def settled(self) -> list[Reconciliation]:
         return self.records.history()
