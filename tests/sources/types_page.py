@@ -21,7 +21,16 @@ _OWN = {
     "span": "a range of its own",
     "ints[]": "an array of a domain over `int[]`",
 }
-_LEFT_OUT = {"small_positive", "flag", "ints", "mood[]", "positive[]", "pair[]", "bit(64)"}
+_LEFT_OUT = {
+    "small_positive",
+    "flag",
+    "ints",
+    "mood[]",
+    "positive[]",
+    "pair[]",
+    "bit(64)",
+    "other.hstore",
+}
 _ATTRIBUTES = re.compile(r" (primary key|null|generated .*|collate \w+)$", re.IGNORECASE)
 
 _HEAD = """\

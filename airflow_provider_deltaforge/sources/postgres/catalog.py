@@ -23,12 +23,13 @@ WITH RECURSIVE used AS (
   SELECT {columns} FROM pg_type t WHERE t.oid = ANY(%s::oid[])
   UNION
   SELECT {columns} FROM used u JOIN pg_type t ON t.oid = coalesce(u.base, u.element))
-SELECT oid, name, format_type(oid, NULL), base, typmod, element, delimiter FROM used
+SELECT oid, name, format_type(oid, NULL), base, typmod, element, delimiter, printer FROM used
 """.format(
     columns="""t.oid, t.typname::text AS name,
   CASE WHEN t.typtype = 'd' THEN t.typbasetype END AS base, t.typtypmod AS typmod,
   CASE WHEN t.typtype <> 'd' AND t.typoutput = 'array_out'::regproc THEN t.typelem END AS element,
-  ascii(t.typdelim::text) AS delimiter"""
+  ascii(t.typdelim::text) AS delimiter,
+  (SELECT p.proname::text FROM pg_proc p WHERE p.oid = t.typoutput) AS printer"""
 )
 
 _PRINTED = "SELECT format_type(o, m) FROM unnest(%s::oid[], %s::int[]) AS given(o, m)"
@@ -76,6 +77,7 @@ class TypeFacts:
         typmod: of a domain's base.
         element: of an array.
         delimiter: between an array's elements of this type, as a byte.
+        printer: the function that makes its text, which tells an extension's type.
     """
 
     name: str
@@ -84,6 +86,7 @@ class TypeFacts:
     typmod: int
     element: int | None
     delimiter: int
+    printer: str
 
 
 class Types:
@@ -133,14 +136,14 @@ class Types:
                 element = self._known.get(oid)
                 chain.append(k.ARRAY | (element.delimiter if element else ord(",")) << 8)
             else:
-                name = facts.name if facts is not None else ""
-                return (*chain, _scalar(oid, typmod, name))
+                printer = facts.printer if facts is not None else ""
+                return (*chain, _scalar(oid, typmod, printer))
 
 
-def _scalar(oid: int, typmod: int, name: str) -> int:
+def _scalar(oid: int, typmod: int, printer: str) -> int:
     if oid == _BIT and 1 <= typmod <= _BITS_MAX:
         return k.BIT1 if typmod == 1 else k.BIT
-    if name == "hstore":
+    if printer == "hstore_out":
         return k.HSTORE
     return _KINDS.get(oid, k.TEXT)
 

@@ -24,6 +24,7 @@ def warm() -> float:
     positions = TxPositions(WalPosition(0, "", 0), none, none, none, none)
     rows = np.zeros((0, ROW_COLUMNS), np.int64)
     framing.warm()
+    framing.place_of(np.full(1, -1, np.int64), 0)
     decode_chunk(WalChunk(0, data, rows, PlanSet(), positions, ""), id_key(""))
     copy_rows.warm()
     copy_out.warm()

@@ -2,39 +2,40 @@
 
 import pytest
 
+from tests.sources.postgres.copying import copied
+from tests.sources.postgres.stream_reading import connect, drop, events, fresh, rows, source_of
 from tests.sources.postgres.type_matrix import PREPARE, tables
-from tests.sources.postgres.wal_messages import Wal, any_table, changes, copied, database
 
 
-@pytest.fixture(scope="module", params=["postgres", "postgres18"])
-def types_of_all_kinds(request):
-    server = request.getfixturevalue(f"{request.param}_server")
-    with database(server, "type_matrix") as (connection, connect):
-        for statement in PREPARE:
-            connection.execute(statement)
-        yield connection, connect
+@pytest.fixture(params=["postgres", "postgres18"])
+def server(request):
+    return request.getfixturevalue(f"{request.param}_server")
 
 
-def test_every_type_is_the_json_of_the_matrix(types_of_all_kinds):
-    connection, connect = types_of_all_kinds
-    wal = Wal(connection, "matrix")
-    chosen = tables(connection.info.server_version // 10000)
-    for table in chosen:
-        for statement in table.statements():
-            connection.execute(statement)
-    planner = any_table("type_matrix", connect)
-    log = changes(wal, planner)
-    wal.drop()
+def test_every_type_is_the_json_of_the_matrix(server):
+    fresh(server, "type_matrix", *PREPARE)
+    source = source_of(server, "type_matrix")
+    with connect(server, "type_matrix") as connection:
+        chosen = tables(connection.info.server_version // 10000)
+        for table in chosen:
+            connection.execute(table.create)
+        start = source.beginning()
+        for table in chosen:
+            connection.execute(table.fill)
+    log, copy = rows(source, start), events(copied(source))
+    drop(server, "type_matrix")
 
-    found = {
-        table.column + str(table.rows[0]): [
-            e["after"].decode() for e in log if e["table"] == table.name
-        ]
-        for table in chosen
+    wanted = {table.name: (table.column, table.expected()) for table in chosen}
+    for half in (log, copy):
+        assert _texts(half, "after", wanted) == wanted
+    assert _texts(log, "key", wanted) == _texts(copy, "key", wanted)
+    versions = [{event["table"]: event["schema_version"] for event in half} for half in (log, copy)]
+    assert versions[0] == versions[1]
+
+
+def _texts(found, name, wanted):
+    """Return a field of each table's events, beside the type the table is about."""
+    return {
+        table: (column, [e[name].decode() for e in found if e["table"] == table])
+        for table, (column, _) in wanted.items()
     }
-    wanted = {table.column + str(table.rows[0]): table.expected() for table in chosen}
-    assert found == wanted
-    for table in chosen:
-        rows = copied(connection, planner, table.name)
-        assert [row["after"].decode() for row in rows] == table.expected(), table.column
-        assert [row["key"] for row in rows] == [b'{"id":%d}' % i for i in range(len(rows))]

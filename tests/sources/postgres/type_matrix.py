@@ -17,6 +17,8 @@ PREPARE = (
     "CREATE DOMAIN flag AS bit(1)",
     "CREATE DOMAIN ints AS int[]",
     "CREATE DOMAIN small_positive AS positive CHECK (value < 10)",
+    "CREATE SCHEMA other",
+    "CREATE TYPE other.hstore AS ENUM ('a=>1')",
     "CREATE TYPE span AS RANGE (subtype = float8)",
 )
 
@@ -146,6 +148,7 @@ TYPES: tuple[Type, ...] = (
         ),
         "an object of strings",
     ),
+    Type("other.hstore", _text("a=>1")),
     Type("bit(1)", (("B'1'", "true"), ("B'0'", "false")), "a boolean"),
     Type("bit(9)", (("B'100000001'", "257"), ("B'000000000'", "0")), "an unsigned number"),
     Type("bit(64)", (("repeat('1', 64)::bit(64)", "18446744073709551615"),)),
@@ -234,13 +237,17 @@ class Table:
     column: str
     rows: tuple[tuple[str, str], ...]
 
-    def statements(self) -> list[str]:
-        """Return what creates and fills it."""
+    @property
+    def create(self) -> str:
+        """Create it."""
+        return f"CREATE TABLE {self.name} (id int PRIMARY KEY, v {self.column})"
+
+    @property
+    def fill(self) -> str:
+        """Insert its rows."""
         values = ", ".join(f"({i}, {sql})" for i, (sql, _) in enumerate(self.rows))
-        return [
-            f"CREATE TABLE {self.name} (id int PRIMARY KEY, v {self.column})",
-            f"INSERT INTO {self.name} SELECT id, v::{self.column} FROM (VALUES {values}) x(id, v)",
-        ]
+        select = f"SELECT id, v::{self.column} FROM (VALUES {values}) x(id, v)"
+        return f"INSERT INTO {self.name} {select}"
 
     def expected(self) -> list[str]:
         """Return each row's JSON, in order."""
