@@ -161,6 +161,25 @@ def put_key(out, at, image, spans, tables, first, key_columns, begin, end):
 
 
 @kernel
+def _same_key(src, count, values, older, identity, first):
+    """Say whether two tuples have the same replica identity.
+
+    A key that is stored out of line comes with each update, changed or not.
+    """
+    for i in range(count):
+        start, old = values[2 * i], older[2 * i]
+        if not identity[first + i] or start == -2:
+            continue
+        length = older[2 * i + 1] - old
+        if start < 0 or values[2 * i + 1] - start != length:
+            return False
+        for j in range(length):
+            if src[start + j] != src[old + j]:
+                return False
+    return True
+
+
+@kernel
 def table_pointers(plans):
     """Return what ``put_row`` needs of the plans."""
     return (
@@ -212,24 +231,25 @@ def decode_rows(src, rows, plans, columns, state, marks, scratch):
         has_old = letter == _OLD_KEY or letter == _OLD_ROW  # noqa: PLR1714 - a set costs
         if has_old:
             pos = find_values(data, pos + 1, stop, count, older)
-            if pos < 0:
-                result = np.int64(BAD_COLUMNS)
-                break
-            before = put_row(
-                befores, before, data, count, older, older, np.int64(letter == _OLD_KEY), tables,
-                first, free, spans,
-            )  # fmt: skip
         image = befores
-        if kind != _DELETE:
+        if kind != _DELETE and pos >= 0:
             pos = find_values(data, pos + 1, stop, count, values)
-            if pos < 0:
-                result = np.int64(BAD_COLUMNS)
-                break
+            image = afters
+        if pos < 0:
+            result = np.int64(BAD_COLUMNS)
+            break
+        only = np.int64(letter == _OLD_KEY)
+        if has_old and not (
+            only and kind != _DELETE and _same_key(data, count, values, older, tables[4], first)
+        ):
+            before = put_row(
+                befores, before, data, count, older, older, only, tables, first, free, spans
+            )
+        if kind != _DELETE:
             after = put_row(
                 afters, after, data, count, values, older if has_old else values, 0, tables, first,
                 free, spans,
             )  # fmt: skip
-            image = afters
         begin, end = key_first[plan], key_first[plan + 1]
         if end > begin:
             key_at = put_key(keys, key_at, image, spans, tables, first, key_columns, begin, end)

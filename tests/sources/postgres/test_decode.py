@@ -150,6 +150,26 @@ def test_a_toasted_value_is_filled_in_from_the_old_row_or_marked(log):
     assert full == {"id": 1, "n": 2, "big": big}
 
 
+def test_a_key_stored_out_of_line_is_whole_and_no_change_of_itself(log):
+    events = log(
+        "CREATE TABLE long_key (id text PRIMARY KEY, n int)",
+        "INSERT INTO long_key SELECT string_agg(md5(i::text), ''), 1 FROM generate_series(1, 80) i",
+        "UPDATE long_key SET n = 2",
+        "UPDATE long_key SET id = reverse(id)",
+        "DELETE FROM long_key",
+    )
+    (_, _, first, _), *later = images(events)
+    key = {"id": first["id"]}
+    turned = {"id": first["id"][::-1]}
+
+    assert len(first["id"]) == 2560
+    assert later == [
+        ("u", None, {**key, "n": 2}, key),
+        ("u", key, {**turned, "n": 2}, turned),
+        ("d", turned, None, turned),
+    ]
+
+
 def test_generated_and_dropped_columns_are_in_neither_half(log, world):
     events = log(
         "CREATE TABLE shaped (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, gone text, "
