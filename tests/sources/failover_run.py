@@ -40,18 +40,23 @@ class FailoverRun:
         self.location = StoreLocation.from_dsn(f"memory://{self.name}")
         self.store = self.location.open()
         self.control = Control(self.store, self.name)
-        told = settings or {"heartbeat_s": 5}
+        self.lead_to(server, database, kind=kind, **settings)
+        self.records = Failovers(self.store, f"{self.name}-source")
+        self.generation = 0
+        self._driving: Driving | None = None
+
+    def lead_to(
+        self, server: Server, database: str, *, kind: str = "mysql", **settings: Any
+    ) -> None:
+        """Apply the document with this server's address."""
         document = DOCUMENT.format(
             name=self.name,
             kind=kind,
             dsn=server.dsn(database),
             tables=f"{database if kind == 'mysql' else 'public'}.*",
-            settings=", ".join(f"{key}: {json.dumps(value)}" for key, value in told.items()),
+            settings=", ".join(f"{key}: {json.dumps(value)}" for key, value in settings.items()),
         )
         pipelines.apply(self.store, document)
-        self.records = Failovers(self.store, f"{self.name}-source")
-        self.generation = 0
-        self._driving: Driving | None = None
 
     def start(self) -> Driving:
         self.generation += 1

@@ -145,6 +145,35 @@ def test_a_promoted_server_that_lacks_what_was_read_is_refused_by_name(
         source(replica).open(position)
 
 
+def test_a_column_that_nobody_logged_is_drift(servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+    run = FailoverRun(primary, DATABASE, on_schema_drift="halt")
+    driving = run.start()
+    write(primary, 1)
+    run.wait_for_keys(1)
+    assert run.stop(driving).why == "stopped"
+    write(primary, 2)
+    in_step(primary, replica)
+    sql.execute(replica, "SET sql_log_bin = 0", "ALTER TABLE t ADD COLUMN x int", database=DATABASE)
+
+    run.lead_to(replica, DATABASE, on_schema_drift="halt")
+    for _ in range(2):
+        ended = run.start().end()
+        assert (ended.why, ended.error_class) == ("failed", "schema")
+        assert "schema drift detected after failover and on_schema_drift=halt" in ended.reason
+        assert "shop.t.x: column_added (nothing -> int(11))" in ended.reason
+    assert run.keys() == [1, 2]
+
+    run.lead_to(replica, DATABASE, on_schema_drift="adapt")
+    driving = run.start()
+    write(primary, 3)
+    run.wait_for_keys(3)
+    assert run.stop(driving).why == "stopped"
+    assert [record.state for record in run.settled()] == ["failed", "done"]
+    assert run.keys() == [1, 2, 3]
+    sql.execute(replica, "SET sql_log_bin = 0", "ALTER TABLE t DROP COLUMN x", database=DATABASE)
+
+
 # The last one: its primary does not come back.
 def test_a_pipeline_goes_on_at_the_server_that_takes_over_its_address(
     servers: tuple[Server, Server],
