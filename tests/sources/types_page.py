@@ -120,8 +120,13 @@ def _mysql_rows() -> Iterator[tuple[str, str, str]]:
             texts = [member.partition('":')[2] for member in _split(expected[1:-1])]
             for column, value, text in zip(columns, _split(row), texts, strict=False):
                 sql = _type_of(column)
-                if sql and sql not in seen and text != "null" and _is_short((value, text)):
-                    seen.add(sql)
+                if (
+                    sql
+                    and not {sql, sql + where} & seen
+                    and text != "null"
+                    and _is_short((value, text))
+                ):
+                    seen.add(sql + where)
                     yield f"`{sql}`{where}", _code(value), _code(text)
 
 
