@@ -72,6 +72,8 @@ def pipeline_details(one: PipelineStatus) -> RenderableType:
         )
     if one.tables:
         parts.append(_tables(one.tables))
+    for name, told in sorted(one.stopped_tables.items()):
+        parts.append(Text.assemble("\nstopped   ", (name, "bold red"), f": {told['reason']}"))
     if one.handle:
         log = Path(str(one.handle.get("directory"))) / "driver.log"
         parts.append(_named("driver", str(one.handle.get("name"))))

@@ -138,7 +138,7 @@ def reset_checkpoint(
     fence = control.take_epoch("reset")
     owned = [
         Delete(namespace, key)
-        for namespace in (names.CHECKPOINTS, names.SNAPSHOTS)
+        for namespace in (names.CHECKPOINTS, names.SNAPSHOTS, names.TABLES)
         for key, _ in store.items(namespace, f"{name}/")
     ]
     store.transact(owned, fence)

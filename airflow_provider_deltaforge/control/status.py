@@ -1,7 +1,7 @@
 """What is true about a pipeline: what was asked, what its driver says, whether it still speaks."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.control.launch import Backend, JobState, JobStatus
@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.control.supervise import DRAINED
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.tables import StoppedTable, Tables
 
 LOST_AFTER_S = 15.0
 """A driver that has not renewed its heartbeat for this long is not called running any more."""
@@ -47,6 +48,8 @@ class PipelineStatus:
     sinks: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Any] = field(default_factory=dict)
     handle: Mapping[str, Any] | None = None
+    stopped_tables: Mapping[str, Any] = field(default_factory=dict)
+    """Tables whose rows are passed over, by full name: ``since_ms`` and ``reason``."""
 
     @property
     def alive(self) -> bool:
@@ -79,12 +82,29 @@ def status(store: Store, name: str, backend: Backend | None = None) -> PipelineS
     if record is None:  # Deleted between the two reads.
         return PipelineStatus(name, "stopped", "stopped", 0, reason="deleted")
     progress = control.progress()
-    return judge_status(name, record, progress, now_ms(), _job_status(record, backend))
+    judged = judge_status(name, record, progress, now_ms(), _job_status(record, backend))
+    return _with_tables(judged, Tables(store, name).stopped())
 
 
 def statuses(store: Store, backend: Backend | None = None) -> list[PipelineStatus]:
     """Return every pipeline of the store, by name."""
     return [status(store, name, backend) for name in Control.list_pipelines(store)]
+
+
+def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) -> PipelineStatus:
+    """Say which tables are passed over; a pipeline that is well otherwise is degraded by them."""
+    if not stopped:
+        return judged
+    names = ", ".join(sorted(stopped))
+    count = f"{len(stopped)} table{'s' * (len(stopped) > 1)} stopped: {names}"
+    return replace(
+        judged,
+        reason=judged.reason or f"degraded, {count}",
+        stopped_tables={
+            name: {"since_ms": told.since_ms, "reason": told.reason}
+            for name, told in stopped.items()
+        },
+    )
 
 
 def judge_status(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.spec.policies import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,17 @@ class Limits:
     max_age_s: float
     respect_source_tx: bool = True
     max_transaction_bytes: int = 64 * 1024 * 1024
+
+    @classmethod
+    def of(cls, batch: Batch) -> "Limits":
+        """Return what a document says."""
+        return cls(
+            max_events=batch.max_events,
+            max_bytes=batch.max_bytes,
+            max_age_s=batch.max_ms / 1000,
+            respect_source_tx=batch.respect_source_tx,
+            max_transaction_bytes=batch.max_transaction_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

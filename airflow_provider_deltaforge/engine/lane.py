@@ -32,11 +32,15 @@ from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.sinking import Delivered, SinkGroup
-from airflow_provider_deltaforge.errors import EventError, RetryableError, ServerChangedError
+from airflow_provider_deltaforge.engine.tables import TableWatch
+from airflow_provider_deltaforge.errors import (
+    EventError,
+    RetryableError,
+    ServerChangedError,
+    TableError,
+)
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.schemas.registry import RegisteredHistory
 from airflow_provider_deltaforge.sources.contract import LogReader
-from airflow_provider_deltaforge.spec.policies import Batch
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -75,6 +79,7 @@ class Lane:
         )
         self._registry = registry_of(bench)
         self._succession = Succession(bench, self._registry)
+        self._tables = TableWatch(bench, self._registry, self._board.show_stopped)
         self._ahead: dict[str, Position] = {}
         self._rejoined: set[str] = set()
         self._idle_since: tuple[float, Position] | None = None
@@ -101,11 +106,20 @@ class Lane:
         return Outcome.of(advised(error, self._bench.pipeline))
 
     def _stream(self) -> Outcome:
+        """Carry changes; a table that cannot be decoded is left out, and the others go on."""
+        while True:
+            reader, registrar = self._patiently(self._open)
+            try:
+                return self._carry(reader, registrar)
+            except TableError as error:
+                stopped = error
+            self._patiently(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
+
+    def _carry(self, reader: LogReader, registrar: Registrar) -> Outcome:
         spec = self._bench.pipeline.spec
-        reader, registrar = self._patiently(self._open)
         pump = Pump(
             reader,
-            Batcher(_limits(spec.batch)),
+            Batcher(Limits.of(spec.batch)),
             self._prepare,
             spec.batch.max_inflight,
             self._board.source_trouble,
@@ -147,8 +161,9 @@ class Lane:
         }
         self._board.checkpointed(start, self._sink_ids)
         self._registry.refresh()
-        history = RegisteredHistory(self._registry, self._source.compare)
+        history = self._tables.history()
         reader = self._source.open(start, self._heart.ending.is_set, history)
+        self._tables.begin(reader)
         return reader, Registrar(self._bench, self._registry, self._patiently, start)
 
     def _prepare(self, batch: SourceBatch) -> Ready:
@@ -174,6 +189,7 @@ class Lane:
         crossing(Border.SINK_WRITTEN)
         self._board.delivered(ready.facts, {n: m.values.nbytes for n, m in messages.items()})
         self._succession.watch(ready.batch.rows)
+        self._tables.watch(ready.batch.rows)
         if ready.batch.splits_transaction:
             self._board.splits += 1
         if ready.batch.position is not None:
@@ -227,8 +243,10 @@ class Lane:
         ahead = self._still_ahead(position)
         names = [name for name in self._sink_ids if name not in ahead]
         told, ends_by = self._succession.passed(position)
+        told = [*told, *self._tables.passed(reader)]
         self._store([*(self._checkpoints.put(name, position) for name in names), *told])
         crossing(Border.CHECKPOINT_STORED)
+        self._patiently(self._tables.stored)
         self._board.checkpointed(position, names)
         if not self._ahead:
             reader.acknowledge(position)
@@ -265,16 +283,6 @@ class Lane:
     def _report(self, state: RetryCallState) -> None:
         if state.outcome is not None:
             self._board.source_trouble(state.outcome.exception())
-
-
-def _limits(batch: Batch) -> Limits:
-    return Limits(
-        max_events=batch.max_events,
-        max_bytes=batch.max_bytes,
-        max_age_s=batch.max_ms / 1000,
-        respect_source_tx=batch.respect_source_tx,
-        max_transaction_bytes=batch.max_transaction_bytes,
-    )
 
 
 def _table_of(batch: SourceBatch, row: int) -> str:

@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.runner import Runner
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
 from airflow_provider_deltaforge.engine.staying import rest
+from airflow_provider_deltaforge.engine.tables import ask_for_arrivals
 from airflow_provider_deltaforge.engine.taking import fails_request, take
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.requests import Request, Results
@@ -34,6 +35,7 @@ def serve(bench: Bench, runner: Runner) -> Outcome | None:
     while True:
         if (ended := rest(bench)) is not None:
             return ended
+        ask_for_arrivals(replace(bench, fence=bench.control.held_epoch(bench.job.driver)))
         pending = _pending(bench)
         if not pending:
             return None

@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.requests import Request, Results, State, result_of
 from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,10 @@ class SnapshotRun:
         """
         self.guard(plan)
         writes = list(self._records.finish(plan.run))
+        if not (plan.run.wish or {}).get("where"):
+            writes += Tables(self._bench.store, self._bench.pipeline.name).repair(
+                [*plan.run.tables]
+            )
         if self._request is not None:
             self._store([*writes, *self._result(self._request, "done", plan.run)])
             crossing(Border.REQUEST_RECORDED)

@@ -246,7 +246,7 @@ class Control:
         fence = self.take_epoch("deleted")
         owned = [
             Delete(namespace, key)
-            for namespace in (names.CHECKPOINTS, names.SNAPSHOTS)
+            for namespace in (names.CHECKPOINTS, names.SNAPSHOTS, names.TABLES)
             for key, _ in self.store.items(namespace, f"{self.pipeline}/")
         ]
         single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]

@@ -30,6 +30,9 @@ SCHEMAS = "schemas"
 SNAPSHOTS = "snapshots"
 """Key-value map: runs, plans and finished chunks."""
 
+TABLES = "tables"
+"""Key-value map: tables of a pipeline that stopped, and that appeared with rows of their own."""
+
 
 def check(namespace: str, key: str) -> None:
     """Refuse names that one of the backends could not keep.

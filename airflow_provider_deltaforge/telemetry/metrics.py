@@ -59,6 +59,10 @@ class Reported(Protocol):
         """By sink id: status, events, bytes, retries, error_class."""
 
     @property
+    def stopped_tables(self) -> Mapping[str, Any]:
+        """Tables whose rows are passed over, by full name."""
+
+    @property
     def tables(self) -> Mapping[str, Any]:
         """By table: ``{"events": {op: count}}``."""
 
@@ -92,16 +96,22 @@ def _pipeline_families(reports: list[Reported]) -> Iterator[Metric]:
         "Restarts of the present generation.",
         labels=["pipeline"],
     )
+    stopped = GaugeMetricFamily(
+        f"{PREFIX}tables_stopped",
+        "Tables whose rows are passed over until they are copied again.",
+        labels=["pipeline"],
+    )
     size = CounterMetricFamily(f"{PREFIX}bytes", "Bytes delivered.", labels=["pipeline"])
     for report in reports:
         status.add_metric([report.name], _STATUS_VALUES[report.status])
         restarts.add_metric([report.name], report.restarts)
+        stopped.add_metric([report.name], len(report.stopped_tables))
         size.add_metric([report.name], report.bytes)
         if report.lag_ms is not None:
             lag.add_metric([report.name], report.lag_ms / 1000)
         if report.heartbeat_age_s is not None:
             heartbeat.add_metric([report.name], report.heartbeat_age_s)
-    yield from (status, lag, heartbeat, restarts, size)
+    yield from (status, lag, heartbeat, restarts, stopped, size)
 
 
 def _sink_families(reports: list[Reported]) -> Iterator[Metric]:

@@ -52,6 +52,9 @@ class MySqlSource(Source):
     """Patterns such as ``shop.orders`` or ``shop.*``; empty: every table but the system's."""
     outbox: OutboxTables | None = None
     """Tables whose inserts are outbox messages."""
+    on_undecodable: Literal["stop_table", "halt"] = "stop_table"
+    """What to do when the rows of a table cannot be decoded: leave that table out until it is
+    copied again, or stop the pipeline."""
     on_schema_drift: Literal["adapt", "halt"] = "adapt"
     """What to do when tables look different after a failover."""
     server_id: int | None = Field(default=None, ge=1, le=4_294_967_295)

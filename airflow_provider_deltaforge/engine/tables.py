@@ -1,0 +1,166 @@
+"""Tables that stop alone, and tables that appear with rows the log never carried.
+
+A table that cannot be decoded ends the reading, once; its record is stored, and reading begins
+again at the checkpoint without it. So the record is durable before any of its rows is passed over.
+
+A table that appears is noted in the transaction of the checkpoint that passes its statement, and
+becomes a snapshot request only then: what was there under its name before is delivered first.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.errors import TableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
+from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.control import ControlRecord
+from airflow_provider_deltaforge.storage.requests import Request, Results
+from airflow_provider_deltaforge.storage.tables import Arrival, Tables
+
+ASKER = "deltaforge"
+"""Who asks for the copies of tables that appear."""
+
+_log = logging.getLogger(__name__)
+
+
+class TableWatch:
+    """Keeps account of a lane's tables. Used by its delivery thread.
+
+    Args:
+        bench: the opened job; its fence guards every write.
+        registry: of the source.
+        show: told the stopped tables, for the progress.
+    """
+
+    def __init__(
+        self, bench: Bench, registry: Registry, show: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._bench = bench
+        self._registry = registry
+        self._show = show
+        self._records = Tables(bench.store, bench.pipeline.name)
+        self._arrivals: list[Arrival] = []
+        self._reported: set[str] = set()
+
+    def history(self) -> "TrustedHistory":
+        """Return what was registered, without what a stop has made worthless."""
+        doubted = {name: told.sequence for name, told in self._records.marked().items()}
+        return TrustedHistory(self._registry, self._bench.pipeline.spec.source.compare, doubted)
+
+    def begin(self, reader: LogReader) -> None:
+        """Tell a reader which tables to leave out."""
+        self._arrivals, self._reported = [], set()
+        stopped = self._records.stopped()
+        self._show(
+            {name: {"since_ms": t.since_ms, "reason": t.reason} for name, t in stopped.items()}
+        )
+        if stopped:
+            reader.leave_out(list(stopped))  # type: ignore[attr-defined]
+
+    def stop(self, error: TableError, reader: LogReader | None) -> None:
+        """Stop a table alone.
+
+        Raises:
+            TableError: the document says that the pipeline stops, or the source cannot leave a
+                table out.
+        """
+        policy = getattr(self._bench.pipeline.spec.source, "on_undecodable", "halt")
+        repair = f"deltaforge snapshot FILE --tables {error.table}"
+        if policy == "halt" or not hasattr(reader, "leave_out"):
+            raise TableError(f"{error}. To repair it, copy the table: {repair}", error.table)
+        latest = max((v.sequence for v in self._registry.all()), default=0)
+        reason = f"{error}. Its rows are passed over; copy it with: {repair}"
+        _log.error("table %s stops alone: %s", error.table, reason)
+        write = self._records.stop(error.table, reason, latest)
+        self._bench.store.transact([write], self._bench.fence)
+
+    def watch(self, rows: pa.RecordBatch) -> None:
+        """Take note of what delivered statements say of rows without events."""
+        told = rows.column("ddl")
+        if told.null_count == len(told):
+            return
+        for row in rows.filter(pc.is_valid(told)).to_pylist():
+            change = json.loads(row["ddl"])
+            for name in change.get("lost", ()):
+                _log.warning("rows of %s went away without events: %s", name, change["sql"])
+            for name in change.get("copies", ()):
+                self._note(name, f"{name}:{row['event_id'].hex()}")
+
+    def passed(self, reader: LogReader) -> list[Write]:
+        """Return what is to be stored together with the checkpoint."""
+        for name in getattr(reader, "appeared", tuple)():
+            if name not in self._reported:
+                self._reported.add(name)
+                self._note(name, name)
+        return [self._records.arrive(arrival) for arrival in self._arrivals]
+
+    def stored(self) -> None:
+        """Ask for the copies of tables whose arrival is durable now."""
+        if self._arrivals:
+            self._arrivals = []
+            ask_for_arrivals(self._bench)
+
+    def _note(self, table: str, name: str) -> None:
+        self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))
+
+
+def ask_for_arrivals(bench: Bench) -> None:
+    """Turn every arrival into a snapshot request, once.
+
+    Killed between asking and forgetting, the next call finds the request, or its result, under
+    the same id.
+    """
+    records = Tables(bench.store, bench.pipeline.name)
+    results = Results(bench.store, bench.pipeline.name)
+    for arrival in records.arrivals():
+        # A name that a source reports without a place may arrive again.
+        placed = arrival.id != f"appeared:{arrival.table}"
+        if not (placed and results.latest(arrival.id)):
+            _log.info("table %s appeared with rows of its own; it is copied", arrival.table)
+            bench.control.update(partial(_asked, arrival=arrival))
+        bench.store.transact([records.taken(arrival)], bench.fence)
+
+
+def _asked(record: ControlRecord, arrival: Arrival) -> ControlRecord:
+    if any(known.id == arrival.id and known.cancelled is None for known in record.requests):
+        return record
+    request = Request(
+        id=arrival.id,
+        tables=[arrival.table],
+        requested_at_ms=int(time.time() * 1000),
+        by=ASKER,
+    )
+    return record.model_copy(update={"requests": [*record.requests, request]})
+
+
+class TrustedHistory(RegisteredHistory):
+    """The registered schemas, but for those of before a table stopped."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        compare: Callable[[Position, Position], int],
+        doubted: dict[str, int],
+    ) -> None:
+        super().__init__(registry, compare)
+        self._doubted = doubted
+
+    def schema_at(
+        self, db: str, schema: str | None, table: str, position: Position
+    ) -> TableSchema | None:
+        """Return the schema that was in force at a position; None when none is to be trusted."""
+        found = self._registry.at_position(db, schema, table, position, self._compare)
+        if found is None or found.sequence <= self._doubted.get(f"{schema or db}.{table}", 0):
+            return None
+        return found.schema

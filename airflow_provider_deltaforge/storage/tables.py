@@ -1,0 +1,87 @@
+"""Tables of a pipeline that cannot be decoded, and tables that appeared with rows of their own.
+
+Both are written in fenced transactions: a stop before any row is passed over, an arrival together
+with the checkpoint that passes the statement it came by.
+"""
+
+import time
+from typing import Literal
+
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
+from airflow_provider_deltaforge.storage.records import Record
+
+
+class StoppedTable(Record):
+    """A table whose rows are passed over until it is copied again."""
+
+    v: Literal[1] = 1
+    table: str
+    reason: str
+    since_ms: int
+    sequence: int = 0
+    """Schemas of it that were registered up to this sequence do not describe it any more."""
+    repaired_at_ms: int | None = None
+    """When a copy made it whole; it streams again since."""
+
+
+class Arrival(Record):
+    """A table whose rows did not come through the log, to be copied once."""
+
+    v: Literal[1] = 1
+    id: str
+    table: str
+
+
+class Tables:
+    """The records of one pipeline's tables."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._prefix = f"{pipeline}/"
+
+    def stopped(self) -> dict[str, StoppedTable]:
+        """Return the tables that are stopped now, by full name."""
+        return {name: told for name, told in self.marked().items() if told.repaired_at_ms is None}
+
+    def marked(self) -> dict[str, StoppedTable]:
+        """Return every table that ever stopped, by full name."""
+        found = self._store.items(names.TABLES, f"{self._prefix}stopped/")
+        records = [StoppedTable.from_stored(text, f"the table {key}") for key, text in found]
+        return {record.table: record for record in records}
+
+    def stop(self, table: str, reason: str, sequence: int) -> Put:
+        """Return the write that stops a table."""
+        return self._put(
+            StoppedTable(table=table, reason=reason, since_ms=_now_ms(), sequence=sequence)
+        )
+
+    def repair(self, copied: list[str]) -> list[Write]:
+        """Return the writes that let copied tables stream again."""
+        return [
+            self._put(told.model_copy(update={"repaired_at_ms": _now_ms()}))
+            for name, told in self.stopped().items()
+            if name in copied
+        ]
+
+    def arrivals(self) -> list[Arrival]:
+        """Return the tables that are to be copied and not yet asked for."""
+        found = self._store.items(names.TABLES, f"{self._prefix}arrived/")
+        return [Arrival.from_stored(text, f"the table {key}") for key, text in found]
+
+    def arrive(self, arrival: Arrival) -> Put:
+        """Return the write that keeps an arrival."""
+        key = f"{self._prefix}arrived/{arrival.id}"
+        return Put(names.TABLES, key, arrival.model_dump_json().encode())
+
+    def taken(self, arrival: Arrival) -> Delete:
+        """Return the write that forgets an arrival, once its copy is asked for."""
+        return Delete(names.TABLES, f"{self._prefix}arrived/{arrival.id}")
+
+    def _put(self, record: StoppedTable) -> Put:
+        key = f"{self._prefix}stopped/{record.table}"
+        return Put(names.TABLES, key, record.model_dump_json().encode())
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
