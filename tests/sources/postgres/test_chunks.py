@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import SchemaError
 from tests.sources.postgres.copying import (
+    VERSIONS,
     begun,
     connect,
     copied,
@@ -65,8 +66,13 @@ BEFORE = (
 )
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")
-def server(postgres_server):
+def server(either):
     statements = list(BEFORE)
     for name, (columns, values) in KEYS.items():
         statements.append(f"CREATE TABLE k_{name} ({columns})")
@@ -76,9 +82,9 @@ def server(postgres_server):
                 for b in range(3)
             ]
         statements.append(f"INSERT INTO k_{name} {SERIES.format(values)}")
-    fresh_database(postgres_server, "chunked", *statements)
-    yield postgres_server
-    drop_slots(postgres_server, "chunked")
+    fresh_database(either, "chunked", *statements)
+    yield either
+    drop_slots(either, "chunked")
 
 
 @pytest.fixture(scope="module")
@@ -130,30 +136,30 @@ def test_range_reads_use_the_index(server, snapshotter):
     assert "Filter" not in text
 
 
-def test_rows_inserted_after_planning_fall_into_some_chunk(postgres_server):
+def test_rows_inserted_after_planning_fall_into_some_chunk(either):
     fresh_database(
-        postgres_server,
+        either,
         "cut",
         "CREATE TABLE t (id int PRIMARY KEY)",
         "INSERT INTO t SELECT generate_series(100, 199)",
     )
-    snapshotter = begun(source_of(postgres_server, "cut"))
+    snapshotter = begun(source_of(either, "cut"))
     chunks = list(snapshotter.plan(10))
-    execute(postgres_server, "INSERT INTO t VALUES (1), (150000), (-5)", database="cut")
+    execute(either, "INSERT INTO t VALUES (1), (150000), (-5)", database="cut")
     keys = [
         json.loads(event["after"])["id"]
         for chunk in chunks
         for event in events(snapshotter.read(chunk, "run"))
     ]
     snapshotter.close()
-    drop_slots(postgres_server, "cut")
+    drop_slots(either, "cut")
     assert keys == [-5, 1, *range(100, 200), 150_000]
 
 
-def test_an_empty_table_gives_one_empty_chunk(postgres_server):
-    fresh_database(postgres_server, "cut", "CREATE TABLE t (id int PRIMARY KEY)")
-    (batch,) = copied(source_of(postgres_server, "cut"))
-    drop_slots(postgres_server, "cut")
+def test_an_empty_table_gives_one_empty_chunk(either):
+    fresh_database(either, "cut", "CREATE TABLE t (id int PRIMARY KEY)")
+    (batch,) = copied(source_of(either, "cut"))
+    drop_slots(either, "cut")
     assert batch.rows.num_rows == 0
     assert batch.end["snapshot"]
 
@@ -166,17 +172,17 @@ def test_an_empty_table_gives_one_empty_chunk(postgres_server):
         'ALTER TABLE t ALTER name TYPE text COLLATE "en-x-icu"',
     ],
 )
-def test_a_changed_key_asks_for_a_new_run(postgres_server, change):
+def test_a_changed_key_asks_for_a_new_run(either, change):
     fresh_database(
-        postgres_server,
+        either,
         "cut",
         'CREATE TABLE t (id int, name text COLLATE "C", a int, PRIMARY KEY (id, name))',
         "INSERT INTO t SELECT i, i, i FROM generate_series(1, 30) i",
     )
-    snapshotter = begun(source_of(postgres_server, "cut"))
+    snapshotter = begun(source_of(either, "cut"))
     chunk = list(snapshotter.plan(10))[1]
-    execute(postgres_server, change, database="cut")
+    execute(either, change, database="cut")
     with pytest.raises(SchemaError, match="key changed"):
         list(snapshotter.read(chunk, "run"))
     snapshotter.close()
-    drop_slots(postgres_server, "cut")
+    drop_slots(either, "cut")

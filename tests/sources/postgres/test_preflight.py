@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.sources.postgres.forecast import duration_text,
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
 from tests.sources.postgres.copying import (
+    VERSIONS,
     begun,
     connect,
     drop_slots,
@@ -28,27 +29,32 @@ def checked(source):
     return {f.check: f for f in source.preflight() if f.verdict != "ok"}
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _short_probe(monkeypatch):
     monkeypatch.setattr(forecasts, "RATE_PROBE_S", 0.01)
 
 
 @pytest.fixture
-def shop(postgres_server):
+def shop(either):
     """Make a database with a table that nothing is wrong with, and what the test adds."""
 
     def make(*statements, tables=(), user="", **more):
         fresh_database(
-            postgres_server,
+            either,
             NAME,
             "CREATE TABLE fine (id int PRIMARY KEY)",
             "ALTER TABLE fine REPLICA IDENTITY FULL",
             *statements,
         )
-        return source_of(postgres_server, NAME, *tables, user=user, **more)
+        return source_of(either, NAME, *tables, user=user, **more)
 
     yield make
-    drop_slots(postgres_server, NAME)
+    drop_slots(either, NAME)
 
 
 def test_a_well_set_server_passes(shop):
@@ -66,7 +72,7 @@ def test_a_well_set_server_passes(shop):
     assert not checked(source)
 
 
-def test_the_server_does_what_the_findings_on_identity_say(shop, postgres_server):
+def test_the_server_does_what_the_findings_on_identity_say(shop, either):
     source = shop(
         "CREATE TABLE bare (a int)",
         "CREATE TABLE silent (a int PRIMARY KEY)",
@@ -82,7 +88,7 @@ def test_the_server_does_what_the_findings_on_identity_say(shop, postgres_server
     assert found["primary_key"].data["tables"] == ["public.bare", "public.indexed"]
     begun(source).close()
     for table in ("bare", "silent", "keyed", "indexed"):
-        with connect(postgres_server, NAME) as connection:
+        with connect(either, NAME) as connection:
             connection.execute(f"INSERT INTO {table} VALUES (1)")
             refused = table in ("bare", "silent")
             with pytest.raises(Exception, match="replica identity") if refused else nullcontext():
@@ -104,8 +110,8 @@ def test_what_has_no_log_is_named(shop):
     assert "root" in found["tables"].message
 
 
-def test_missing_rights_are_named_with_their_grants(shop, postgres_server):
-    execute(postgres_server, "DROP ROLE IF EXISTS plain", "CREATE ROLE plain LOGIN")
+def test_missing_rights_are_named_with_their_grants(shop, either):
+    execute(either, "DROP ROLE IF EXISTS plain", "CREATE ROLE plain LOGIN")
     found = checked(shop("CREATE SCHEMA s", 'CREATE TABLE s."T" (id int PRIMARY KEY)',
                          tables=["*.*"], user="plain"))  # fmt: skip
     assert found["replication"].verdict == "fail"
@@ -114,8 +120,8 @@ def test_missing_rights_are_named_with_their_grants(shop, postgres_server):
     assert 'GRANT SELECT ON "public"."fine", "s"."T"' in found["privileges"].message
     assert found["publication"].verdict == "fail"
     assert "publish_via_partition_root" in found["publication"].data["sql"]
-    execute(postgres_server, found["publication"].data["sql"], database=NAME)
-    assert "publication" not in checked(source_of(postgres_server, NAME, "*.*", user="plain"))
+    execute(either, found["publication"].data["sql"], database=NAME)
+    assert "publication" not in checked(source_of(either, NAME, "*.*", user="plain"))
 
 
 def test_rows_hidden_by_a_policy_fail(shop):
@@ -161,31 +167,31 @@ def test_without_patterns_the_publication_decides(shop):
     assert not checked(source)
 
 
-def test_the_slot_is_looked_at(shop, postgres_server):
+def test_the_slot_is_looked_at(shop, either):
     source = shop(slot={"name": "mine", "create": False})
     assert (
         "pg_create_logical_replication_slot('mine', 'pgoutput')" in checked(source)["slot"].message
     )
     execute(
-        postgres_server,
+        either,
         "SELECT pg_create_logical_replication_slot('mine', 'pgoutput')",
         database="postgres",
     )
     found = checked(source)["slot"]
     assert (found.verdict, "'postgres'" in found.message) == ("fail", True)
-    execute(postgres_server, "SELECT pg_drop_replication_slot('mine')")
+    execute(either, "SELECT pg_drop_replication_slot('mine')")
     execute(
-        postgres_server,
+        either,
         "SELECT pg_create_logical_replication_slot('mine', 'pgoutput')",
         database=NAME,
     )
     assert "slot" not in checked(source)
 
 
-def test_transactions_that_stay_open_are_named(shop, postgres_server, monkeypatch):
+def test_transactions_that_stay_open_are_named(shop, either, monkeypatch):
     monkeypatch.setattr(server_findings, "LONG_S", 0)
     source = shop()
-    with connect(postgres_server, NAME) as connection:
+    with connect(either, NAME) as connection:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO fine VALUES (1)")
         pid = connection.info.backend_pid
@@ -197,10 +203,10 @@ def test_transactions_that_stay_open_are_named(shop, postgres_server, monkeypatc
     assert "open_transactions" not in checked(source)
 
 
-def test_a_server_that_does_not_answer_is_a_finding(shop, postgres_server):
+def test_a_server_that_does_not_answer_is_a_finding(shop, either):
     source = shop()
-    away = source.model_copy(update={"dsn": source_of(postgres_server, NAME).dsn})
-    execute(postgres_server, f"DROP DATABASE {NAME} WITH (FORCE)")
+    away = source.model_copy(update={"dsn": source_of(either, NAME).dsn})
+    execute(either, f"DROP DATABASE {NAME} WITH (FORCE)")
     (finding,) = away.preflight()
     assert (finding.check, finding.verdict) == ("connection", "fail")
     assert finding.data["error_class"] == "access"

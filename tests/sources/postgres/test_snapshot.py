@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.sources.postgres.copy_out import PART_BYTES, co
 from airflow_provider_deltaforge.sources.postgres.copy_out import _through_libpq as through_libpq
 from tests.servers import postgres
 from tests.sources.postgres.copying import (
+    VERSIONS,
     begun,
     connect,
     copied,
@@ -34,6 +35,11 @@ ROWS = 2000
 LAST = 999_999_999
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")
 def strict_server(tmp_path_factory):
     """PostgreSQL that keeps little log for slots, and asks nobody else before it commits."""
@@ -46,15 +52,15 @@ def strict_server(tmp_path_factory):
 
 
 @pytest.fixture
-def shop(postgres_server):
+def shop(either):
     """Make a database with the test's tables, and return a source of it."""
 
     def make(*statements):
-        fresh_database(postgres_server, NAME, *statements)
-        return source_of(postgres_server, NAME)
+        fresh_database(either, NAME, *statements)
+        return source_of(either, NAME)
 
     yield make
-    drop_slots(postgres_server, NAME)
+    drop_slots(either, NAME)
 
 
 @contextmanager
@@ -114,7 +120,7 @@ def replayed(source, position, found):
     return found
 
 
-def test_snapshot_and_log_make_the_whole(shop, postgres_server):
+def test_snapshot_and_log_make_the_whole(shop, either):
     """In two runs, the second of which goes on with the position of the first."""
     source = shop(
         "CREATE TABLE t (id bigint PRIMARY KEY, note text, big text)",
@@ -122,7 +128,7 @@ def test_snapshot_and_log_make_the_whole(shop, postgres_server):
         f"INSERT INTO t SELECT i, 'old', repeat('o', i % 50) FROM generate_series(1, {ROWS}) i",
     )
     found = {}
-    with writing(postgres_server, NAME):
+    with writing(either, NAME):
         snapshotter = source.open_snapshot()
         position = snapshotter.begin()
         chunks = list(snapshotter.plan(150))
@@ -138,10 +144,10 @@ def test_snapshot_and_log_make_the_whole(shop, postgres_server):
                 found[event["key"].decode()] = json.loads(event["after"])
         resumed.guard(position)
         resumed.close()
-    execute(postgres_server, f"INSERT INTO t VALUES ({LAST})", database=NAME)
+    execute(either, f"INSERT INTO t VALUES ({LAST})", database=NAME)
     copied_alone = dict(found)
     replayed(source, position, found)
-    (whole,) = execute(postgres_server, "SELECT json_agg(t) FROM t", database=NAME)[0]
+    (whole,) = execute(either, "SELECT json_agg(t) FROM t", database=NAME)[0]
     assert {row["id"]: row for row in found.values()} == {row["id"]: row for row in whole}
     assert copied_alone != found
 
@@ -213,14 +219,12 @@ def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server, mon
     assert found == [b'{"id":1}', b'{"id":2}']
 
 
-def test_rows_written_before_their_table_was_published_are_waited_for(
-    shop, postgres_server, monkeypatch
-):
+def test_rows_written_before_their_table_was_published_are_waited_for(shop, either, monkeypatch):
     """The log does not have them: neither the server nor the reader would ever tell of them."""
     source = shop("CREATE TABLE old (id int PRIMARY KEY)")
     begun(source).close()
-    execute(postgres_server, "CREATE TABLE new (id int PRIMARY KEY)", database=NAME)
-    with connect(postgres_server, NAME) as writer, connect(postgres_server, NAME) as other:
+    execute(either, "CREATE TABLE new (id int PRIMARY KEY)", database=NAME)
+    with connect(either, NAME) as writer, connect(either, NAME) as other:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO new VALUES (1)")
         snapshotter = source.open_snapshot()
@@ -236,13 +240,13 @@ def test_rows_written_before_their_table_was_published_are_waited_for(
         other.execute("ROLLBACK")
     found = [event["key"] for event in events(snapshotter.read(chunk, "run"))]
     snapshotter.close()
-    execute(postgres_server, f"INSERT INTO old VALUES ({LAST})", database=NAME)
+    execute(either, f"INSERT INTO old VALUES ({LAST})", database=NAME)
     assert found == [b'{"id":1}', b'{"id":2}']
     # Why it is waited for: of the transaction's two rows, the log has the second one only.
     assert set(replayed(source, position, {})) == {'{"id":2}', f'{{"id":{LAST}}}'}
 
 
-def test_a_table_rewritten_before_its_view_is_read_whole(shop, postgres_server):
+def test_a_table_rewritten_before_its_view_is_read_whole(shop, either):
     """The view opens behind the lock: one that is older than a rewritten table sees no rows."""
     source = shop(
         "CREATE TABLE t (id int PRIMARY KEY, a int)",
@@ -251,7 +255,7 @@ def test_a_table_rewritten_before_its_view_is_read_whole(shop, postgres_server):
     snapshotter = begun(source)
     (chunk,) = snapshotter.plan(100)
     found = []
-    with connect(postgres_server, NAME) as altering:
+    with connect(either, NAME) as altering:
         altering.execute("BEGIN")
         altering.execute("ALTER TABLE t ALTER a TYPE text")
         reading = threading.Thread(
@@ -259,7 +263,7 @@ def test_a_table_rewritten_before_its_view_is_read_whole(shop, postgres_server):
         )
         reading.start()
         blocked = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
-        wait_for("a reader at the lock", lambda: execute(postgres_server, blocked, database=NAME))
+        wait_for("a reader at the lock", lambda: execute(either, blocked, database=NAME))
         altering.execute("COMMIT")
     reading.join()
     snapshotter.close()
@@ -267,12 +271,12 @@ def test_a_table_rewritten_before_its_view_is_read_whole(shop, postgres_server):
     assert found[0]["after"] == b'{"id":1,"a":"1"}'
 
 
-def test_a_table_that_stays_locked_is_retryable(shop, postgres_server, monkeypatch):
+def test_a_table_that_stays_locked_is_retryable(shop, either, monkeypatch):
     monkeypatch.setattr(views, "LOCK_WAIT_S", 0.1)
     source = shop("CREATE TABLE t (id int PRIMARY KEY)")
     snapshotter = begun(source)
     (chunk,) = snapshotter.plan(100)
-    with connect(postgres_server, NAME) as altering:
+    with connect(either, NAME) as altering:
         altering.execute("BEGIN")
         altering.execute("LOCK TABLE t")
         with pytest.raises(RetryableError, match=r"public\.t"):
@@ -282,7 +286,7 @@ def test_a_table_that_stays_locked_is_retryable(shop, postgres_server, monkeypat
     snapshotter.close()
 
 
-def test_ids_name_the_run_the_cut_and_the_key(shop, postgres_server):
+def test_ids_name_the_run_the_cut_and_the_key(shop, either):
     source = shop(
         "CREATE TABLE t (id int PRIMARY KEY, v int)",
         "INSERT INTO t VALUES (1, 1), (2, 2)",
@@ -296,11 +300,11 @@ def test_ids_name_the_run_the_cut_and_the_key(shop, postgres_server):
     # What the server itself writes meanwhile moves the cut, and a cut has ids of its own.
     assert (first == again) == (batches[0].end == copied(source)[0].end)
     assert not set(first) & {event["event_id"] for event in events(copied(source, run="two"))}
-    execute(postgres_server, "UPDATE t SET v = 3 WHERE id = 1", database=NAME)
+    execute(either, "UPDATE t SET v = 3 WHERE id = 1", database=NAME)
     assert not set(first) & {event["event_id"] for event in events(copied(source))}
 
 
-def test_a_batch_ends_its_transaction_and_tells_what_its_view_contains(shop, postgres_server):
+def test_a_batch_ends_its_transaction_and_tells_what_its_view_contains(shop, either):
     source = shop(
         "CREATE TABLE t (id int PRIMARY KEY)",
         "INSERT INTO t VALUES (1), (2), (3)",
@@ -308,7 +312,7 @@ def test_a_batch_ends_its_transaction_and_tells_what_its_view_contains(shop, pos
     snapshotter = source.open_snapshot()
     position = snapshotter.begin()
     (chunk,) = snapshotter.plan(10)
-    with connect(postgres_server, NAME) as writer:
+    with connect(either, NAME) as writer:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO t VALUES (4)")
         (xid,) = writer.execute("SELECT pg_current_xact_id()::text").fetchone()
@@ -326,18 +330,18 @@ def test_a_batch_ends_its_transaction_and_tells_what_its_view_contains(shop, pos
     assert batch.rows.validate(full=True) is None
     assert source.compare(position, batch.end) <= 0
     visible = execute(
-        postgres_server,
+        either,
         f"SELECT pg_visible_in_snapshot('{xid}', '{batch.end['snapshot']}'::pg_snapshot)",
     )
     assert visible == [(False,)]
 
 
-def test_an_altered_table_is_read_with_its_new_columns(shop, postgres_server):
+def test_an_altered_table_is_read_with_its_new_columns(shop, either):
     source = shop("CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 2)")
     snapshotter = begun(source)
     (chunk,) = snapshotter.plan(10)
     execute(
-        postgres_server,
+        either,
         "ALTER TABLE t ADD b int NOT NULL DEFAULT 7, DROP a",
         'ALTER TABLE t ADD "new ""name""" text',
         database=NAME,
@@ -347,11 +351,11 @@ def test_an_altered_table_is_read_with_its_new_columns(shop, postgres_server):
     assert json.loads(event["after"]) == {"id": 1, "b": 7, 'new "name"': None}
 
 
-def test_a_dropped_table_is_an_empty_chunk_with_a_warning(shop, postgres_server):
+def test_a_dropped_table_is_an_empty_chunk_with_a_warning(shop, either):
     source = shop("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int)")
     snapshotter = begun(source)
     chunks = list(snapshotter.plan(10))
-    execute(postgres_server, "DROP TABLE t", database=NAME)
+    execute(either, "DROP TABLE t", database=NAME)
     batches = [batch for chunk in chunks for batch in snapshotter.read(chunk, "run")]
     snapshotter.close()
     assert [batch.rows.num_rows for batch in batches] == [0, 0]
@@ -375,19 +379,19 @@ def test_an_abandoned_read_leaves_a_working_snapshotter(shop):
     snapshotter.close()
 
 
-def test_a_killed_connection_is_retryable_and_reopened(shop, postgres_server):
+def test_a_killed_connection_is_retryable_and_reopened(shop, either):
     source = shop("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     snapshotter = begun(source)
     (chunk,) = snapshotter.plan(10)
     pid = snapshotter._connection.info.backend_pid
-    execute(postgres_server, f"SELECT pg_terminate_backend({pid}, 60000)")
+    execute(either, f"SELECT pg_terminate_backend({pid}, 60000)")
     with pytest.raises(RetryableError):
         list(snapshotter.read(chunk, "run"))
     assert len(events(snapshotter.read(chunk, "run"))) == 1
     snapshotter.close()
 
 
-def test_a_connection_killed_between_rows_is_retryable(shop, postgres_server):
+def test_a_connection_killed_between_rows_is_retryable(shop, either):
     source = shop(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT i, repeat('x', 900) FROM generate_series(1, 40000) i",
@@ -397,7 +401,7 @@ def test_a_connection_killed_between_rows_is_retryable(shop, postgres_server):
     reading = snapshotter.read(chunk, "run")
     next(reading)
     pid = snapshotter._connection.info.backend_pid
-    execute(postgres_server, f"SELECT pg_terminate_backend({pid}, 60000)")
+    execute(either, f"SELECT pg_terminate_backend({pid}, 60000)")
     with pytest.raises(RetryableError):
         list(reading)
     snapshotter.close()
@@ -426,7 +430,7 @@ def test_where_and_patterns_choose_what_is_copied(shop):
     snapshotter.close()
 
 
-def test_rows_come_as_they_are_and_once(shop, postgres_server):
+def test_rows_come_as_they_are_and_once(shop, either):
     """Partitions, parents, generated and identity columns, large values; nothing without a log."""
     source = shop(
         "CREATE TABLE whole (id int, k int, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
@@ -450,7 +454,7 @@ def test_rows_come_as_they_are_and_once(shop, postgres_server):
         "CREATE MATERIALIZED VIEW kept AS SELECT 1",
     )
     found = [(event["table"], json.loads(event["after"])) for event in events(copied(source))]
-    ((large,),) = execute(postgres_server, "SELECT v FROM large", database=NAME)
+    ((large,),) = execute(either, "SELECT v FROM large", database=NAME)
     assert len(large) > 2 * PART_BYTES
     assert found == [
         ("child", {"id": 2, "a": "c", "b": "b"}),
@@ -463,7 +467,7 @@ def test_rows_come_as_they_are_and_once(shop, postgres_server):
     ]
 
 
-def test_only_what_is_published_is_copied(shop, postgres_server):
+def test_only_what_is_published_is_copied(shop, either):
     shop(
         "CREATE TABLE a (id int PRIMARY KEY, hidden text)",
         "INSERT INTO a VALUES (1, 'no')",
@@ -472,7 +476,7 @@ def test_only_what_is_published_is_copied(shop, postgres_server):
         "CREATE PUBLICATION some_pub FOR TABLE a (id)",
     )
     fixed = {"publication": {"name": "some_pub", "create": False}}
-    snapshotter = begun(source_of(postgres_server, NAME, **fixed))
+    snapshotter = begun(source_of(either, NAME, **fixed))
     (chunk,) = snapshotter.plan(10)
     (event,) = events(snapshotter.read(chunk, "run"))
     snapshotter.close()
@@ -480,7 +484,7 @@ def test_only_what_is_published_is_copied(shop, postgres_server):
     assert "public.b is not copied" in snapshotter.warnings[0]
 
 
-def test_rows_hidden_by_a_policy_are_an_error_not_a_gap(shop, postgres_server):
+def test_rows_hidden_by_a_policy_are_an_error_not_a_gap(shop, either):
     shop(
         "CREATE TABLE t (id int PRIMARY KEY)",
         "INSERT INTO t VALUES (1), (2)",
@@ -489,7 +493,7 @@ def test_rows_hidden_by_a_policy_are_an_error_not_a_gap(shop, postgres_server):
         "GRANT SELECT ON t TO df",
         "CREATE PUBLICATION shop_pub FOR TABLE t",
     )
-    source = source_of(postgres_server, NAME, user="df:df-secret")
+    source = source_of(either, NAME, user="df:df-secret")
     snapshotter = begun(source)
     with pytest.raises(AccessError, match="row-level security"):
         list(snapshotter.plan(10))
@@ -522,14 +526,14 @@ def test_a_lost_slot_is_noticed(strict_server):
     drop_slots(strict_server, NAME)
 
 
-def test_rows_through_libpq_equal_rows_past_it(shop, postgres_server):
+def test_rows_through_libpq_equal_rows_past_it(shop, either):
     """What a TLS connection goes through; its bytes are libpq's."""
     shop(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT i, repeat('x', i % 3000) FROM generate_series(1, 6000) i",
         f"INSERT INTO t VALUES (0, repeat('y', {PART_BYTES + 10}))",
     )
-    with connect(postgres_server, NAME) as connection:
+    with connect(either, NAME) as connection:
         for sql in ("SELECT * FROM t ORDER BY id", "SELECT * FROM t WHERE id < 0"):
             past = list(copy_out(connection, sql, "reading"))
             through = list(through_libpq(connection.pgconn, f"COPY ({sql}) TO STDOUT".encode(), ""))
@@ -543,4 +547,4 @@ def test_rows_through_libpq_equal_rows_past_it(shop, postgres_server):
                 )
             assert connection.execute("SELECT 1").fetchall() == [(1,)]
             with pytest.raises(Exception, match="reading: error 22012: division by zero"):
-                list(copy_out(connect(postgres_server, NAME), sql, "reading"))
+                list(copy_out(connect(either, NAME), sql, "reading"))
