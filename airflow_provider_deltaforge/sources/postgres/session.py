@@ -2,6 +2,7 @@
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_provider_deltaforge.errors import PositionLostError, ServerChangedError
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
@@ -10,6 +11,7 @@ from airflow_provider_deltaforge.sources.postgres.connection import (
     connect,
     replication_connection,
 )
+from airflow_provider_deltaforge.sources.postgres.failover import check_history
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import (
@@ -79,6 +81,8 @@ def ask(
     try:
         info = server_info(connection)
         _same_history(info, position, known)
+        if position.timeline not in (0, info.timeline):
+            check_history(connection, partial(replication_connection, reading.dsn), info, position)
         slot = find_slot(connection, reading.slot)
         if slot is None and reading.original is not None:
             copy_slot(connection, reading.original, reading.slot, temporary=False)

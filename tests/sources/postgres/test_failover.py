@@ -8,6 +8,7 @@ import pytest
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.postgres.failover import branches
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
@@ -134,6 +135,26 @@ def test_what_only_the_former_primary_wrote_has_not_happened(promotion: Promotio
     text = lost(source_of(promotion.promoted, DATABASE), promotion.beyond)
     assert "had it only up to" in text
     assert str(promotion.beyond["lsn"]) in text
+
+
+def test_a_reader_is_not_opened_there_either(promotion: Promotion) -> None:
+    execute(promotion.promoted, "INSERT INTO t VALUES (10)", database=DATABASE)
+    other = source_of(promotion.promoted, DATABASE, slot="for_a_reader")
+    begun = other.beginning()
+    for lsn in (promotion.beyond["lsn"], begun["lsn"]):
+        with pytest.raises(PositionLostError, match="position lost after failover"):
+            other.open({**promotion.beyond, "lsn": lsn})
+    other.open(begun).close()
+
+
+def test_the_catalog_tells_how_captured_tables_look_now(promotion: Promotion) -> None:
+    source = source_of(promotion.primary, DATABASE, tables=("public.t", "public.gone"))
+    asked = [TableSchema(DATABASE, "public", name, ()) for name in ("t", "gone", "other")]
+    (t, gone) = source.catalog(asked).items()
+    assert t[0] == "public.t"
+    assert t[1] is not None
+    assert (t[1].primary_key, [c.data_type for c in t[1].columns]) == (("id",), ["integer"])
+    assert gone == ("public.gone", None)
 
 
 def test_the_former_primary_that_comes_back_is_refused(promotion: Promotion) -> None:
