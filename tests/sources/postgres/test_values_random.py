@@ -6,7 +6,6 @@ import pytest
 
 from tests.sources.postgres.wal_messages import Wal, any_table, changes, copied, database
 
-_ROWS = 400
 # What a row holds, how the server makes it, and how the server's own JSON functions print it.
 _COLUMNS = {
     "b": ("boolean", "random() < 0.5", "b"),
@@ -62,43 +61,43 @@ $body$;
 
 
 @pytest.fixture(scope="module")
-def random_rows(postgres_server):
+def world(postgres_server):
     with database(postgres_server, "random_values") as (connection, connect):
         connection.execute(_SETUP)
         columns = ", ".join(f"{name} {kind}" for name, (kind, _, _) in _COLUMNS.items())
         connection.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
         wal = Wal(connection, "random_values")
-        made = ", ".join(
-            f"CASE WHEN random() < 0.1 THEN NULL ELSE {made} END"
-            for _, made, _ in _COLUMNS.values()
-        )
-        connection.execute("SELECT setseed(0.25)")
-        connection.execute(f"INSERT INTO t SELECT i, {made} FROM generate_series(1, {_ROWS}) i")
         yield connection, wal, any_table("random_values", connect)
         wal.drop()
 
 
-def test_log_copy_and_the_servers_own_json_agree(random_rows):
-    connection, wal, planner = random_rows
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [(0.25, 400), *(pytest.param(i / 10, 3000, marks=pytest.mark.long) for i in range(10))],
+)
+def test_log_copy_and_the_servers_own_json_agree(world, seed, count):
+    connection, wal, planner = world
+    connection.execute("TRUNCATE t")
+    connection.execute(f"SELECT setseed({seed})")
+    made = ", ".join(
+        f"CASE WHEN random() < 0.1 THEN NULL ELSE {made} END" for _, made, _ in _COLUMNS.values()
+    )
+    connection.execute(f"INSERT INTO t SELECT i, {made} FROM generate_series(1, {count}) i")
     log = [event["after"] for event in changes(wal, planner)]
     copy = [row["after"] for row in copied(connection, planner, "t")]
-    printed = ", ".join(f"'{name}', CASE WHEN {name} IS NOT NULL THEN to_json({shown}) END"
-                        for name, (_, _, shown) in _COLUMNS.items())  # fmt: skip
+    printed = ", ".join(
+        f"'{name}', CASE WHEN {name} IS NOT NULL THEN to_json({shown}) END"
+        for name, (_, _, shown) in _COLUMNS.items()
+    )
     own = connection.execute(
         f"SELECT json_build_object('id', id, {printed})::text FROM t ORDER BY id"
     ).fetchall()
 
     assert copy == log
-    assert len(copy) == _ROWS
+    assert len(copy) == count
     for row, (text,) in zip(copy, own, strict=True):
         assert _digits(row.decode()) == _digits(text)
-
-
-def test_lines_may_be_cut_anywhere(random_rows):
-    connection, _, planner = random_rows
-    whole = copied(connection, planner, "t")
-
-    assert copied(connection, planner, "t", size=1777) == whole
+    assert [row["after"] for row in copied(connection, planner, "t", size=1777)] == copy
 
 
 def _digits(text):
