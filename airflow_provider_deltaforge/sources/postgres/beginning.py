@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.sources.postgres.publication import (
     Newcomers,
     ensure_publication,
 )
+from airflow_provider_deltaforge.sources.postgres.published import check_roots
 from airflow_provider_deltaforge.sources.postgres.server import (
     ServerInfo,
     read_head,
@@ -58,6 +59,7 @@ def prepare(
     ensure_publication(connection, info, name, matcher, create=publication.create)
     if publication.create and matcher.patterns:
         Newcomers(name, matcher, info.version, add=True).look(connection)
+    check_roots(connection, name, matcher)
     found = find_slot(connection, slot.name)
     if found is not None:
         check_usable(found, info)

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import (
     AccessError,
+    FatalError,
     PositionLostError,
     RetryableError,
     SpecError,
@@ -482,6 +483,20 @@ def test_only_what_is_published_is_copied(shop, either):
     snapshotter.close()
     assert event["after"] == b'{"id":1}'
     assert "public.b is not copied" in snapshotter.warnings[0]
+
+
+def test_rows_under_the_names_of_partitions_are_refused(shop, either):
+    source = shop(
+        "CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (9)",
+        "CREATE PUBLICATION shop_pub FOR TABLE whole",
+    )
+    snapshotter = source.open_snapshot()
+    with pytest.raises(FatalError, match="publish_via_partition_root = true") as refused:
+        snapshotter.begin()
+    execute(either, str(refused.value).partition("run: ")[2], database=NAME)
+    assert snapshotter.begin()["lsn"]
+    snapshotter.close()
 
 
 def test_rows_hidden_by_a_policy_are_an_error_not_a_gap(shop, either):
