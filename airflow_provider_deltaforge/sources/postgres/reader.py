@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.2, 30.0)
 _IDLE_S = 0.5
+_ANSWER_S = 0.1
 _CONFIRM_S = 1.0
 _STATUS_S = 10.0
 _IN_USE_S = 90.0
@@ -153,8 +154,8 @@ class PostgresReader:
         view = chunker.room()
         if chunker.ready:
             return 1
-        wait_s = min(timeout_s, _IDLE_S) if chunker.moved else timeout_s
-        size = socket.receive(view, wait_s)
+        soon_s = _ANSWER_S if chunker.asked else _IDLE_S if chunker.moved else timeout_s
+        size = socket.receive(view, min(timeout_s, soon_s))
         now = time.monotonic()
         if size:
             self._heard_at = now
@@ -169,7 +170,7 @@ class PostgresReader:
             raise TimeoutError(f"nothing came for {silent:g} s, no keepalive")
         if chunker.ready:
             self._cut_at = now
-        elif chunker.moved and now - self._cut_at >= _IDLE_S:
+        elif chunker.moved and (chunker.asked or now - self._cut_at >= _IDLE_S):
             chunker.cut_idle()
             self._cut_at = now
         return size
@@ -178,13 +179,11 @@ class PostgresReader:
         """Tell the server how far we are, when it asks and from time to time; look around."""
         now = time.monotonic()
         since = now - self._told_at
+        flushed = self._flushed
+        # A server that stops asks again at once until everything is confirmed.
+        asked = self._chunker.asked and (flushed > self._told_flushed or since >= _ANSWER_S)
         due = since >= self._status_s
-        if (
-            self._chunker.asked
-            or due
-            or (self._flushed > self._told_flushed and since > _CONFIRM_S)
-        ):
-            flushed = self._flushed
+        if asked or due or (flushed > self._told_flushed and since > _CONFIRM_S):
             socket.send(status_message(self._chunker.written, flushed, ask=due))
             self._chunker.asked = False
             self._told_at, self._told_flushed = now, flushed

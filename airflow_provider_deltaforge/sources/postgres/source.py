@@ -1,6 +1,6 @@
 """What a document says about a PostgreSQL source."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, SecretStr, field_validator
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
@@ -207,6 +208,18 @@ class PostgresSource(Source):
 
         with self._connected() as connection:
             return identity_of(server_info(connection))
+
+    def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
+        """Return how captured tables look now, by full name; None for one that is gone."""
+        from airflow_provider_deltaforge.sources.postgres.plans import Planner
+
+        captured = [t for t in tables if self.matcher.matches(t.schema or "", t.table)]
+        found: dict[str, TableSchema | None] = {}
+        for table in captured:
+            planner = Planner(table.db, self.matcher, self.connect, self.publication_settings.name)
+            plan = planner.plan_of_table(table.schema or DEFAULT_SCHEMA, table.table)
+            found[table.full_name] = None if plan is None else plan.schema
+        return found
 
     def reach(self, position: Position) -> None:
         """Check that the log can be followed from ``position`` on, on the server that answers now.
