@@ -31,6 +31,7 @@ SELECT rolreplication OR rolsuper OR EXISTS (
             AND pg_has_role(g.oid, 'MEMBER')), rolname
   FROM pg_roles WHERE rolname = current_user
 """
+_SEES = "SELECT pg_has_role('pg_read_all_stats', 'USAGE')"
 _LONG = """
 SELECT 'session ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::bigint
   FROM pg_stat_activity
@@ -63,6 +64,12 @@ def server_findings(connection: Any, server: ServerInfo, slot: Slot | None) -> l
                  "raise max_wal_senders and restart the server"),
         _role(connection),
     ]  # fmt: skip
+    if not connection.execute(_SEES).fetchone()[0]:
+        text = (
+            "the role does not see what other sessions do, so a snapshot waits for every open "
+            "transaction that wrote something, also for idle ones; GRANT pg_read_all_stats to it"
+        )
+        found.append(Finding("pg_read_all_stats", "warn", text))
     if server.standby:
         found.append(_standby(server))
     if server.sender_timeout_s < SENDER_TIMEOUT_MIN_S:

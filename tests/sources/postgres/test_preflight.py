@@ -116,6 +116,7 @@ def test_missing_rights_are_named_with_their_grants(shop, either):
                          tables=["*.*"], user="plain"))  # fmt: skip
     assert found["replication"].verdict == "fail"
     assert 'ALTER ROLE "plain" REPLICATION' in found["replication"].message
+    assert "GRANT pg_read_all_stats" in found["pg_read_all_stats"].message
     assert found["privileges"].data["tables"] == ["public.fine", "s.T"]
     assert 'GRANT SELECT ON "public"."fine", "s"."T"' in found["privileges"].message
     assert found["publication"].verdict == "fail"

@@ -485,6 +485,20 @@ def test_only_what_is_published_is_copied(shop, either):
     assert "public.b is not copied" in snapshotter.warnings[0]
 
 
+def test_the_rights_that_are_documented_are_enough(shop, either):
+    shop(
+        "CREATE TABLE whole (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (9)",
+        "INSERT INTO whole VALUES (1, 'a'), (2, 'b')",
+        "REVOKE ALL ON SCHEMA public FROM PUBLIC",
+        "GRANT USAGE ON SCHEMA public TO df",
+        "GRANT SELECT ON whole TO df",
+        "CREATE PUBLICATION shop_pub FOR TABLE whole WITH (publish_via_partition_root = true)",
+    )
+    batches = copied(source_of(either, NAME, user="df:df-secret"), chunk_rows=1)
+    assert [batch.rows.num_rows for batch in batches] == [1, 1, 0]
+
+
 def test_rows_under_the_names_of_partitions_are_refused(shop, either):
     source = shop(
         "CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)",
