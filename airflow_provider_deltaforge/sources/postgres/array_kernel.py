@@ -42,7 +42,7 @@ def _put_array(out, at, chain, level, data, start, stop, scratch, free):
     """
     source, room = data, free
     outer_start, outer_stop = start, np.int64(-1)
-    start = _behind_bounds(source, start)
+    start = _behind_bounds(source, start, stop)
     while True:
         if start >= stop:
             if outer_stop < 0:
@@ -74,15 +74,15 @@ def _put_array(out, at, chain, level, data, start, stop, scratch, free):
             start = behind
             continue
         outer_start, outer_stop = behind, stop
-        source, start, stop, level = inside, _behind_bounds(inside, begin), end, level + 1
+        source, start, stop, level = inside, _behind_bounds(inside, begin, end), end, level + 1
         room = end if escaped else room
 
 
 @kernel
-def _behind_bounds(data, start):
+def _behind_bounds(data, start, stop):
     """Step over ``[2:4]=``."""
     if data[start] == _BOUNDS_OPEN:
-        while data[start] != _BOUNDS_END:
+        while start < stop and data[start] != _BOUNDS_END:
             start += 1
         start += 1
     return start
