@@ -18,7 +18,12 @@ from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePla
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
 from airflow_provider_deltaforge.sources.postgres.relation import Relation
-from airflow_provider_deltaforge.sources.postgres.session import Reading, ask, start
+from airflow_provider_deltaforge.sources.postgres.session import (
+    MESSAGES_VERSION,
+    Reading,
+    ask,
+    start,
+)
 from airflow_provider_deltaforge.sources.postgres.watching import Watch
 from airflow_provider_deltaforge.sources.postgres.wire import LogSocket, status_message
 
@@ -60,6 +65,9 @@ class PostgresReader:
         self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
         # What a slot of ours has confirmed is never taken back.
         self._flushed = self._told_flushed = slot.confirmed
+        if reading.prefixes is not None and self._info.version < MESSAGES_VERSION:
+            log.warning("before PostgreSQL 14 the log holds no logical messages: none is captured")
+        position = self._info.at(position.lsn)  # Told to be in this server's history.
         connection = partial(connect, reading.dsn)
         self._planner = Planner(self._info.db, reading.matcher, connection, reading.publication)
         self._chunker = Chunker(self._info.db, position, self._plan, self._wants, self._take_note)
@@ -213,8 +221,8 @@ class PostgresReader:
             self._in_use_since = self._in_use_since or now
             if now - self._in_use_since > self._patience_s:
                 raise FatalError(
-                    f"{error} for {self._patience_s:g} s. Give each pipeline a slot of its own, or end the "
-                    "other reader: SELECT pg_terminate_backend(active_pid) FROM "
+                    f"{error} for {self._patience_s:g} s. Give each pipeline a slot of its own, "
+                    "or end the other reader: SELECT pg_terminate_backend(active_pid) FROM "
                     f"pg_replication_slots WHERE slot_name = '{self._reading.slot}'"
                 ) from error
         first, most = _BACKOFF_S

@@ -4,7 +4,7 @@ import secrets
 from dataclasses import dataclass
 from functools import partial
 
-from airflow_provider_deltaforge.errors import PositionLostError, ServerChangedError
+from airflow_provider_deltaforge.errors import ServerChangedError
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.connection import (
     Dsn,
@@ -26,6 +26,9 @@ from airflow_provider_deltaforge.sources.postgres.wire import (
     log_socket,
     start_command,
 )
+
+MESSAGES_VERSION = 140000
+"""From here on the log can be sent with logical messages."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,8 @@ def ask(
     connection = connect(reading.dsn)
     try:
         info = server_info(connection)
-        _same_history(info, position, known)
-        if position.timeline not in (0, info.timeline):
-            check_history(connection, partial(replication_connection, reading.dsn), info, position)
+        _same_server(info, known)
+        check_history(connection, partial(replication_connection, reading.dsn), info, position)
         slot = find_slot(connection, reading.slot)
         if slot is None and reading.original is not None:
             copy_slot(connection, reading.original, reading.slot, temporary=False)
@@ -110,20 +112,14 @@ def start(reading: Reading, position: WalPosition, info: ServerInfo) -> LogSocke
         except BaseException:
             connection.close()
             raise
-    messages = info.version >= 140000
+    messages = info.version >= MESSAGES_VERSION
     command = start_command(name, position.lsn, reading.publication, messages=messages)
     return log_socket(connection, command, plain=reading.plain)
 
 
-def _same_history(info: ServerInfo, position: WalPosition, known: ServerInfo | None) -> None:
+def _same_server(info: ServerInfo, known: ServerInfo | None) -> None:
     if known is not None and (known.system_id, known.timeline) != (info.system_id, info.timeline):
         raise ServerChangedError(
             f"cluster {info.system_id} on timeline {info.timeline} answers, before it was "
             f"{known.system_id} on timeline {known.timeline}"
-        )
-    if position.system_id not in ("", info.system_id):
-        raise PositionLostError(
-            f"the position belongs to cluster {position.system_id}, but {info.system_id} answers. "
-            "Let source.dsn lead to the former cluster, or reset the pipeline and take a new "
-            "snapshot of the tables"
         )
