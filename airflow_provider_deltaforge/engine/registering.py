@@ -67,7 +67,8 @@ class Registrar:
             self._before = batch.end
         if ordinals is None:
             return batch
-        known = [self._sequences[name_of(s), s.fingerprint] for s in batch.schemas]
+        # One that no row has, and that was already another again, needs no sequence.
+        known = [self._sequences.get((name_of(s), s.fingerprint)) for s in batch.schemas]
         column = pa.array(known, pa.int64()).take(ordinals)
         field = CHANGE_SCHEMA.field(_SEQUENCE)
         return replace(batch, rows=batch.rows.set_column(_SEQUENCE, field, column))

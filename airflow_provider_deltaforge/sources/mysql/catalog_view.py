@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.sources.mysql.plans import (
     uncaptured_plan,
 )
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.sizes import sized
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 
@@ -57,6 +58,10 @@ class CatalogView:
         self._history = history
         self._left_out: frozenset[str] = frozenset()
         self._position: LogPosition | None = None
+        self._here: Callable[[], LogPosition] | None = None
+        self._outdated: dict[Key, TableSchema | None] = {}
+        self._moved: set[Key] = set()
+        self._settled_moved: set[Key] = set()
         self._statements = 0
         self._now: dict[Key, TableSchema | None] = {}
         self._settled: dict[Key, TableSchema | None] = {}
@@ -75,11 +80,13 @@ class CatalogView:
         """Say whether any table of a database could be captured."""
         return self._matcher.touches(db)
 
-    def begin(self, position: LogPosition) -> None:
-        """Go back to ``position``: everything behind it is read again."""
+    def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
+        """Go back to a position: everything behind it is read again; ``here`` says how far."""
+        self._here = here
         self._position = position
         self._statements = 0
         self._now = dict(self._settled)
+        self._moved = set(self._settled_moved)
         self._full = None
 
     def passed(self, position: LogPosition) -> None:
@@ -88,6 +95,7 @@ class CatalogView:
         self._position = position
         self._statements = 0
         self._settled = dict(self._now)
+        self._settled_moved = set(self._moved)
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Move schemas on behind a statement; return those of captured tables that are known.
@@ -98,7 +106,9 @@ class CatalogView:
         self._statements += 1
         if statement.kind == TRUNCATE:
             return ()
-        after = evolve(statement, db, self._known, mariadb=self._info.mariadb)
+        mariadb = self._info.mariadb
+        evolved = evolve(statement, db, self._known, mariadb=mariadb)
+        after = {k: s and sized(s, mariadb=mariadb) for k, s in evolved.items()}
         gone = {(a.table[0] or db, a.table[1]) for a in statement.acts if a.what != "create"}
         for key, schema in after.items():
             if not self.captures(*key):
@@ -111,6 +121,9 @@ class CatalogView:
                 after[key] = self._proven(key)
         if not statement.acts:
             after.update(dict.fromkeys(self._of(statement.databases)))
+        for key in after:
+            self._outdated[key] = self._registered(key)
+        self._moved.update(after)
         self._now.update(after)
         if self._log_says_all():
             return ()
@@ -133,6 +146,7 @@ class CatalogView:
         except SchemaError as error:
             raise self._stopped(key, str(error)) from error
         self._now[key] = plan.schema
+        self._moved.discard(key)
         return plan
 
     def _plan(self, key: Key, table: TableMap) -> TablePlan:
@@ -141,8 +155,9 @@ class CatalogView:
         known = completed(known, table, charsets) if known is not None else None
         fits = known is not None and agrees(table, charsets, known)
         if not needs_catalog(table, mariadb=self._info.mariadb):
-            # The log says how to decode; the catalog adds what it does not know, if it agrees.
-            return captured_plan(table, charsets, None, known if fits else self._load(key))
+            if not fits or key in self._moved:
+                known = self._told(key, table) or known
+            return captured_plan(table, charsets, None, known)
         doubt = None
         if known is not None and not fits:
             doubt = "its rows in the log do not fit what is known of its columns"
@@ -153,12 +168,38 @@ class CatalogView:
                 doubt = str(error)
         return captured_plan(table, charsets, self._proven(key, doubt))
 
+    def _told(self, key: Key, table: TableMap) -> TableSchema | None:
+        """Return who adds what a full log does not know, behind a change: as it was told before.
+
+        What was registered here the first time comes first, so that a replay says the same. The
+        catalog may be ahead of the log, but not in anything that the log knows.
+        """
+        charsets = self._info.charsets
+        registered = self._registered(key)
+        fresh = registered is not None and registered != self._outdated.get(key)
+        if fresh and registered is not None and agrees(table, charsets, registered):
+            return registered
+        live = self._load(key)
+        return live if live is not None and agrees(table, charsets, live) else None
+
     def _known(self, key: Key) -> TableSchema | None:
-        """Return what registry and statements say; None where they say nothing."""
-        if key not in self._now and self._history is not None and self._position is not None:
-            place = self._position.as_json()
-            self._now[key] = self._history.schema_at(key[0], None, key[1], place)
-        return self._now.get(key)
+        """Return what statements and registry say; None where they say nothing.
+
+        What was registered before a statement that nobody understood is not trusted behind it.
+        """
+        known = self._now.get(key)
+        if known is None:
+            known = self._registered(key)
+            if known is not None and known == self._outdated.get(key):
+                return None
+            self._now[key] = known
+        return known
+
+    def _registered(self, key: Key) -> TableSchema | None:
+        """Return what the registry says of exactly the place that is being read."""
+        if self._history is None or self._here is None:
+            return None
+        return self._history.schema_at(key[0], None, key[1], self._here().as_json())
 
     def _load(self, key: Key) -> TableSchema | None:
         """Return the table as it is now, of whatever time that is."""

@@ -63,15 +63,6 @@ class LogChunk:
     continues: bool = False
 
     @property
-    def left_behind(self) -> tuple[TableSchema, ...]:
-        """How tables look behind the last statement that changed them.
-
-        Also if rows have that schema already: a table may have been changed and changed back.
-        """
-        last = {(s.db, s.table): s for change in self.changes for s in change.schemas}
-        return tuple(last.values())
-
-    @property
     def end(self) -> Position:
         """Where reading may resume after the chunk's last complete transaction."""
         return self.positions.log_position(len(self.positions.transactions)).as_json()

@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.sources.mysql.event_tables import CHUNK_BYTES, 
 from airflow_provider_deltaforge.sources.mysql.plans import PlanSet, TablePlan
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
 from airflow_provider_deltaforge.sources.mysql.row_kernel import count_rows
-from airflow_provider_deltaforge.sources.mysql.special import Catalog, handle
+from airflow_provider_deltaforge.sources.mysql.special import Catalog, handle, here
 from airflow_provider_deltaforge.sources.mysql.table_map import parse_table_map
 
 
@@ -55,7 +55,7 @@ class Chunker(EventTables):
     def restart(self) -> None:
         """Forget what was received after the last chunk; the dump starts again at ``position``."""
         self._reset(np.zeros(0, np.int64), 0)
-        self._catalog.begin(self.position)
+        self._catalog.begin(self.position, lambda: here(self))
         self._by_hash.clear()
         self.state[:] = 0
         self.file = self.position.file

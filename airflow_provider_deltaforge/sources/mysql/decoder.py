@@ -58,7 +58,7 @@ def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
         nbytes=chunk.nbytes,
         open_tx=chunk.open_tx,
         continues=chunk.continues,
-        schemas=(*schemas, *chunk.left_behind),
+        schemas=schemas,
     )
 
 
@@ -182,7 +182,7 @@ def _record_batch(
     }
     if chunk.changes:
         parts = _with_changes(chunk, parts, columns.event[:n], dbs, tables)
-    schemas, versions = versions_of(chunk.plans, parts["plan"])
+    schemas, versions = versions_of(chunk, parts["plan"])
     tx, row = parts["tx"], parts["row"]
     ids = stream_ids(key, names, name_offsets, tx, row)
     done = transactions[:, TX_STOP] >= 0 if len(transactions) else np.zeros(0, np.bool_)

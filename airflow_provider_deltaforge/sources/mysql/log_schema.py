@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.mysql import table_map as t
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.definitions import TEXT_TYPES
+from airflow_provider_deltaforge.sources.mysql.sizes import sized_column
 from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
 
 CATALOG_TYPES = {
@@ -174,7 +175,7 @@ def _column(column: LogColumn, ordinal: int, charset: str | None) -> Column:
     decimal = column.type == t.NEWDECIMAL
     bytes_max = _BYTES_MAX.get(charset or "", 1)
     sized = column.type in (t.VARCHAR, t.VAR_STRING, t.STRING)
-    return Column(
+    told = Column(
         name=column.name or "",
         data_type=data_type,
         column_type=shown + " unsigned" * unsigned,
@@ -188,6 +189,7 @@ def _column(column: LogColumn, ordinal: int, charset: str | None) -> Column:
         numeric_scale=column.meta & 0xFF if decimal else None,
         datetime_precision=column.meta if column.type in _FRACTIONAL else None,
     )
+    return sized_column(told, mariadb=False)
 
 
 def _type(column: LogColumn, charset: str | None) -> tuple[str, str]:

@@ -79,7 +79,7 @@ class Recorder:
         """Capture nothing."""
         return False
 
-    def begin(self, position: LogPosition) -> None:
+    def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
         """Forget what will be read again."""
         self._since = []
 

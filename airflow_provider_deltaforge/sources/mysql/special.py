@@ -1,6 +1,6 @@
 """The rare events of the log: rotation, format, schema changes, XA, and what must not be passed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.sources.mysql import framing as f
 from airflow_provider_deltaforge.sources.mysql.appearing import unlogged
 from airflow_provider_deltaforge.sources.mysql.chunk import SchemaChange
 from airflow_provider_deltaforge.sources.mysql.plans import TablePlan
-from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
 from airflow_provider_deltaforge.sources.mysql.tagged import parse_tagged_gtid
 
@@ -33,8 +33,8 @@ class Catalog(Protocol):
     def touches(self, db: str) -> bool:
         """Say whether any table of a database could be captured."""
 
-    def begin(self, position: LogPosition) -> None:
-        """Go back to a position: everything behind it is read again."""
+    def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
+        """Go back to a position: everything behind it is read again, and ``here`` says how far."""
 
     def passed(self, position: LogPosition) -> None:
         """Take note that everything so far lies before a position."""
@@ -73,6 +73,13 @@ def handle(chunker: "Chunker", catalog: "Catalog", event: bytes, index: int) -> 
     else:
         _refuse(chunker, event)
     return True
+
+
+def here(chunker: "Chunker") -> LogPosition:
+    """Return the position behind the last complete transaction that was read."""
+    complete = int(chunker.state[f.TX_COUNT]) - int(chunker.state[f.IN_TX])
+    transactions, origins = chunker.transactions[:complete], tuple(chunker.origins)
+    return TxPositions(chunker.position, chunker.file, transactions, origins).log_position(complete)
 
 
 def _refuse(chunker: "Chunker", event: bytes) -> None:

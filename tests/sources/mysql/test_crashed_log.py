@@ -7,6 +7,7 @@ import numpy as np
 from airflow_provider_deltaforge.sources.mysql import framing as f
 from airflow_provider_deltaforge.sources.mysql.chunker import Chunker
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
+from airflow_provider_deltaforge.sources.mysql.lookahead import Recorder
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
 BEGIN = struct.pack("<IIBHH", 0, 0, 0, 0, 0) + b"\0BEGIN"
@@ -34,7 +35,7 @@ def test_the_transaction_after_the_crash_arrives_with_a_position_in_its_own_file
         ]
     )
     info = ServerInfo(False, "uuid", gtids=False, checksum=False)
-    chunker = Chunker(info, LogPosition("binlog.000001", 4, None, "uuid"), None)
+    chunker = Chunker(info, LogPosition("binlog.000001", 4, None, "uuid"), Recorder())
     raw = np.frombuffer(received, np.uint8).copy()
     chunker.feed(raw, 0, len(raw))
     chunker.cut()
