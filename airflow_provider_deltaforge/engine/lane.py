@@ -32,7 +32,7 @@ from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.sinking import Delivered, SinkGroup
-from airflow_provider_deltaforge.engine.tables import TableWatch
+from airflow_provider_deltaforge.engine.tables import TableWatch, learn
 from airflow_provider_deltaforge.errors import (
     EventError,
     RetryableError,
@@ -160,7 +160,7 @@ class Lane:
             if self._source.compare(position, start) > 0
         }
         self._board.checkpointed(start, self._sink_ids)
-        self._registry.refresh()
+        learn(self._bench, self._registry, start)
         history = self._tables.history()
         reader = self._source.open(start, self._heart.ending.is_set, history)
         self._tables.begin(reader)

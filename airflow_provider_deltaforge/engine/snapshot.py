@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.identity import Succession
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.registering import registry_of
+from airflow_provider_deltaforge.engine.tables import learn
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
@@ -186,6 +187,8 @@ class SnapshotRun:
 
     def _begin(self, snapshotter: Snapshotter) -> Run:
         position = self._start_position(snapshotter)
+        if self._request is None and not self._streamed():
+            learn(self._bench, registry_of(self._bench), position)
         chunks = list(self._wished(snapshotter))
         tables: dict[str, dict[str, int]] = {}
         for chunk in chunks:

@@ -34,6 +34,20 @@ ASKER = "deltaforge"
 _log = logging.getLogger(__name__)
 
 
+def learn(bench: Bench, registry: Registry, position: Position) -> None:
+    """Register how tables look where everything begins, unless something is registered already.
+
+    Where the log does not describe its rows, this is what later statements are applied to.
+    """
+    registry.refresh()
+    if registry.all():
+        return
+    source = bench.pipeline.spec.source
+    found = [(schema, position) for schema in source.schemas_at(position)]
+    if found:
+        registry.register_all(found, compare=source.compare, fence=bench.fence)
+
+
 class TableWatch:
     """Keeps account of a lane's tables. Used by its delivery thread.
 

@@ -196,6 +196,13 @@ class Source(PluginSettings):
     def warm(self) -> None:
         """Do once for each installation what the first reader would have to wait for."""
 
+    def schemas_at(self, position: Position) -> Sequence[TableSchema]:
+        """Return how captured tables look behind a position that was the log's head a moment ago.
+
+        Only those that are known for sure; none where the log itself describes its rows.
+        """
+        return ()
+
     @abstractmethod
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``.

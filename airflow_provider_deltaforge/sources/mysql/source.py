@@ -126,6 +126,32 @@ class MySqlSource(Source):
             history,
         )
 
+    def schemas_at(self, position: Position) -> Sequence[TableSchema]:
+        """Return how captured tables look behind a recent position, if the log will not say."""
+        from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead, Recorder
+        from airflow_provider_deltaforge.sources.mysql.reader import MySqlReader
+        from airflow_provider_deltaforge.sources.mysql.witness import schemas_at
+
+        number = self.beside("schemas", once=True).replica_id
+
+        def walk(start: positions.LogPosition, recorder: Recorder) -> MySqlReader:
+            return MySqlReader(
+                self.id,
+                self.connect,
+                self.matcher,
+                start,
+                number,
+                self.heartbeat_s,
+                self.read_timeout_s,
+                lambda: False,
+                recorder=recorder,
+            )
+
+        ahead = Lookahead(walk, self.read_timeout_s)
+        return schemas_at(
+            self.connect, self.matcher, ahead, positions.LogPosition.from_json(position)
+        )
+
     def beside(self, reader: str, *, once: bool = False) -> "MySqlSource":
         """Return this source under another server id."""
         name = f"{self.replica_id}/{reader}/{'once' if once else 'on'}"

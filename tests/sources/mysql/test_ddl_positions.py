@@ -168,3 +168,13 @@ def test_a_registered_schema_that_does_not_fit_the_log_is_not_used(server):
     sql.execute(server, f"DROP TABLE {NAME}.t")
     with pytest.raises(TableError, match="DROP TABLE"):
         read(source, start, Remembered(before))
+
+
+def test_a_source_vouches_for_tables_only_while_nothing_has_changed_them(server):
+    source, before = source_of(server, NAME), described(server)
+    start = source.head()
+    assert source.schemas_at(start) == [before]
+    sql.execute(server, f"CREATE TABLE {NAME}.other (id int)", SWAP)
+    assert source.schemas_at(start) == []
+    sql.execute(server, "SET GLOBAL binlog_row_metadata = FULL")
+    assert source.schemas_at(source.head()) == []
