@@ -396,3 +396,14 @@ def test_a_chunk_without_rows_is_an_empty_batch(world):
 
     assert batch.rows.num_rows == 0
     assert batch.rows.schema.field("after").type == pa.binary()
+
+
+def test_arrays_more_than_two_deep_by_domains_end_in_text(log):
+    events = log(
+        "CREATE DOMAIN once AS int[]",
+        "CREATE DOMAIN twice AS once[]",
+        "CREATE TABLE deep (id int PRIMARY KEY, v twice[])",
+        r"""INSERT INTO deep VALUES (1, '{"{\"{1,2}\",NULL}"}')""",
+    )
+
+    assert images(events)[0][2] == {"id": 1, "v": [["{1,2}", None]]}
