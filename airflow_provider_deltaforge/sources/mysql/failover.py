@@ -115,7 +115,9 @@ def _check_executed(
                 f"server {info.uuid} is a replica that has not applied {missing} yet, which was "
                 "read before; waiting until it has"
             )
-        if time.monotonic() >= deadline or stopping():
+        if stopping():
+            raise RetryableError(f"asked to stop while {missing} was still to settle")
+        if time.monotonic() >= deadline:
             raise _lost(
                 f"{lost}transactions were read that server {info.uuid} does not have: {missing}. "
                 "What it did instead, and where the rows of those transactions stand there, "

@@ -10,7 +10,9 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.drift import deltas
 from airflow_provider_deltaforge.sources.mysql import failover
+from airflow_provider_deltaforge.sources.mysql.connection import server_info
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import mysql, sql
 from tests.servers.process import Server
@@ -177,6 +179,12 @@ def test_a_promoted_server_that_lacks_what_was_read_is_refused_by_name(
     assert len(lost) == 2
     assert f"does not have: {lost}." in str(refused.value)
     assert "Re-snapshot required" in str(refused.value)
+    # Whoever is asked to stop while it may still settle has not lost anything.
+    there = source(replica)
+    with contextlib.closing(there.connect()) as connection:
+        asked = (connection, server_info(connection), LogPosition.from_json(position))
+        with pytest.raises(RetryableError, match="asked to stop"):
+            failover.check_reach(*asked, stopping=lambda: True)
     # The server itself would say nothing, and go on behind the hole.
     with pytest.raises(PositionLostError, match="position lost after failover"):
         source(replica).open(position)
