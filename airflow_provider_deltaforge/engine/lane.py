@@ -97,7 +97,7 @@ class Lane:
     def _ended_by(self, error: Exception) -> Outcome:
         """Return what an error makes of the lane; one that was asked to end ends as asked."""
         asked = self._heart.ending.is_set() and self._heart.failure is None
-        if asked and isinstance(error, RetryableError):
+        if asked and isinstance(error, (RetryableError, ServerChangedError)):
             return Outcome(self._heart.why)
         if isinstance(error, ServerChangedError):
             _log.warning("%s", redacted(str(error)))
