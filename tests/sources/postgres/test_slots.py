@@ -5,12 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between
 from airflow_provider_deltaforge.errors import (
     FatalError,
     PositionLostError,
     RetryableError,
     SpecError,
 )
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.postgres import reader as readers
 from airflow_provider_deltaforge.sources.postgres import watching
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
@@ -245,6 +247,36 @@ def test_readers_beside_a_pipeline_have_a_slot_and_leave_only_that(
 
     wait_for("the temporary slot to end", lambda: listed() == sorted([(database,), (name,)]))
     assert rows(source, start)[0]["event_id"] == rows(other, start)[0]["event_id"]
+
+
+def test_micro_batches_are_planned_on_one_slot_and_read_from_copies_of_it(
+    postgres_server: Server, database: str
+) -> None:
+    source = source_of(postgres_server, database)
+    planner = source.beside("spark")
+    frontier = Frontier(planner)
+    start = planner.beginning()
+    for key in range(6):
+        execute(postgres_server, f"INSERT INTO t VALUES ({key})", database=database)
+    ends = [start]
+    try:
+        wait_for("three micro-batches", lambda: _planned(frontier, ends) == 4)
+        frontier.acknowledge(ends[1])
+        tasks = [source.beside("spark", once=True) for _ in ends[1:]]
+        ranges = zip(tasks, ends, ends[1:], strict=False)
+        found = [[row for batch in between(*one) for row in batch.to_pylist()] for one in ranges]
+    finally:
+        frontier.close()
+    assert [ids(each) for each in found] == [[0, 1], [2, 3], [4, 5]]
+    name = planner.slot_settings.name
+    wait_for("the confirmation", lambda: slot_of(postgres_server, name)[0] == ends[1]["lsn"])
+
+
+def _planned(frontier: Frontier, ends: list[Position]) -> int:
+    end = frontier.advance(ends[-1], Limit(events=2), None)
+    if end is not None:
+        ends.append(end)
+    return len(ends)
 
 
 def test_heartbeats_move_the_log_and_are_no_events(postgres_server: Server, database: str) -> None:
