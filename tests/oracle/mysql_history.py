@@ -40,7 +40,7 @@ def history(server: Server, database: str, after: Mapping[str, Any]) -> list[Cha
         after: a position with ``gtid_set`` (MySQL) or ``gtid_pos`` (MariaDB). Reading begins at
             the start of its file, and what lies before it is left out.
     """
-    last = _last_number(after)
+    last = last_number(after)
     # The rotation to this file is the last event of all that happened until now.
     end = new_file(server)
     stream = BinLogStreamReader(
@@ -77,7 +77,7 @@ def _changes(stream: Any, database: str, last: int, end: str) -> Iterator[Change
             gtid, row = str(event.gtid), 0
         else:
             for image in event.rows:
-                if event.schema == database and _number(gtid) > last:
+                if event.schema == database and number_of(gtid) > last:
                     yield _change(event, image, gtid, row)
                 row += 1  # noqa: SIM113 - counts over several events
 
@@ -124,14 +124,14 @@ def _change(event: Any, image: Mapping[str, Any], gtid: str, row: int) -> Change
     return Change((gtid, row), (table, after["id"]), plain(after), moved_from)
 
 
-def _number(gtid: str) -> int:
+def number_of(gtid: str) -> int:
     return int(gtid.replace("-", ":").rsplit(":", 1)[1])
 
 
-def _last_number(position: Mapping[str, Any]) -> int:
+def last_number(position: Mapping[str, Any]) -> int:
     """Return the last untagged transaction of a one-server position: tags count on their own."""
     if position.get("gtid_pos"):
-        return _number(position["gtid_pos"])
+        return number_of(position["gtid_pos"])
     intervals = (position.get("gtid_set") or "").split(":")[1:]
     untagged = itertools.takewhile(lambda part: part.replace("-", "").isdigit(), intervals)
     return max((int(part.rsplit("-", 1)[-1]) for part in untagged), default=0)

@@ -7,9 +7,11 @@ from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.sinks.memory import memory_log
+from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from airflow_provider_deltaforge.storage.tables import Tables
 from tests.engine.driving import Driving
 from tests.waiting import wait_for
@@ -72,11 +74,20 @@ class TableRun:
     def checkpoint(self):
         return Checkpoints(self.store, self.name, self.name).load().get("out")
 
+    def source(self):
+        return load(self.control.document(), {}).spec.source
+
+    def snapshot_start(self):
+        return Snapshots(self.store, self.name).current().start_position
+
+    def values(self):
+        return [message.value for message in memory_log(self.name).messages()]
+
     def status(self):
         return status(self.store, self.name)
 
     def events(self):
-        return [json.loads(message.value) for message in memory_log(self.name).messages()]
+        return [json.loads(value) for value in self.values()]
 
     def rows(self, table):
         """Return what a consumer saw of a table, as (op, after)."""

@@ -1,0 +1,116 @@
+"""Arrivals become requests once, whatever dies between the steps."""
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_deltaforge.engine.registering import registry_of
+from airflow_provider_deltaforge.engine.tables import TableWatch, ask_for_arrivals
+from airflow_provider_deltaforge.errors import FencedError, TableError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.storage.requests import Results, result_of
+from airflow_provider_deltaforge.storage.tables import Tables
+from tests.engine.in_process import InProcess
+
+DDL = b'{"sql":"RENAME TABLE x TO a","database":"s","tables":["s.x","s.a"],"copies":["s.a"]}'
+
+
+class Reader:
+    """A source that reports what appeared, and can leave tables out."""
+
+    def __init__(self, *names):
+        self.names = names
+        self.left_out = None
+
+    def appeared(self):
+        return self.names
+
+    def leave_out(self, tables):
+        self.left_out = tables
+
+
+def statement(event_id=b"1" * 16):
+    row = {"op": "ddl", "db": "s", "table": "_ddl", "ddl": DDL, "event_id": event_id}
+    return pa.RecordBatch.from_pylist([row], schema=CHANGE_SCHEMA)
+
+
+@pytest.fixture
+def pipeline():
+    return InProcess()
+
+
+def watch_of(pipeline, shown=None):
+    bench = pipeline.bench()
+    return bench, TableWatch(bench, registry_of(bench), shown or (lambda _: None))
+
+
+def wishes(pipeline):
+    return [request.tables for request in pipeline.control.read().requests]
+
+
+def test_an_arrival_is_stored_with_the_checkpoint_and_asked_for_behind_it(pipeline):
+    bench, watch = watch_of(pipeline)
+    watch.begin(Reader())
+    watch.watch(statement())
+    writes = watch.passed(Reader())
+    assert wishes(pipeline) == [], "before the checkpoint nothing may be copied"
+    bench.store.transact(writes, bench.fence)
+    # Killed here, the next driver asks.
+    ask_for_arrivals(bench)
+    assert wishes(pipeline) == [["s.a"]]
+    assert Tables(pipeline.store, pipeline.name).arrivals() == []
+
+
+def test_a_replay_asks_for_no_second_copy(pipeline):
+    bench, watch = watch_of(pipeline)
+    for _ in range(2):
+        watch.watch(statement())
+        bench.store.transact(watch.passed(Reader()), bench.fence)
+        watch.stored()
+    assert wishes(pipeline) == [["s.a"]]
+    (request,) = pipeline.control.read().requests
+    pipeline.store.transact(Results(pipeline.store, pipeline.name).put(result_of(request, "done")))
+    pipeline.control.update(lambda old: old.model_copy(update={"requests": []}))
+    watch.watch(statement())
+    bench.store.transact(watch.passed(Reader()), bench.fence)
+    watch.stored()
+    assert wishes(pipeline) == []
+    # Another statement of the same words is another arrival.
+    watch.watch(statement(b"2" * 16))
+    bench.store.transact(watch.passed(Reader()), bench.fence)
+    watch.stored()
+    assert wishes(pipeline) == [["s.a"]]
+
+
+def test_what_a_source_reports_is_asked_for_once_a_session(pipeline):
+    bench, watch = watch_of(pipeline)
+    reader = Reader("s.new")
+    for _ in range(2):
+        bench.store.transact(watch.passed(reader), bench.fence)
+        watch.stored()
+    assert wishes(pipeline) == [["s.new"]]
+
+
+def test_a_stop_is_fenced(pipeline):
+    _, watch = watch_of(pipeline)
+    pipeline.control.take_epoch("another")
+    watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
+    with pytest.raises(FencedError):
+        watch.stop(TableError("no names", "s.a"), Reader())
+    assert Tables(pipeline.store, pipeline.name).stopped() == {}
+
+
+def test_a_source_that_cannot_leave_a_table_out_fails_with_the_command(pipeline):
+    _, watch = watch_of(pipeline)
+    with pytest.raises(TableError, match="deltaforge snapshot FILE --tables"):
+        watch.stop(TableError("no names", "s.a"), object())
+
+
+def test_a_stopped_table_is_shown_and_left_out(pipeline):
+    shown = []
+    _, watch = watch_of(pipeline, shown.append)
+    tables = Tables(pipeline.store, pipeline.name)
+    pipeline.store.transact([tables.stop("s.a", "no names", 0)])
+    reader = Reader()
+    watch.begin(reader)
+    assert reader.left_out == ["s.a"]
+    assert shown[-1]["s.a"]["reason"] == "no names"
