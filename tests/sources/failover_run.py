@@ -74,6 +74,14 @@ class FailoverRun:
             lambda old: old.model_copy(update={"desired": desired, "generation": self.generation})
         )
 
+    def status(self) -> str:
+        progress = self.control.progress()
+        return progress.status if progress is not None else ""
+
+    def reason(self) -> str:
+        progress = self.control.progress()
+        return (progress.reason if progress is not None else None) or ""
+
     def position(self) -> Any:
         return Checkpoints(self.store, self.name, f"{self.name}-source").load().get("out")
 

@@ -13,11 +13,17 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, read_head
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, read_head, row_of
 from airflow_provider_deltaforge.sources.postgres.slots import find_slot
 
 FAILOVER_VERSION = 170000
 """From here on a slot can be created so that standbys keep a copy of it."""
+
+
+_COPY = """
+SELECT 1 FROM pg_replication_slots s
+ WHERE slot_name = %s AND to_jsonb(s) ->> 'synced' = 'true'
+"""
 
 
 def identity_of(info: ServerInfo) -> Identity:
@@ -114,6 +120,19 @@ def check_slot(connection: Any, info: ServerInfo, position: WalPosition, slot: s
             f"up to {at}: it was created later, or another reader used it. The changes between "
             "the two are lost",
             moved=moved,
+        )
+
+
+def check_promoted(connection: Any, info: ServerInfo, slot: str) -> None:
+    """See that a standby's slot is its own: a copy can be read from after the promotion only.
+
+    Raises:
+        RetryableError: it is a copy that is kept for a failover.
+    """
+    if info.standby and row_of(connection, _COPY, "asking for the slot", (slot,)):
+        raise RetryableError(
+            f"the server is a standby that keeps a copy of slot {slot!r}; waiting until it is "
+            "promoted"
         )
 
 

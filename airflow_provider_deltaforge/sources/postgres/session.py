@@ -11,7 +11,10 @@ from airflow_provider_deltaforge.sources.postgres.connection import (
     connect,
     replication_connection,
 )
-from airflow_provider_deltaforge.sources.postgres.failover import check_history
+from airflow_provider_deltaforge.sources.postgres.failover import (
+    check_history,
+    check_promoted,
+)
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import (
@@ -90,6 +93,7 @@ def ask(
             copy_slot(connection, reading.original, reading.slot, temporary=False)
             slot = find_slot(connection, reading.slot)
         slot = check_slot(slot, reading.slot, info, position)
+        check_promoted(connection, info, reading.slot)
         if known is not None and not reading.once:
             check_free(slot)
         return info, slot

@@ -194,11 +194,14 @@ def test_a_pipeline_goes_on_with_a_slot_that_was_made_for_failover(
         execute(primary, "INSERT INTO t VALUES (4)", database=DATABASE)
         caught_up(primary, standby)
         primary.kill()
-        promote(standby)
-        execute(standby, "INSERT INTO t VALUES (5), (6)", database=DATABASE)
         standby.stop()
-        promoted = postgres.start(directory, primary.port, version=18)
+        # The address follows too early: a copy of a slot can be read from after the promotion.
+        promoted = postgres.start(directory, primary.port, version=18, args=follows)
         try:
+            wait_for("the promotion to be waited for", lambda: "promoted" in run.reason())
+            assert run.status() == "blocked"
+            promote(promoted)
+            execute(promoted, "INSERT INTO t VALUES (5), (6)", database=DATABASE)
             run.wait_for_keys(4, 5, 6)
             assert run.stop(driving).why == "stopped"
         finally:
