@@ -78,9 +78,10 @@ def _changes(
 
 def _is_ddl(event: Any, database: str) -> bool:
     query, schema = event.query, event.schema
-    query = query.decode() if isinstance(query, bytes) else query
+    query = (query.decode() if isinstance(query, bytes) else query).lstrip().upper()
     schema = schema.decode() if isinstance(schema, bytes) else schema
-    return schema == database and query.lstrip().upper().startswith(_DDL)
+    # The database itself is made before the diary begins.
+    return schema == database and query.startswith(_DDL) and " DATABASE " not in query
 
 
 def _change(event: Any, image: Any, names: Sequence[str], gtid: str, row: int) -> Change:
