@@ -1,0 +1,264 @@
+"""Copy and log together lose nothing, whatever commits while the views open."""
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.sources.postgres import views
+from tests.servers import postgres
+from tests.sources.postgres.copying import (
+    VERSIONS,
+    begun,
+    connect,
+    drop_slots,
+    events,
+    execute,
+    fresh_database,
+    source_of,
+)
+from tests.waiting import wait_for
+
+NAME = "seamed"
+WRITERS = 3
+ROWS = 2000
+LAST = 999_999_999
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def strict_server(tmp_path_factory):
+    """PostgreSQL that keeps little log for slots, and asks nobody else before it commits."""
+    server = postgres.start(
+        tmp_path_factory.mktemp("strict"),
+        args=["max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB"],
+    )
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def shop(either):
+    """Make a database with the test's tables, and return a source of it."""
+
+    def make(*statements):
+        fresh_database(either, NAME, *statements)
+        return source_of(either, NAME)
+
+    yield make
+    drop_slots(either, NAME)
+
+
+@contextmanager
+def writing(server, database):
+    """Insert, update, re-key and delete rows from several sessions, until the block ends."""
+    stop = threading.Event()
+
+    def run(writer):
+        with connect(server, database) as connection:
+            number = writer
+            while not stop.is_set():
+                number += WRITERS
+                connection.execute(
+                    "INSERT INTO t VALUES (%s, 'new', %s) ON CONFLICT DO NOTHING",
+                    (number * 7919 % (3 * ROWS), "n" * (number % 40)),
+                )
+                connection.execute(
+                    "UPDATE t SET note = 'changed', big = big || 'x' WHERE id = %s",
+                    (number * 31 % ROWS,),
+                )
+                connection.execute(
+                    "UPDATE t SET id = %s WHERE id = %s AND NOT EXISTS "
+                    "(SELECT FROM t other WHERE other.id = %s)",
+                    (4 * ROWS + number, number * 13 % ROWS, 4 * ROWS + number),
+                )
+                connection.execute("DELETE FROM t WHERE id = %s", (number * 17 % ROWS,))
+
+    threads = [threading.Thread(target=run, args=(w,), daemon=True) for w in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def replayed(source, position, found):
+    """Apply the log behind a position, up to the last row ever written, to the rows found."""
+    reader = source.open(position)
+    try:
+        while f'{{"id":{LAST}}}' not in found:
+            chunk = reader.read(0.5)
+            if chunk is None:
+                continue
+            for event in reader.decode(chunk).rows.to_pylist():
+                if event["before"] is not None and event["op"] == "u":
+                    found.pop(f'{{"id":{json.loads(event["before"])["id"]}}}', None)
+                key = event["key"].decode()
+                if event["op"] == "d":
+                    found.pop(key, None)
+                else:
+                    found[key] = json.loads(event["after"])
+    finally:
+        reader.close()
+    return found
+
+
+def test_snapshot_and_log_make_the_whole(shop, either):
+    """In two runs, the second of which goes on with the position of the first."""
+    source = shop(
+        "CREATE TABLE t (id bigint PRIMARY KEY, note text, big text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        f"INSERT INTO t SELECT i, 'old', repeat('o', i % 50) FROM generate_series(1, {ROWS}) i",
+    )
+    found = {}
+    with writing(either, NAME):
+        snapshotter = source.open_snapshot()
+        position = snapshotter.begin()
+        chunks = list(snapshotter.plan(150))
+        half = len(chunks) // 2
+        for chunk in chunks[:half]:
+            for event in events(snapshotter.read(chunk, "run")):
+                found[event["key"].decode()] = json.loads(event["after"])
+        snapshotter.close()
+        resumed = source.open_snapshot()
+        resumed.guard(position)
+        for chunk in chunks[half:]:
+            for event in events(resumed.read(chunk, "run")):
+                found[event["key"].decode()] = json.loads(event["after"])
+        resumed.guard(position)
+        resumed.close()
+    execute(either, f"INSERT INTO t VALUES ({LAST})", database=NAME)
+    copied_alone = dict(found)
+    replayed(source, position, found)
+    (whole,) = execute(either, "SELECT json_agg(t) FROM t", database=NAME)[0]
+    assert {row["id"]: row for row in found.values()} == {row["id"]: row for row in whole}
+    assert copied_alone != found
+
+
+@contextmanager
+def committing(server, database):
+    """Hold a transaction whose commit is in the log, and whose rows nobody sees yet."""
+    execute(
+        server,
+        "ALTER SYSTEM SET synchronous_standby_names = 'nobody'",
+        "SELECT pg_reload_conf()",
+    )
+
+    def commit():
+        with connect(server, database, application_name="committing") as connection:
+            connection.execute("SET synchronous_commit = on")
+            connection.execute("INSERT INTO t VALUES (2)")
+
+    thread = threading.Thread(target=commit, daemon=True)
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    wait_for(
+        "standby setting",
+        lambda: "nobody" in str(execute(server, "SHOW synchronous_standby_names")),
+    )
+    thread.start()
+    wait_for("a commit without answer", lambda: execute(server, waiting))
+    try:
+        yield
+    finally:
+        # Without a standby the server shows the rows all the same once the wait is cancelled.
+        execute(
+            server,
+            "ALTER SYSTEM RESET synchronous_standby_names",
+            "SELECT pg_reload_conf()",
+            f"SELECT pg_cancel_backend(pid) FROM ({waiting}) w",
+        )
+        thread.join()
+
+
+def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server, monkeypatch):
+    fresh_database(
+        strict_server,
+        NAME,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE SCHEMA other",
+        "CREATE TABLE other.t (id int)",
+    )
+    source = source_of(strict_server, NAME, start_position="latest")
+    begun(source).close()
+    snapshotter = source.open_snapshot()
+    with connect(strict_server, NAME) as idle:
+        # One that only stands open must not hold the snapshot up.
+        idle.execute("BEGIN")
+        idle.execute("INSERT INTO other.t VALUES (3)")
+        with committing(strict_server, NAME):
+            assert execute(strict_server, "SELECT id FROM t", database=NAME) == [(1,)]
+            monkeypatch.setattr(views, "SETTLE_S", 0.2)
+            with pytest.raises(RetryableError, match="may be committing"):
+                snapshotter.begin()
+            with pytest.raises(RetryableError, match="may be committing"):
+                list(snapshotter.plan(10))
+        snapshotter.begin()
+        (chunk,) = snapshotter.plan(10)
+        found = [event["key"] for event in events(snapshotter.read(chunk, "run"))]
+        idle.execute("ROLLBACK")
+    snapshotter.close()
+    drop_slots(strict_server, NAME)
+    assert found == [b'{"id":1}', b'{"id":2}']
+
+
+def test_rows_written_before_their_table_was_published_are_waited_for(shop, either, monkeypatch):
+    """The log does not have them: neither the server nor the reader would ever tell of them."""
+    source = shop("CREATE TABLE old (id int PRIMARY KEY)")
+    begun(source).close()
+    execute(either, "CREATE TABLE new (id int PRIMARY KEY)", database=NAME)
+    with connect(either, NAME) as writer, connect(either, NAME) as other:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO new VALUES (1)")
+        snapshotter = source.open_snapshot()
+        position = snapshotter.begin()  # Publishes the table.
+        other.execute("BEGIN")
+        other.execute("INSERT INTO old VALUES (1)")
+        monkeypatch.setattr(views, "SETTLE_S", 0.2)
+        with pytest.raises(RetryableError, match="before they were published"):
+            list(snapshotter.plan(10, tables=["new"]))
+        writer.execute("INSERT INTO new VALUES (2)")
+        writer.execute("COMMIT")
+        (chunk,) = snapshotter.plan(10, tables=["new"])
+        other.execute("ROLLBACK")
+    found = [event["key"] for event in events(snapshotter.read(chunk, "run"))]
+    snapshotter.close()
+    execute(either, f"INSERT INTO old VALUES ({LAST})", database=NAME)
+    assert found == [b'{"id":1}', b'{"id":2}']
+    # Why it is waited for: of the transaction's two rows, the log has the second one only.
+    assert set(replayed(source, position, {})) == {'{"id":2}', f'{{"id":{LAST}}}'}
+
+
+def test_a_lost_slot_is_noticed(strict_server):
+    fresh_database(strict_server, NAME, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source = source_of(strict_server, NAME)
+    snapshotter = source.open_snapshot()
+    position = snapshotter.begin()
+    snapshotter.guard(position)
+    state = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'seamed_slot'"
+    for _ in range(20):
+        execute(strict_server, "SELECT pg_switch_wal()", "CHECKPOINT", database=NAME)
+        execute(strict_server, "SELECT pg_logical_emit_message(false, '', repeat('x', 1 << 20))")
+        if execute(strict_server, state) == [("lost",)]:
+            break
+    with pytest.raises(PositionLostError, match="max_slot_wal_keep_size"):
+        snapshotter.guard(position)
+    execute(strict_server, "SELECT pg_drop_replication_slot('seamed_slot')")
+    with pytest.raises(PositionLostError, match="does not exist"):
+        snapshotter.guard(position)
+    begun(source).close()
+    with pytest.raises(PositionLostError, match="confirmed"):
+        snapshotter.guard(position)
+    with pytest.raises(PositionLostError, match="cluster"):
+        snapshotter.guard({**position, "system_id": "1"})
+    snapshotter.close()
+    drop_slots(strict_server, NAME)
