@@ -13,6 +13,7 @@ _ROUGH_S: Mapping[str, int] = {
     "tests/engine/spark/": 60,
     "tests/e2e/": 50,
     "tests/engine/test_kills.py": 45,
+    "tests/sources/postgres/test_kills.py": 60,
     "tests/sources/turso/": 40,
     "tests/sinks/test_kafka.py": 40,
     "tests/sources/mysql/test_stream_breaks.py": 40,

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from tests.engine.forked import Forked, prepare
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, Seen, judge
 from tests.waiting import wait_for
@@ -51,11 +51,7 @@ spec:
       config: {{id: out, path: "{directory}/out.jsonl"}}
 """
 
-RUN_LOCAL = (
-    "import sys; from airflow_provider_deltaforge.engine.local import run_local; "
-    "from airflow_provider_deltaforge.storage.location import StoreLocation; "
-    f"sys.exit(run_local({NAME!r}, StoreLocation.from_environment(), 1))"
-)
+Driver = subprocess.Popen[bytes] | Forked
 
 
 @dataclass
@@ -74,6 +70,8 @@ class ScriptedRun:
 
     def __post_init__(self) -> None:
         self.dsn = self.dsn or f"sqlite:///{self.directory}/state.db"
+        if self.master is None:
+            prepare()  # The log goes on while a driver starts.
         # The log has begun a little before, so that a snapshot finds rows.
         self.document = DOCUMENT.format(
             name=NAME,
@@ -101,23 +99,28 @@ class ScriptedRun:
             lambda old: old.model_copy(update={"desired": desired, "generation": 1})
         )
 
-    def start(self, hold: tuple[Border, int] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, hold: tuple[Border, int] | None = None) -> Driver:
         """Start the driver, in a session of its own, held at a border if asked."""
         job = Job(NAME, 1, "stream_job.py", self.dsn, self.master or "")
-        line = command(job) if self.master else [sys.executable, "-c", RUN_LOCAL]
         told = {**environment(job), **self.extra_environment}
         if hold is not None:
             told[HOLD_VARIABLE] = f"{hold[0].value}:{hold[1]}:{self.held}"
+        if self.master is None:
+            return Forked(NAME, told, self.log)
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                line, env=told, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command(job),
+                env=told,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property
     def held(self) -> Path:
         return self.directory / "held"
 
-    def wait_held(self, driver: subprocess.Popen[bytes]) -> int:
+    def wait_held(self, driver: Driver) -> int:
         """Wait until some process stands at the border; return its id."""
         self._wait(lambda: self.held.exists() and self.held.read_text() != "", driver)
         return int(self.held.read_text())
@@ -137,7 +140,7 @@ class ScriptedRun:
         self.begin_at(0)
         return {"tx": 0}
 
-    def wait_enough(self, driver: subprocess.Popen[bytes], start: dict[str, Any] | None) -> None:
+    def wait_enough(self, driver: Driver, start: dict[str, Any] | None) -> None:
         """Wait until the stream has shown what it can: its end, or much of an endless log."""
         if self.transactions:
             self.wait_delivered(driver)
@@ -162,12 +165,12 @@ class ScriptedRun:
         checkpoints = Checkpoints(self.store, NAME, f"{NAME}-source")
         return int((checkpoints.load().get("out") or {"tx": 0})["tx"])
 
-    def wait_delivered(self, driver: subprocess.Popen[bytes]) -> None:
+    def wait_delivered(self, driver: Driver) -> None:
         """Wait until the last transaction is checkpointed."""
         checkpoints = Checkpoints(self.store, NAME, f"{NAME}-source")
         self._wait(lambda: (checkpoints.load().get("out") or {}).get("tx") == self.transactions)
 
-    def stop(self, driver: subprocess.Popen[bytes]) -> int:
+    def stop(self, driver: Driver) -> int:
         pipelines.ask_to_stop(self.store, NAME)
         return driver.wait(PATIENCE_S)
 
@@ -199,7 +202,7 @@ class ScriptedRun:
     def _source(self) -> ScriptedSource:
         return ScriptedSource(id=f"{NAME}-source", transactions=self.transactions, rows=3, keys=60)
 
-    def _wait(self, ready: Any, driver: subprocess.Popen[bytes] | None = None) -> None:
+    def _wait(self, ready: Any, driver: Driver | None = None) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not ready():
             ended = driver is not None and driver.poll() is not None

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
-from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun, kill
+from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun, kill
 from tests.oracle.verdict import judge
 from tests.servers import postgres, spark
 from tests.servers.process import HOST, Server, family
@@ -132,7 +132,7 @@ def run_cell(
     cell = Cell(border.value, victim.value, seed)
     directory.mkdir(parents=True, exist_ok=True)
     run = _prepared(border, victim, directory, shared, make)
-    drivers: list[subprocess.Popen[bytes]] = []
+    drivers: list[Driver] = []
     try:
         cell.wrong = tuple(_played(border, victim, run, shared, drivers, cell))
     except (AssertionError, subprocess.TimeoutExpired) as error:
@@ -151,7 +151,7 @@ def _played(
     victim: Victim,
     run: ScriptedRun,
     shared: Stage | None,
-    drivers: list[subprocess.Popen[bytes]],
+    drivers: list[Driver],
     cell: Cell,
 ) -> list[str]:
     begun = run.begin() if border in BEGUN else None
@@ -221,7 +221,7 @@ def started(
     shared: Stage | None,
     hold: tuple[Border, int] | None = None,
     settings: dict[str, str] | None = None,
-) -> subprocess.Popen[bytes]:
+) -> Driver:
     """Start the run's driver with a Spark configuration of its own."""
     told = {"spark.executor.memory": "512m", **(settings or {})}
     on_cluster = shared is not None and run.master == shared.cluster.url
@@ -243,9 +243,7 @@ def started(
     return run.start(hold)
 
 
-def kill_victim(
-    victim: Victim, held: int, driver: subprocess.Popen[bytes], shared: Stage | None
-) -> None:
+def kill_victim(victim: Victim, held: int, driver: Driver, shared: Stage | None) -> None:
     """Kill it as a machine does."""
     if victim in (Victim.PROCESS, Victim.WORKER):
         kill(held)
@@ -265,7 +263,7 @@ def kill_victim(
         wait_for("the executors' end", lambda: not set(executors) & set(shared.cluster.executors()))
 
 
-def application_of(driver: subprocess.Popen[bytes]) -> int:
+def application_of(driver: Driver) -> int:
     """Return the process id of the Python application under a driver's JVM."""
     for pid in family(driver.pid):
         line = command_line(pid)
@@ -274,7 +272,7 @@ def application_of(driver: subprocess.Popen[bytes]) -> int:
     raise AssertionError(f"driver {driver.pid} has no Python application")
 
 
-def end_family(driver: subprocess.Popen[bytes]) -> None:
+def end_family(driver: Driver) -> None:
     """End a driver and what it started."""
     for pid in family(driver.pid):
         with contextlib.suppress(ProcessLookupError):

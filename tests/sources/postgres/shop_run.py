@@ -1,6 +1,5 @@
 """A pipeline over a PostgreSQL shop, in processes that a test can kill, and the oracle's view."""
 
-import subprocess
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.e2e import postgres_shop as shop
-from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
+from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun
 from tests.oracle.postgres_history import History, name_of, table_rows
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, Seen
@@ -102,14 +101,14 @@ class ShopRun(ScriptedRun):
         self.store.transact([checkpoints.put("out", position)])
         return position
 
-    def wait_enough(self, driver: subprocess.Popen[bytes], start: dict[str, Any] | None) -> None:
+    def wait_enough(self, driver: Driver, start: dict[str, Any] | None) -> None:
         """Wait for much of the stream; then let the writers end, and the stream catch up."""
         before = self._streamed(start)
         self._wait(lambda: self._streamed(start) > before + ENOUGH, driver)
         self.writers.__exit__()
         self.wait_caught_up(driver)
 
-    def wait_caught_up(self, driver: subprocess.Popen[bytes]) -> None:
+    def wait_caught_up(self, driver: Driver) -> None:
         """Wait until everything that happened is checkpointed."""
         source = self.source
         head = source.head()

@@ -1,0 +1,82 @@
+"""Drivers forked from a process that has imported everything: a start without its seconds.
+
+The server process has one thread and no connection, so that a fork of it is as good as a process
+of its own; it can be killed like one, and nothing of it is shared with the next.
+"""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from airflow_provider_deltaforge.engine import borders
+from airflow_provider_deltaforge.engine.local import run_local
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(
+    [
+        __name__,
+        "airflow_provider_deltaforge.engine.registering",
+        "airflow_provider_deltaforge.sinks.file",
+        "airflow_provider_deltaforge.sources.postgres.decoder",
+        "airflow_provider_deltaforge.sources.postgres.reader",
+        "airflow_provider_deltaforge.sources.postgres.snapshot",
+        "psycopg",
+    ]
+)
+
+
+@cache
+def prepare() -> None:
+    """Start the server, and return when it has imported everything."""
+    first = _context.Process(target=_nothing, daemon=True)
+    first.start()
+    first.join()
+
+
+class Forked:
+    """A driver that runs a pipeline without Spark; looks like ``subprocess.Popen``.
+
+    Args:
+        pipeline: its name.
+        environment: of the driver.
+        log: receives what it says.
+    """
+
+    def __init__(self, pipeline: str, environment: Mapping[str, str], log: Path) -> None:
+        self.args = ("forked", pipeline)
+        self._process = _context.Process(
+            target=_run, args=(pipeline, dict(environment), str(log)), daemon=True
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self._process.exitcode
+
+
+def _nothing() -> None:
+    pass
+
+
+def _run(pipeline: str, environment: dict[str, str], log: str) -> None:
+    os.setsid()
+    with Path(log).open("ab") as told:
+        os.dup2(told.fileno(), 1)
+        os.dup2(told.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    asked = environment.get(borders.HOLD_VARIABLE)
+    borders._hold = borders._Hold(asked) if asked else None
+    sys.exit(run_local(pipeline, StoreLocation.from_environment(), 1))

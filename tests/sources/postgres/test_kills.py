@@ -1,0 +1,22 @@
+"""A driver killed at every border, under live writers: nothing is lost, nothing out of order.
+
+``./dev.sh prove kills_postgres`` does the same to every victim on Spark.
+"""
+
+from functools import partial
+
+import pytest
+
+from airflow_provider_deltaforge.engine.borders import Border
+from tests.engine.spark_kills import Victim, run_cell
+from tests.sources.postgres.shop_run import ShopRun
+
+
+@pytest.mark.parametrize("border", Border, ids=lambda border: border.value)
+def test_a_process_killed_at_a_border_loses_nothing(border, postgres_server, tmp_path):
+    make = partial(ShopRun, server=postgres_server)
+
+    cell = run_cell(border, Victim.PROCESS, tmp_path / "cell", None, make=make)
+
+    assert cell.wrong == ()
+    assert cell.streamed > 0
