@@ -1,5 +1,7 @@
 """Every place of an Airflow installation where a secret could be."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -7,6 +9,17 @@ from psycopg import sql
 
 _COLUMNS = """
 SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'
+"""
+_SEARCH = """
+import sys
+from pathlib import Path
+secret = sys.stdin.buffer.read()
+for path in sorted(Path(sys.argv[1]).rglob("*")):
+    try:
+        if path.is_file() and secret in path.read_bytes():
+            print(path)
+    except FileNotFoundError:
+        pass  # Logs come and go.
 """
 
 
@@ -26,9 +39,16 @@ def columns_with(dsn: str, secret: str) -> list[str]:
 
 
 def files_with(directory: Path, secret: str) -> list[str]:
-    """Return every file below a directory that holds ``secret``."""
-    return [
-        str(path.relative_to(directory))
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and secret.encode() in path.read_bytes()
-    ]
+    """Return every file below a directory that holds ``secret``.
+
+    Another process looks: whoever closes a SQLite file drops the locks of its whole process, and a
+    connection that is open here would go on with a log that others have thrown away.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _SEARCH, str(directory)],
+        input=secret,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()

@@ -1,4 +1,7 @@
-"""One journey over REST: a pipeline, copies beside its stream, a backfill, and what it all left."""
+"""One journey over REST: a pipeline, copies beside its stream, a backfill, and what it all left.
+
+Its Airflow also reads the DAGs of ``service``: the same service then has its components killed.
+"""
 
 import contextlib
 import json
@@ -15,6 +18,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.airflow.service.stage import DAGS, Stage, stage_environment, unpause
 from tests.architecture.probe import CHECKOUT
 from tests.e2e import shop
 from tests.servers import airflow
@@ -45,23 +49,29 @@ class Journey:
             "MYSQL_DSN": f"mysql://planted:{self.secret}@{server.host}:{server.port}/",
             "KAFKA_BROKERS": self.brokers,
         }
-        connection = {"conn_type": "deltaforge", "extra": {"path": f"{place}/state.db"}}
         self.env = {
             **self.variables,
-            "AIRFLOW_CONN_DELTAFORGE_DEFAULT": json.dumps(connection),
             "DELTAFORGE_ORDERS_WINDOW_S": "15",
             "DELTAFORGE_ORDERS_MASTER": "local[2]",
             "DELTAFORGE_ORDERS_CHANGED": "changed",
+            **stage_environment(place),
         }
 
     def start(self):
         """Start Airflow on our DAGs, and fill the shop."""
         self._fill()
-        self.airflow = airflow.start(
-            self.place, dags=CHECKOUT / "dags", env=self.env, metadata=self.metadata
-        )
+        dags = self.place / "dags"
+        dags.mkdir()
+        for name, folder in {"examples": CHECKOUT / "dags", "supervised": DAGS}.items():
+            (dags / name).symlink_to(folder)
+        self.airflow = airflow.start(self.place, dags=dags, env=self.env, metadata=self.metadata)
         self.rest, self.home = self.airflow.rest, self.airflow.home
         self.store = StoreLocation.from_dsn(self.dsn).open()
+
+    def stage(self):
+        """Return where streams are supervised and their supervisors killed."""
+        unpause(self.airflow)
+        return Stage(self.place, self.airflow, self.dsn, self.place / "holds")
 
     def end(self):
         """Leave no process."""

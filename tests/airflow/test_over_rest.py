@@ -1,4 +1,9 @@
-"""The main job in a real Airflow: everything asked over REST, judged by the oracle in Kafka."""
+"""The main job in a real Airflow: everything asked over REST, judged by the oracle in Kafka.
+
+When the journey is over, the same Airflow supervises streams while parts of it are killed.
+``python -m tests.prove airflow_kills`` runs the whole matrix; here are the cases that tell most.
+They share, while nothing fails, one stream, whose driver has no JVM.
+"""
 
 import json
 
@@ -7,6 +12,7 @@ import pytest
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.airflow import home_contents
 from tests.airflow.rest_journey import COPY, DAYS, OLD_ORDERS, PATIENCE_S, PIPELINE, Journey, day_of
+from tests.airflow.service.cases import Chain
 from tests.e2e import shop
 from tests.oracle.mysql_history import history, name_of, table_rows
 from tests.oracle.readers import seen_in
@@ -25,14 +31,17 @@ def airflow(tmp_path_factory, mysql_server, kafka_server, postgres_server):
     journey = Journey(place, mysql_server, kafka_server, postgres_server)
     journey.start()
     yield journey
+    processes = journey.airflow.processes()
     journey.end()
+    assert len(processes) > 4
+    assert journey.airflow.processes() == []
 
 
 @pytest.fixture(scope="module")
 def journey(airflow):
     """The whole journey, while writers change the shop."""
     rest = airflow.rest
-    with shop.Writers(airflow.server, "shop", pause_s=0.05):
+    with shop.Writers(airflow.server, "shop", pause_s=0.2):
         airflow.run = airflow.first_run()
         airflow.start_position = Snapshots(airflow.store, "orders").current().start_position
         airflow.first_generation = airflow.status().generation
@@ -174,3 +183,28 @@ def test_the_password_is_nowhere_a_person_or_a_log_could_show_it(journey):
     for place in (journey.home, journey.jobs, journey.jobs.parent):
         assert home_contents.files_with(place, journey.secret) == []
     assert home_contents.columns_with(journey.airflow.environment[METADATA], journey.secret) == []
+
+
+@pytest.fixture(scope="module")
+def chain(airflow):
+    running = Chain(airflow.stage(), "plain")
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "task SIGKILL, before defer",
+        "triggerer SIGKILL",
+        "clear while deferred",
+        "mark failed, on_kill=stop",
+    ],
+)
+def test_a_stream_outlives_its_supervisors_and_obeys_its_users(case, chain):
+    result = chain.run(case)
+
+    assert result.wrong == (), result.told
+    assert result.drivers == 1

@@ -36,11 +36,21 @@ class Stage:
 @contextlib.contextmanager
 def stage(directory: Path, metadata: Server) -> Iterator[Stage]:
     """Start Airflow with the DAGs of this folder, its own database on a PostgreSQL server."""
+    environment = stage_environment(directory)
+    running = airflow.start(directory, dags=DAGS, env=environment, metadata=metadata)
+    try:
+        unpause(running)
+        yield Stage(directory, running, f"sqlite:///{directory}/state.db", directory / "holds")
+    finally:
+        running.stop()
+
+
+def stage_environment(directory: Path) -> dict[str, str]:
+    """Return what the DAGs of this folder find in their environment; make what it names."""
     holds = directory / "holds"
     holds.mkdir(parents=True)
-    path = directory / "state.db"
-    connection = {"conn_type": "deltaforge", "extra": {"path": str(path)}}
-    environment = {
+    connection = {"conn_type": "deltaforge", "extra": {"path": f"{directory}/state.db"}}
+    return {
         "AIRFLOW_CONN_DELTAFORGE_DEFAULT": json.dumps(connection),
         "DELTAFORGE_TEST_HOLDS": str(holds),
         "PYTHONPATH": str(_ROOT),
@@ -49,11 +59,10 @@ def stage(directory: Path, metadata: Server) -> Iterator[Stage]:
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_DIRS": str(directory / "spark"),
     }
-    running = airflow.start(directory, dags=DAGS, env=environment, metadata=metadata)
-    try:
-        for dag in DAG_IDS:
-            running.rest.wait_for_dag(dag)
-            running.rest.unpause(dag)
-        yield Stage(directory, running, f"sqlite:///{path}", holds)
-    finally:
-        running.stop()
+
+
+def unpause(running: Airflow) -> None:
+    """Let the DAGs of this folder run."""
+    for dag in DAG_IDS:
+        running.rest.wait_for_dag(dag)
+        running.rest.unpause(dag)
