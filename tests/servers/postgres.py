@@ -62,8 +62,7 @@ def start(
         *args,
     ]
     command = [str(programs / "postgres"), "-D", str(data)]
-    for setting in settings:
-        command += ["-c", setting]
+    command += [word for setting in settings for word in ("-c", setting)]
     return Server(
         name="postgres",
         directory=directory,
