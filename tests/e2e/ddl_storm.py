@@ -64,9 +64,10 @@ class Storm:
                 f"SELECT i + 1 FROM k WHERE i < 400) SELECT i FROM k",
             )
         self._run_of = TableRun(server, [f"{NAME}.t*"], snapshot="initial")
+        self._writing = [threading.Lock() for _ in range(3)]
         self._threads = [
-            threading.Thread(target=self._write, args=(seed * 10 + i,), daemon=True)
-            for i in range(3)
+            threading.Thread(target=self._write, args=(seed * 10 + i, writing), daemon=True)
+            for i, writing in enumerate(self._writing)
         ]
 
     def rage(self, statements: int) -> list[str]:
@@ -151,12 +152,14 @@ class Storm:
         self._run(f"CREATE TABLE {ghost} LIKE {table}")
         self._run(f"ALTER TABLE {ghost} ADD COLUMN {self._new()}")
         names = ", ".join(self._diary[-1][table])
-        with connect(self._server, NAME) as connection, connection.cursor() as cursor:
-            cursor.execute(f"LOCK TABLES {table} WRITE, {ghost} WRITE")
-            cursor.execute(f"INSERT INTO {ghost} ({names}) SELECT {names} FROM {table}")
-            cursor.execute(f"RENAME TABLE {table} TO {old}, {ghost} TO {table}")
-            self._note(cursor)
-            cursor.execute("UNLOCK TABLES")
+        with contextlib.ExitStack() as calm:
+            for writing in self._writing:
+                calm.enter_context(writing)
+            sql.execute(
+                self._server,
+                f"INSERT INTO {NAME}.{ghost} ({names}) SELECT {names} FROM {NAME}.{table}",
+            )
+            self._run(f"RENAME TABLE {table} TO {old}, {ghost} TO {table}")
         self._run(f"DROP TABLE {old}")
 
     def _appear(self, number: int) -> None:
@@ -182,11 +185,11 @@ class Storm:
             columns.setdefault(table, []).append(name)
         self._diary.append(columns)
 
-    def _write(self, seed: int) -> None:
+    def _write(self, seed: int, writing: threading.Lock) -> None:
         chance = random.Random(seed)
         with connect(self._server, NAME) as connection, connection.cursor() as cursor:
             while not self._over.wait(0.004):
-                with contextlib.suppress(*_LOST_RACES):
+                with writing, contextlib.suppress(*_LOST_RACES):
                     for _ in range(chance.randint(1, 4)):
                         table, row = chance.choice(TABLES), chance.randint(1, 600)
                         cursor.execute(
