@@ -56,7 +56,7 @@ def create(server: Server, database: str, orders: int) -> None:
 class Writers:
     """Writers that go on until the block ends."""
 
-    def __init__(self, server: Server, database: str, count: int = 3, pause_s: float = 0.004):
+    def __init__(self, server: Server, database: str, count: int = 3, pause_s: float = 0.015):
         self._server = server
         self._database = database
         self._pause_s = pause_s
