@@ -204,9 +204,14 @@ def test_a_pipeline_goes_on_with_a_slot_that_was_made_for_failover(
             execute(promoted, "INSERT INTO t VALUES (5), (6)", database=DATABASE)
             run.wait_for_keys(4, 5, 6)
             assert run.stop(driving).why == "stopped"
+            assert run.position()["timeline"] == 2
+            driving = run.start()
+            execute(promoted, "INSERT INTO t VALUES (7)", database=DATABASE)
+            run.wait_for_keys(7)
+            assert run.stop(driving).why == "stopped"
         finally:
             promoted.stop()
-        assert sorted(set(run.keys())) == [1, 2, 3, 4, 5, 6]
+        assert sorted(set(run.keys())) == [1, 2, 3, 4, 5, 6, 7]
         (settled,) = run.settled()
         assert settled.state == "done"
         assert (settled.former["timeline"], settled.present["timeline"]) == (1, 2)
