@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
 _READ_S = 0.2
 _PUT_S = 0.1
 _CHUNKS_AHEAD = 4
+_JOIN_S = 5.0
 _WAITS = wait_random_exponential(multiplier=0.2, max=1)  # A reader paces itself as well.
 
 Delivery = TypeVar("Delivery")
@@ -84,7 +85,8 @@ class Pump(Generic[Delivery]):
         self._chunks: _Handover[Chunk | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
         self._ready: _Handover[Delivery] = _Handover(max(1, ready_ahead), self._ending)
         self._failure: Exception | None = None
-        threading.Thread(target=self._run_reader, name="reader", daemon=True).start()
+        self._reading = threading.Thread(target=self._run_reader, name="reader", daemon=True)
+        self._reading.start()
         threading.Thread(target=self._run_decoder, name="decoder", daemon=True).start()
 
     def next(self, timeout_s: float) -> Delivery | None:
@@ -99,8 +101,14 @@ class Pump(Generic[Delivery]):
         return delivery
 
     def close(self) -> None:
-        """End both threads and let go of the log."""
+        """End both threads and let go of the log.
+
+        The reader's thread first: the number of a socket that is closed under it may be given to
+        the next connection, of which it would then take the bytes.
+        """
         self._ending.set()
+        if threading.current_thread() is not self._reading:
+            self._reading.join(_JOIN_S)
         self._reader.close()
 
     def _run_reader(self) -> None:
