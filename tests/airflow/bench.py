@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.triggers import killed
 from tests.control.bench import DOCUMENT
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def deferred(call):
     return caught.value.trigger
 
 
-def fired(trigger, seconds=20):
+def fired(trigger, seconds=PATIENCE_S):
     async def first():
         return (await anext(trigger.run())).payload
 

@@ -108,7 +108,7 @@ def _server(
     home = spark_home()
     bare = {
         name: os.environ[name]
-        for name in ("PATH", "HOME", "JAVA_HOME", "PYTHONPATH")
+        for name in ("PATH", "HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "PYTHONPATH")
         if name in os.environ
     }
     told = {

@@ -128,9 +128,11 @@ def test_a_paused_server_keeps_silent_until_it_resumes(mariadb_server):
     import pymysql
 
     mariadb_server.pause()
-    with pytest.raises(pymysql.err.OperationalError):
-        sql.connect(mariadb_server, connect_timeout=1, read_timeout=1)
-    mariadb_server.resume()
+    try:
+        with pytest.raises(pymysql.err.OperationalError):
+            sql.connect(mariadb_server, connect_timeout=1, read_timeout=1)
+    finally:
+        mariadb_server.resume()
 
     assert sql.execute(mariadb_server, "SELECT 1") == [(1,)]
 
