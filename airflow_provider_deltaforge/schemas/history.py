@@ -17,3 +17,6 @@ class SchemaHistory(Protocol):
         It is the latest one registered at or before ``position``: what the rows behind it were
         decoded with the first time. Whoever uses it checks it against the log's own description.
         """
+
+    def goes_on(self, db: str, schema: str | None, table: str, position: Position) -> bool:
+        """Say whether a schema was registered behind a position: its rows were read before."""

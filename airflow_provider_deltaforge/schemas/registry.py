@@ -231,6 +231,11 @@ class RegisteredHistory:
         found = self._registry.at_position(db, schema, table, position, self._compare)
         return found.schema if found is not None else None
 
+    def goes_on(self, db: str, schema: str | None, table: str, position: Position) -> bool:
+        """Say whether a schema was registered behind a position: its rows were read before."""
+        places = [entry.position for entry in self._registry.entries(db, schema, table)]
+        return any(p is not None and compared(self._compare, p, position) == 1 for p in places)
+
 
 def named(registry: Registry, name: str) -> TableName:
     """Return the one registered table that a person calls ``table`` or ``db.table``.

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql.catalog import load_locked, load_table, variables
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
-from airflow_provider_deltaforge.sources.mysql.ddl import TRUNCATE, Statement
+from airflow_provider_deltaforge.sources.mysql.ddl import DROP, RENAME, TRUNCATE, Statement
 from airflow_provider_deltaforge.sources.mysql.evolution import Key, evolve
 from airflow_provider_deltaforge.sources.mysql.log_schema import agrees, completed
 from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead
@@ -109,15 +109,13 @@ class CatalogView:
         mariadb = self._info.mariadb
         evolved = evolve(statement, db, self._known, mariadb=mariadb)
         after = {k: s and sized(s, mariadb=mariadb) for k, s in evolved.items()}
-        gone = {(a.table[0] or db, a.table[1]) for a in statement.acts if a.what != "create"}
+        gone = _gone(statement, db)
         for key, schema in after.items():
             if not self.captures(*key):
                 continue
             self._said[key] = sql
-            renamed_or_dropped = key in gone and not any(
-                a.what == "alter" and (a.table[0] or db, a.table[1]) == key for a in statement.acts
-            )
-            if schema is None and not renamed_or_dropped and not self._log_says_all():
+            if schema is None and key not in gone and not self._log_says_all():
+                # Now, not when rows come: whoever starts behind here would trust the registry.
                 after[key] = self._proven(key)
         if not statement.acts:
             after.update(dict.fromkeys(self._of(statement.databases)))
@@ -176,11 +174,17 @@ class CatalogView:
         """
         charsets = self._info.charsets
         registered = self._registered(key)
-        fresh = registered is not None and registered != self._outdated.get(key)
-        if fresh and registered is not None and agrees(table, charsets, registered):
+        fresh = registered != self._outdated.get(key) or self._is_replay(key)
+        if registered is not None and fresh and agrees(table, charsets, registered):
             return registered
         live = self._load(key)
         return live if live is not None and agrees(table, charsets, live) else None
+
+    def _is_replay(self, key: Key) -> bool:
+        """Say whether rows behind this place were read before."""
+        if self._history is None or self._here is None:
+            return False
+        return self._history.goes_on(key[0], None, key[1], self._here().as_json())
 
     def _known(self, key: Key) -> TableSchema | None:
         """Return what statements and registry say; None where they say nothing.
@@ -258,3 +262,17 @@ class CatalogView:
                 connection.close()
             self._full = told.get("binlog_row_metadata", "").upper() == "FULL"
         return self._full
+
+
+def _gone(statement: Statement, db: str) -> set[Key]:
+    """Return the names that no table has any more behind a statement."""
+    gone: set[Key] = set()
+    for act in statement.acts:
+        key = (act.table[0] or db, act.table[1])
+        if act.what in (DROP, RENAME):
+            gone.add(key)
+        else:
+            gone.discard(key)
+        if act.what == RENAME and act.other is not None:
+            gone.discard((act.other[0] or db, act.other[1]))
+    return gone

@@ -90,6 +90,12 @@ class Chunker:
         return int(self._state[f.WRITTEN])
 
     @property
+    def here(self) -> WalPosition:
+        """Where the transaction being read commits: behind everything before it."""
+        commit = self._transactions[int(self._state[f.TX_COUNT]) - 1, f.TX_COMMIT]
+        return replace(self.position, lsn=int(commit))
+
+    @property
     def in_transaction(self) -> bool:
         """Whether a transaction's commit is still to come."""
         return bool(self._state[f.IN_TX])

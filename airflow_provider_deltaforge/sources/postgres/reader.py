@@ -4,12 +4,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.postgres.chunk import WalChunk
 from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
@@ -24,6 +26,7 @@ from airflow_provider_deltaforge.sources.postgres.session import (
     ask,
     start,
 )
+from airflow_provider_deltaforge.sources.postgres.told import as_told
 from airflow_provider_deltaforge.sources.postgres.watching import Watch
 from airflow_provider_deltaforge.sources.postgres.wire import LogSocket, status_message
 
@@ -47,7 +50,11 @@ class PostgresReader:
     """
 
     def __init__(
-        self, reading: Reading, position: WalPosition, stopping: Callable[[], bool]
+        self,
+        reading: Reading,
+        position: WalPosition,
+        stopping: Callable[[], bool],
+        history: SchemaHistory | None = None,
     ) -> None:
         self._reading = reading
         self._stopping = stopping
@@ -69,6 +76,7 @@ class PostgresReader:
             log.warning("before PostgreSQL 14 the log holds no logical messages: none is captured")
         position = self._info.at(position.lsn)  # Told to be in this server's history.
         connection = partial(connect, reading.dsn)
+        self._history = history
         self._planner = Planner(self._info.db, reading.matcher, connection, reading.publication)
         self._chunker = Chunker(self._info.db, position, self._plan, self._wants, self._take_note)
         self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s)
@@ -233,7 +241,9 @@ class PostgresReader:
         if not self._reading.matcher.matches(relation.schema, relation.table):
             return None
         plan = self._planner.plan(relation)
-        return plan if plan.captured else None
+        if not plan.captured:
+            return None
+        return replace(plan, schema=as_told(plan.schema, self._history, self._chunker.here))
 
     def _wants(self, prefix: str) -> bool:
         prefixes = self._reading.prefixes

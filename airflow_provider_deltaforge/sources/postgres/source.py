@@ -131,7 +131,7 @@ class PostgresSource(Source):
             heartbeat_s=0 if self._beside else self.heartbeat_message_s,
             read_timeout_s=self.read_timeout_s,
         )
-        return PostgresReader(reading, positions.WalPosition.from_json(start), stopping)
+        return PostgresReader(reading, positions.WalPosition.from_json(start), stopping, history)
 
     def beside(self, reader: str, *, once: bool = False) -> "PostgresSource":
         """Return this source with a slot of its own, a copy of the pipeline's where it is new.
@@ -208,6 +208,19 @@ class PostgresSource(Source):
 
         with self._connected() as connection:
             return identity_of(server_info(connection))
+
+    def describe(self) -> Sequence[TableSchema]:
+        """Return every captured table as the server's catalog describes it now."""
+        from airflow_provider_deltaforge.sources.postgres.plans import Planner
+        from airflow_provider_deltaforge.sources.postgres.server import server_info
+        from airflow_provider_deltaforge.sources.postgres.tables import captured_tables
+
+        with self._connected() as connection:
+            db = server_info(connection).db
+            tables = captured_tables(connection, self.matcher)
+        planner = Planner(db, self.matcher, self.connect, self.publication_settings.name)
+        plans = [planner.plan_of_table(table.schema, table.table) for table in tables]
+        return [plan.schema for plan in plans if plan is not None]
 
     def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
         """Return how captured tables look now, by full name; None for one that is gone."""

@@ -18,6 +18,7 @@ from tests.sources.mysql.stream_reading import batches, source_of
 CHANGES = [
     "ALTER TABLE t ADD COLUMN note varchar(20) NOT NULL DEFAULT 'n'",
     "ALTER TABLE t MODIFY note varchar(40) COMMENT 'longer'",
+    "ALTER TABLE t COMMENT 'again', MODIFY note varchar(40) DEFAULT 'm' COMMENT 'longer'",
     "ALTER TABLE t DROP COLUMN note",
     "RENAME TABLE t TO t_old, other TO t, t_old TO other",
     "RENAME TABLE t TO t_old, other TO t, t_old TO other",
@@ -117,7 +118,9 @@ def test_a_second_reading_over_every_change_says_the_same(writing: tuple[Server,
         assert at.fingerprint == version
         assert [column.name for column in at.schema.columns] == list(orjson.loads(after))
     forms = {version for table, version, *_ in rows if table == "t"}
-    assert len(forms) == 5  # The third change and the second swap bring back what was there.
+    # Dropping the column and the second swap bring back what was there. A default alone is found
+    # if the log tells of it while somebody reads; a reader that begins behind it keeps the form.
+    assert len(forms) in (5, 6)
 
 
 def test_catalog_log_and_statements_agree_about_every_type(writing: tuple[Server, str]) -> None:
