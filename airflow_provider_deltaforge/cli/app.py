@@ -11,8 +11,8 @@ from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
 from airflow_provider_deltaforge.cli.options import err
 from airflow_provider_deltaforge.errors import DeltaForgeError
 
-_HELP = """Change data capture from one YAML document: MySQL, MariaDB, PostgreSQL and Turso to Kafka and
-files.
+_HELP = """Change data capture from one YAML document: MySQL, MariaDB, PostgreSQL and Turso to Kafka
+and files.
 
 Start here: `deltaforge validate orders.yaml`, `deltaforge preflight orders.yaml`,
 `deltaforge run orders.yaml`, and in a second shell `deltaforge status --watch`.
