@@ -53,8 +53,10 @@ def test_a_kill_in_a_large_transaction_loses_nothing(
             run.wait_status("running")
             shop.write_much(postgres_server, name, 10_000)
             kill(run.wait_held())
-            driver.wait()
-            driver = run.start()
+            if master is None:
+                driver.wait()
+                driver = run.start()
+            # On Spark it was the worker: the driver goes on with another one.
             run.wait_status("running")
             run.wait_events(200)
         run.wait_caught_up()
