@@ -2,6 +2,7 @@
 
 import threading
 from collections import defaultdict
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
@@ -12,6 +13,7 @@ from airflow_provider_deltaforge.engine.lane import Lane
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
+from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage import names
@@ -127,6 +129,11 @@ def test_a_form_that_comes_back_within_a_batch_is_registered_at_its_place(inside
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10])
 def test_how_a_log_falls_into_batches_does_not_count(inside, size):
+    check_readings(inside, size)
+
+
+def check_readings(inside, size):
+    """Read a log twice, from several places and in other pieces; it must say the same."""
     forms = [A, A, B, B, B, A, TWIN, B, A, A]
     log = list(enumerate(forms, 1))
 
@@ -138,9 +145,8 @@ def test_how_a_log_falls_into_batches_does_not_count(inside, size):
             rows = [(tx - part[0][0], schema) for tx, schema in part]
             admitted = registrar.admit(batch(*rows, base=part[0][0]))
             versions = admitted.rows.column("schema_version").to_pylist()
-            told |= {
-                tx: pair for (tx, _), *pair in zip(part, versions, sequences(admitted), strict=True)
-            }
+            pairs = zip(part, versions, sequences(admitted), strict=True)
+            told |= {tx: pair for (tx, _), *pair in pairs}
         return told
 
     whole = read(1, 4)
@@ -148,6 +154,58 @@ def test_how_a_log_falls_into_batches_does_not_count(inside, size):
     for start in (1, 3, 6, 9):
         assert read(start, size) == {tx: pair for tx, pair in whole.items() if tx >= start}
     assert entries(inside) == written
+    registry = registry_of(inside.bench())
+    compare = ScriptedSource().compare
+    for (tx, schema), (_, sequence) in zip(log, whole.values(), strict=True):
+        name = (schema.db, schema.schema, schema.table)
+        found = registry.at_sequence(*name, sequence)
+        in_force = registry.at_position(*name, {"tx": tx - 1}, compare)
+        assert [one and one.schema for one in (found, in_force)] == [schema, schema]
+
+
+def whatever_is_last(places, position, compare):
+    return len(places) - 1 if places else None
+
+
+def by_fingerprint(batch):
+    prints = [schema.fingerprint for schema in batch.schemas]
+    versions = batch.rows.column("schema_version").to_pylist()
+    return pa.array([None if v is None else prints.index(v) for v in versions], pa.int32())
+
+
+def numbered_by_entry(registry, found, **how):
+    right(registry, found, **how)
+    told = [registry.entries(s.db, s.schema, s.table)[-1] for s, _ in found]
+    return [replace(version, sequence=version.entry) for version in told]
+
+
+right = Registry.register_all
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        pytest.param(
+            "airflow_provider_deltaforge.schemas.registry.in_force",
+            whatever_is_last,
+            id="positions do not count",
+        ),
+        pytest.param(
+            "airflow_provider_deltaforge.engine.registering._ordinals",
+            by_fingerprint,
+            id="tables of one form are one",
+        ),
+        pytest.param(
+            "airflow_provider_deltaforge.schemas.registry.Registry.register_all",
+            numbered_by_entry,
+            id="each period has a sequence",
+        ),
+    ],
+)
+def test_a_wrong_registry_is_noticed(inside, monkeypatch, place, fault):
+    monkeypatch.setattr(place, fault)
+    with pytest.raises(AssertionError):
+        check_readings(inside, 3)
 
 
 def test_an_aligned_dictionary_is_followed_by_index(inside):
