@@ -109,7 +109,7 @@ def test_a_position_purged_while_stopped_is_told_with_its_remedy(tmp_path, serve
         failed = run.wait_status("failed")
         assert driver.wait(PATIENCE_S) == 4
         assert failed.error_class == "position_lost"
-        assert "take a new snapshot" in failed.reason
+        assert f"deltaforge reset {run.name} --confirm {run.name}" in failed.reason
 
         pipelines.ask_to_stop(run.store, run.name)
         pipelines.reset_checkpoint(run.store, run.name, confirm=run.name)
