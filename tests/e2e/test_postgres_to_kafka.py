@@ -8,7 +8,8 @@ from tests.e2e.postgres_run import run_in
 from tests.engine.scripted_run import kill
 
 
-@pytest.fixture(params=["postgres", "postgres18"])
+# The kills at every border run on 15.
+@pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.long), "postgres18"])
 def server(request):
     return request.getfixturevalue(f"{request.param}_server")
 
