@@ -26,6 +26,7 @@ import psycopg
 from tests.servers.airflow_rest import Rest, RestError
 from tests.servers.keeper import Keeper, kill_session, members
 from tests.servers.process import HOST, Server, ServerError, free_port
+from tests.servers.undisturbed import undisturbed
 
 # Log servers would listen on every interface; here everybody reads the files themselves.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
@@ -126,7 +127,7 @@ class Airflow:
         self._wait_healthy(list(COMPONENTS))
 
     def _launch(self, name: str) -> None:
-        with (self.home / f"{name}.log").open("ab") as log:
+        with undisturbed(), (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "airflow", *COMPONENTS[name]],
                 cwd=self.home,
@@ -136,9 +137,9 @@ class Airflow:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._processes[name] = process
-        if self._keeper is not None:
-            self._keeper.add(process.pid)
+            self._processes[name] = process
+            if self._keeper is not None:
+                self._keeper.add(process.pid)
 
     def _end(self, process: "subprocess.Popen[bytes]") -> None:
         kill_session(process.pid)

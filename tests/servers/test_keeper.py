@@ -1,8 +1,11 @@
 """No server outlives the process that started it, however that ends."""
 
 import os
+import signal
 import subprocess
 import sys
+
+import pytest
 
 from tests.servers.keeper import Keeper, kill_session, members
 from tests.waiting import wait_for
@@ -59,3 +62,28 @@ def test_a_forgotten_session_is_left_alone():
     finally:
         kill_session(leader.pid)
         leader.wait()
+
+
+_STEP = """
+import signal, sys
+from tests.servers.undisturbed import undisturbed
+{handler}
+with undisturbed():
+    signal.raise_signal(signal.SIGTERM)
+    print("known", flush=True)
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code"),
+    [
+        ("", -signal.SIGTERM),
+        ("signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))", 7),
+    ],
+)
+def test_a_request_to_end_waits_until_a_child_is_known(handler, code):
+    command = [sys.executable, "-c", _STEP.format(handler=handler)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (code, "known\n"), done.stderr
