@@ -43,12 +43,12 @@ def test_changes_under_load_are_read_by_the_log_s_own_columns(tmp_path, server, 
 
 
 def swap_tables(server, database):
-    """Put a copy in the table's place, as tools for changes without a lock do."""
+    """Put a copy in the table's place, under the names that pt-online-schema-change gives."""
     sql.execute(
         server,
-        "CREATE TABLE orders_new LIKE orders",
-        "ALTER TABLE orders_new ADD COLUMN swapped TINYINT DEFAULT 1",
-        "INSERT INTO orders_new SELECT *, 1 FROM orders",
-        "RENAME TABLE orders TO orders_old, orders_new TO orders",
+        "CREATE TABLE _orders_new LIKE orders",
+        "ALTER TABLE _orders_new ADD COLUMN swapped TINYINT DEFAULT 1",
+        "INSERT INTO _orders_new SELECT *, 1 FROM orders",
+        "RENAME TABLE orders TO _orders_old, _orders_new TO orders",
         database=database,
     )
