@@ -50,20 +50,25 @@ def moving_history(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            return list(_changes(stream, database, last_number(after), end, told))
+            return list(_changes(stream, database, last_number(after), (file, end), told))
     finally:
         stream.close()
 
 
 def _changes(
-    stream: Any, database: str, last: int, end: str, told: Sequence[Columns]
+    stream: Any, database: str, last: int, files: tuple[str, str], told: Sequence[Columns]
 ) -> Iterator[Change]:
-    gtid, row, statements = "", 0, 0
+    begin, end = files
+    gtid, row, statements, begun = "", 0, 0, False
     for event in stream:
         if isinstance(event, RotateEvent):
             if event.next_binlog == end:
                 assert statements == len(told) - 1, "the log and the catalog's diary differ"
                 return
+            # Of MariaDB the library reads the oldest file first, whatever it is asked for.
+            begun = begun or event.next_binlog == begin
+        elif not begun:
+            continue
         elif isinstance(event, GtidEvent | MariadbGtidEvent):
             gtid, row = str(event.gtid), 0
         elif isinstance(event, QueryEvent):
