@@ -5,11 +5,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts
-
-TABLE_BYTES_PER_S = 20 << 20
-"""What one table's copy is expected to carry; the forecast only, nothing depends on it."""
-HIGH_RISK_PERCENT = 80
-WARN_PERCENT = 50
+from airflow_provider_deltaforge.sources.preflight import copy_s, duration_text, risk
 
 
 def retention_s(settings: Mapping[str, str]) -> int:
@@ -33,8 +29,7 @@ def forecast(
         log_bytes_per_s: how fast the log grows now, None when not measured.
     """
     total = sum(table.data_bytes for table in tables)
-    lanes = max(1, min(max_parallel_tables, len(tables)))
-    estimate_s = total / (TABLE_BYTES_PER_S * lanes)
+    estimate_s = copy_s(total, len(tables), max_parallel_tables)
     data: dict[str, Any] = {
         "bytes": total,
         "rows_estimate": sum(table.rows_estimate for table in tables),
@@ -52,20 +47,3 @@ def forecast(
     if verdict != "ok":
         text += "; raise binlog_expire_logs_seconds for the time of the snapshot"
     return Finding("retention", verdict, text, data)
-
-
-def risk(percent: float) -> str:
-    """Return the verdict on a snapshot that takes this share of the log's retention."""
-    if percent >= HIGH_RISK_PERCENT:
-        return "high_risk"
-    return "warn" if percent >= WARN_PERCENT else "ok"
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration as ``45s``, ``2m5s`` or ``2h1m``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60}s"
-    return f"{whole // 3600}h{whole % 3600 // 60}m"

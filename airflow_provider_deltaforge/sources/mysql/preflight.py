@@ -20,11 +20,10 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
 from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
 from airflow_provider_deltaforge.sources.mysql.grants import missing_privileges
 from airflow_provider_deltaforge.sources.mysql.views import log_end
+from airflow_provider_deltaforge.sources.preflight import RATE_PROBE_S, checked
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
-
-RATE_PROBE_S = 0.5
 
 _NAMED_MAX = 20
 
@@ -52,19 +51,9 @@ def preflight(
         source: the description to check.
         sleep: waits between the two looks at the log that give its rate.
     """
-    try:
-        connection = source.connect()
-    except DeltaForgeError as error:
-        return [Finding("connection", "fail", str(error), {"error_class": error.error_class})]
-    try:
-        return _findings(source, connection, sleep)
-    except DeltaForgeError as error:
-        return [Finding("connection", "fail", str(error), {"error_class": error.error_class})]
-    except Exception as error:  # noqa: BLE001 - the driver's; a preflight reports, it never fails
-        known = translated(error, "preflight")
-        return [Finding("connection", "fail", str(known), {"error_class": known.error_class})]
-    finally:
-        connection.close()
+    return checked(
+        source.connect, lambda connection: _findings(source, connection, sleep), translated
+    )
 
 
 def _findings(

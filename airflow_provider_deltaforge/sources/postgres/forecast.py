@@ -10,14 +10,16 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
+from airflow_provider_deltaforge.sources.preflight import (
+    HIGH_RISK_PERCENT,
+    RATE_PROBE_S,
+    copy_s,
+    duration_text,
+    risk,
+)
 
-TABLE_BYTES_PER_S = 20 << 20
-"""What one table's copy is expected to carry; the forecast only, nothing depends on it."""
 LOG_PER_BYTE = 2
 """Log that is written for each byte copied, unless the server is seen writing more."""
-HIGH_RISK_PERCENT = 80
-WARN_PERCENT = 50
-RATE_PROBE_S = 0.5
 
 _MIB = 1 << 20
 
@@ -63,8 +65,7 @@ def forecast(
         log_bytes_per_s: how fast the log grows now.
     """
     total = sum(table.data_bytes for table in tables)
-    lanes = max(1, min(max_parallel_tables, len(tables)))
-    estimate_s = total / (TABLE_BYTES_PER_S * lanes)
+    estimate_s = copy_s(total, len(tables), max_parallel_tables)
     expected = max(LOG_PER_BYTE * total, round(log_bytes_per_s * estimate_s))
     data: dict[str, Any] = {
         "bytes": total,
@@ -91,20 +92,3 @@ def forecast(
             f"'{3 * expected // _MIB + 1} MB', then SELECT pg_reload_conf()"
         )
     return Finding("retention", verdict, text, data)
-
-
-def risk(percent: float) -> str:
-    """Return the verdict on a snapshot that takes this share of the log's retention."""
-    if percent >= HIGH_RISK_PERCENT:
-        return "high_risk"
-    return "warn" if percent >= WARN_PERCENT else "ok"
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration as ``45s``, ``2m5s`` or ``2h1m``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60}s"
-    return f"{whole // 3600}h{whole % 3600 // 60}m"

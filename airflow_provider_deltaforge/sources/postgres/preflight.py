@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.forecast import forecast, kept_bytes, log_rate
@@ -28,6 +27,7 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
     all_tables,
     quote,
 )
+from airflow_provider_deltaforge.sources.preflight import checked
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
@@ -44,19 +44,9 @@ def preflight(
         source: the description to check.
         sleep: waits between the two looks at the log that give its rate.
     """
-    try:
-        connection = source.connect()
-    except DeltaForgeError as error:
-        return [Finding("connection", "fail", str(error), {"error_class": error.error_class})]
-    try:
-        return _findings(source, connection, sleep)
-    except DeltaForgeError as error:
-        return [Finding("connection", "fail", str(error), {"error_class": error.error_class})]
-    except Exception as error:  # noqa: BLE001 - the driver's; a preflight reports, it never fails
-        known = translated(error, "preflight")
-        return [Finding("connection", "fail", str(known), {"error_class": known.error_class})]
-    finally:
-        connection.close()
+    return checked(
+        source.connect, lambda connection: _findings(source, connection, sleep), translated
+    )
 
 
 def _findings(

@@ -5,12 +5,7 @@ import pytest
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
-from airflow_provider_deltaforge.sources.mysql.forecast import (
-    duration_text,
-    forecast,
-    retention_s,
-    risk,
-)
+from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
 from airflow_provider_deltaforge.sources.mysql.grants import missing_privileges
 from airflow_provider_deltaforge.sources.mysql.preflight import log_findings
 from tests.servers import mysql, sql
@@ -121,16 +116,6 @@ def test_the_forecast_compares_duration_and_retention(count, parallel, kept_s, v
     finding = forecast([table_of(GIB)] * count, parallel, kept_s)
     assert finding.verdict == verdict
     assert finding.data.get("percent") == percent
-
-
-def test_thresholds_are_inclusive():
-    assert [risk(p) for p in (49.9, 50, 79.9, 80)] == ["ok", "warn", "warn", "high_risk"]
-
-
-def test_durations_are_short():
-    assert [duration_text(s) for s in (0, 45, 59.4, 125, 3600, 7260)] == [
-        "0s", "45s", "59s", "2m5s", "1h0m", "2h1m",
-    ]  # fmt: skip
 
 
 def test_retention_falls_back_to_days():

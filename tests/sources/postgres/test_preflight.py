@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.sources.postgres import forecast as forecasts
 from airflow_provider_deltaforge.sources.postgres import server_findings
-from airflow_provider_deltaforge.sources.postgres.forecast import duration_text, forecast, risk
+from airflow_provider_deltaforge.sources.postgres.forecast import forecast
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
 from tests.sources.postgres.copying import (
@@ -276,8 +276,3 @@ def test_the_forecast_compares_the_log_with_what_is_kept(
     assert finding.verdict == verdict
     assert finding.data.get("percent") == percent
     assert ("ALTER SYSTEM" in finding.message) == (verdict != "ok")
-
-
-def test_thresholds_are_inclusive_and_durations_short():
-    assert [risk(p) for p in (49.9, 50, 79.9, 80)] == ["ok", "warn", "warn", "high_risk"]
-    assert [duration_text(s) for s in (0, 59.4, 125, 7260)] == ["0s", "59s", "2m5s", "2h1m"]
