@@ -52,8 +52,9 @@ class Watch:
                 self._look_at = now + _LOOK_S
                 found = self._newcomers.look(self._connection)
         except (RetryableError, FatalError) as error:
-            log.warning("looking for new tables failed (%s); trying again", error)
-            self._look_at = now + _LOOK_S if self._newcomers else float("inf")
+            log.warning("looking for new tables or a heartbeat failed (%s); trying again", error)
+            self._look_at = max(self._look_at, now + _LOOK_S)
+            self._beat_at = max(self._beat_at, now + _LOOK_S)
             self.close()
         return found
 
