@@ -193,10 +193,10 @@ def server_error(code: str, text: str, doing: str) -> DeltaForgeError:
     return FatalError(f"{doing}: error {code}: {text}")
 
 
-def error_response(body: bytes) -> DeltaForgeError:
-    """Return our error for the body of an ErrorResponse in the log's stream."""
+def error_response(body: bytes, doing: str = _READING) -> DeltaForgeError:
+    """Return our error for the body of an ErrorResponse; ``doing`` as in ``server_error``."""
     fields = {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
     text = fields.get(b"M", "the server reported an error")
     if b"H" in fields:
         text = f"{text} ({fields[b'H']})"
-    return server_error(fields.get(b"C", ""), text, _READING)
+    return server_error(fields.get(b"C", ""), text, doing)

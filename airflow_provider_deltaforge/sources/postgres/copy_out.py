@@ -15,7 +15,7 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.compiled import kernel
-from airflow_provider_deltaforge.sources.postgres.connection import server_error
+from airflow_provider_deltaforge.sources.postgres.connection import error_response, server_error
 
 PART_BYTES = 4 << 20
 """Bytes of rows that become one part; a longer row is a part of its own."""
@@ -160,18 +160,11 @@ def _parts(messages: _Messages, doing: str) -> Iterator[bytes]:
             if letter == _READY:
                 break
             if letter == _ERROR:
-                raise _error(body, doing)
+                raise error_response(body, doing)
             if letter not in _PASSED_OVER:
                 raise FatalError(f"{doing}: the server sent {chr(letter)!r}, which no COPY answers")
     if filled:
         yield out[:filled].tobytes()
-
-
-def _error(body: bytes, doing: str) -> Exception:
-    fields = {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
-    text = fields.get(b"M", "the server reported an error")
-    hint = f" ({fields[b'H']})" if b"H" in fields else ""
-    return server_error(fields.get(b"C", ""), text + hint, doing)
 
 
 def _through_libpq(pgconn: Any, command: bytes, doing: str) -> Iterator[bytes]:
