@@ -109,11 +109,18 @@ class Lookahead:
     Args:
         walk: opens a reader of its own at a position, with a recorder as its catalog.
         timeout_s: how long the server may be silent.
+        stopping: ends the look.
     """
 
-    def __init__(self, walk: Callable[[LogPosition, Recorder], Walker], timeout_s: float) -> None:
+    def __init__(
+        self,
+        walk: Callable[[LogPosition, Recorder], Walker],
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._walk = walk
         self._timeout_s = timeout_s
+        self._stopping = stopping
         self._known: list[Ahead] = []
         self._upto: LogPosition | None = None
 
@@ -127,7 +134,7 @@ class Lookahead:
         """Return every statement behind ``start`` and up to ``end``, in order.
 
         Raises:
-            RetryableError: the server fell silent.
+            RetryableError: the server fell silent, or a stop was asked for.
         """
         begin = self._upto or start
         if not _reached(begin, end):
@@ -141,6 +148,8 @@ class Lookahead:
         heard_at, was = time.monotonic(), walker.place
         try:
             while not _arrived(walker, end):
+                if self._stopping():
+                    raise RetryableError("asked to stop while schema changes were looked for")
                 walker.read(_READ_S)
                 if walker.place != was:
                     heard_at, was = time.monotonic(), walker.place

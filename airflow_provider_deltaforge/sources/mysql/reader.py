@@ -70,7 +70,7 @@ class MySqlReader:
         self._not_before = 0.0
         self._away: str | None = None
         self._info = self._ask(position)
-        ahead = Lookahead(self._walk, read_timeout_s)
+        ahead = Lookahead(self._walk, read_timeout_s, stopping)
         self._view = CatalogView(matcher, self._info, connect, ahead, history)
         catalog: Catalog = recorder or self._view
         self._chunker = Chunker(self._info, on_server(position, self._info), catalog)
