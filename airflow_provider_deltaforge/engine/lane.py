@@ -159,6 +159,7 @@ class Lane:
             for name, position in known.items()
             if self._source.compare(position, start) > 0
         }
+        self._idle_since = None  # Read again, the log is behind it.
         self._board.checkpointed(start, self._sink_ids)
         learn(self._bench, self._registry, start)
         history = self._tables.history()

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.lane import Lane
 from airflow_provider_deltaforge.engine.outcome import Outcome
-from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.errors import AccessError, RetryableError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.control import Control
@@ -210,3 +210,53 @@ def test_a_sink_ahead_gets_all_or_nothing_of_a_transaction_that_is_split(monkeyp
     # Its first part alone would be the last that this sink hears of key 1, an older state.
     again = [message.key for message in pipeline.log("ahead").messages()]
     assert again in ([b'{"id":3}'], keys)
+
+
+class _IdleReader:
+    """A log of transactions without events for us; then it fails, or goes on for ever."""
+
+    def __init__(self, ends, quiet_reads=0, failure=None):
+        self.acknowledged = []
+        self._ends = list(ends)
+        self._quiet_reads = quiet_reads
+        self._failure = failure
+
+    def read(self, timeout_s):
+        if self._quiet_reads:
+            self._quiet_reads -= 1
+            time.sleep(timeout_s)
+            return None
+        if self._ends:
+            return self._ends.pop(0)
+        if self._failure is not None:
+            raise self._failure
+        time.sleep(timeout_s)
+        return None
+
+    def decode(self, chunk):
+        nothing = pa.RecordBatch.from_pylist([], schema=CHANGE_SCHEMA)
+        return ChangeBatch(nothing, _After(chunk), {"tx": chunk}, "scripted", 0)
+
+    def leave_out(self, tables):
+        self.left_out = tables
+
+    def acknowledge(self, position):
+        self.acknowledged.append(position)
+
+    def close(self):
+        """Nothing is held."""
+
+
+def test_a_log_that_is_read_again_leaves_no_idle_position_of_before(monkeypatch):
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    first = _IdleReader([5], failure=TableError("no names", "script.rows"))
+    # Read again, it is quiet for longer than a checkpoint waits, then tells of what came before.
+    readers = [first, _IdleReader([3], quiet_reads=8)]
+    monkeypatch.setattr(ScriptedSource, "open", lambda *_: readers.pop(0))
+    monkeypatch.setattr(ScriptedSource, "on_undecodable", "stop_table", raising=False)
+    running = _Running(pipeline)
+    wait_until(lambda: pipeline.checkpoints().load()["out"] != {"tx": 0})
+    assert pipeline.checkpoints().load()["out"] == {"tx": 3}
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
