@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
@@ -29,6 +29,9 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
     SlotSettings,
     StartPosition,
 )
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.sources.postgres.plans import Planner
 
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 DEFAULT_SCHEMA = "public"
@@ -211,27 +214,24 @@ class PostgresSource(Source):
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the server's catalog describes it now."""
-        from airflow_provider_deltaforge.sources.postgres.plans import Planner
         from airflow_provider_deltaforge.sources.postgres.server import server_info
         from airflow_provider_deltaforge.sources.postgres.tables import captured_tables
 
         with self._connected() as connection:
-            db = server_info(connection).db
             tables = captured_tables(connection, self.matcher)
-        planner = Planner(db, self.matcher, self.connect, self.publication_settings.name)
-        plans = [planner.plan_of_table(table.schema, table.table) for table in tables]
+            planner = self._planner(server_info(connection).db, connection)
+            plans = [planner.plan_of_table(table.schema, table.table) for table in tables]
         return [plan.schema for plan in plans if plan is not None]
 
     def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
         """Return how captured tables look now, by full name; None for one that is gone."""
-        from airflow_provider_deltaforge.sources.postgres.plans import Planner
-
-        captured = [t for t in tables if self.matcher.matches(t.schema or "", t.table)]
         found: dict[str, TableSchema | None] = {}
-        for table in captured:
-            planner = Planner(table.db, self.matcher, self.connect, self.publication_settings.name)
-            plan = planner.plan_of_table(table.schema or DEFAULT_SCHEMA, table.table)
-            found[table.full_name] = None if plan is None else plan.schema
+        with self._connected() as connection:
+            for table in tables:
+                schema = table.schema or DEFAULT_SCHEMA
+                if self.matcher.matches(schema, table.table):
+                    plan = self._planner(table.db, connection).plan_of_table(schema, table.table)
+                    found[table.full_name] = None if plan is None else plan.schema
         return found
 
     def reach(self, position: Position) -> None:
@@ -253,6 +253,12 @@ class PostgresSource(Source):
     @property
     def _beside(self) -> bool:
         return self._original is not None
+
+    def _planner(self, db: str, connection: Any) -> "Planner":
+        from airflow_provider_deltaforge.sources.postgres.lending import Lent
+        from airflow_provider_deltaforge.sources.postgres.plans import Planner
+
+        return Planner(db, self.matcher, lambda: Lent(connection), self.publication_settings.name)
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
