@@ -114,6 +114,14 @@ def parse_dsn(text: str) -> dict[str, Any]:
         raise SpecError(f"source.dsn: cannot be read; {_FORM}") from None
     if not text.strip():
         raise SpecError(f"source.dsn: is empty; {_FORM}")
+    # An unencoded "@" or "/" makes the rest of a password a host, port or database, which errors
+    # would show.
+    misread = "@" in str(given.get("host", "")) + str(given.get("dbname", ""))
+    if misread or str(given.get("port", "")).strip("0123456789,"):
+        raise SpecError(
+            "source.dsn: its host, port or database is none; percent-encode special characters of "
+            "user and password"
+        )
     if "replication" in given:
         raise SpecError("source.dsn: leave 'replication' out; it is set where it is needed")
     return given

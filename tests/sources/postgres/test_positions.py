@@ -96,7 +96,18 @@ def test_what_a_dsn_says_itself_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "planted", "mysql://u:planted@h/d", "host=h replication=planted", "host='planted"]
+    "text",
+    [
+        "",
+        "planted",
+        "mysql://u:planted@h/d",
+        "host=h replication=planted",
+        "host='planted",
+        "postgresql://u:p@planted@h/d",
+        "postgresql://u:p/planted@h/d",
+        "postgresql://u:1/planted@h/d",
+        "postgresql://u@planted:x@h/d",
+    ],
 )
 def test_a_wrong_dsn_is_refused_and_never_quoted(text: str) -> None:
     with pytest.raises(SpecError, match=r"source\.dsn") as caught:
