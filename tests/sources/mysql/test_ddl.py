@@ -25,6 +25,8 @@ from airflow_provider_deltaforge.sources.mysql.ddl import understand
         ),
         ("CREATE UNIQUE INDEX i USING BTREE ON s.t (a)", "ddl", (("s", "t"),)),
         ("DROP INDEX i ON t", "ddl", ((None, "t"),)),
+        ("ALTER TABLE s.2024t ADD c int", "ddl", (("s", "2024t"),)),
+        ("DROP TABLE `s`.7, t", "ddl", (("s", "7"), (None, "t"))),
         ("CREATE USER x IDENTIFIED BY 'TABLE t'", "other", ()),
         ("GRANT SELECT ON t TO u", "other", ()),
         ("INSERT INTO t VALUES (1)", "dml", ()),
