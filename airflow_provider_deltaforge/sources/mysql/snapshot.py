@@ -3,11 +3,11 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
 from airflow_provider_deltaforge.errors import (
-    DeltaForgeError,
     PositionLostError,
     RetryableError,
     SchemaError,
@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.copying import View, chosen_tables, driver_errors
 from airflow_provider_deltaforge.sources.mysql.catalog import (
     TableFacts,
     captured_facts,
@@ -40,7 +41,6 @@ from airflow_provider_deltaforge.sources.mysql.text_stream import (
     TextResult,
 )
 from airflow_provider_deltaforge.sources.mysql.views import (
-    View,
     begin_position,
     close_view,
     open_view,
@@ -76,7 +76,7 @@ class MySqlSnapshotter:
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
-        with _Doing(self, "beginning the snapshot"):
+        with self._doing("beginning the snapshot"):
             connection, server = self._open()
             tables = [
                 (f.schema.db, f.schema.table) for f in captured_facts(connection, self._matcher)
@@ -91,15 +91,20 @@ class MySqlSnapshotter:
         Raises:
             SpecError: a pattern matches no captured table, or the condition is wrong.
         """
-        with _Doing(self, "planning the snapshot"):
+        with self._doing("planning the snapshot"):
             connection, _ = self._open()
-            chosen = _chosen(captured_facts(connection, self._matcher), tables, self._matcher)
+            captured = {
+                (facts.schema.db, facts.schema.table): facts
+                for facts in captured_facts(connection, self._matcher)
+            }
+            check = "its user may SELECT from them"
+            chosen = chosen_tables(captured, tables, self._matcher, check)
             if where is not None:
                 _check_where(connection, chosen, where)
         for facts in chosen:
             chunks = plan_table(connection, facts, chunk_rows, where)
             while True:
-                with _Doing(self, f"planning {facts.schema.full_name}"):
+                with self._doing(f"planning {facts.schema.full_name}"):
                     chunk = next(chunks, None)
                 if chunk is None:
                     break
@@ -117,20 +122,20 @@ class MySqlSnapshotter:
         """
         finished = False
         try:
-            with _Doing(self, f"reading {chunk.db}.{chunk.table}"):
+            with self._doing(f"reading {chunk.db}.{chunk.table}"):
                 view, schema, parts = self._select(chunk)
             if schema is None:
                 self._warn(f"{chunk.db}.{chunk.table} is gone; its chunk is empty")
             ids = self._ids(chunk, run, view)
             first = 0
             while True:
-                with _Doing(self, f"reading {chunk.db}.{chunk.table}"):
+                with self._doing(f"reading {chunk.db}.{chunk.table}"):
                     part = next(parts, None)
                 if part is None:
                     break
                 yield snapshot_batch(part, chunk, schema, view, ids, first)
                 first += len(part.rows)
-            with _Doing(self, "closing the view"):
+            with self._doing("closing the view"):
                 close_view(self._connection)
             finished = True
         finally:
@@ -143,7 +148,7 @@ class MySqlSnapshotter:
         Raises:
             PositionLostError: it is not; the snapshot is worthless and must be cancelled.
         """
-        with _Doing(self, "checking the log"):
+        with self._doing("checking the log"):
             connection, server = self._open()
             _check_kept(connection, server, LogPosition.from_json(position))
 
@@ -200,51 +205,15 @@ class MySqlSnapshotter:
         cut = json.dumps(view.cut, sort_keys=True)
         return id_key(self._source_id, run, cut, f"{chunk.db}.{chunk.table}")
 
+    def _doing(self, what: str) -> AbstractContextManager[None]:
+        """Turn the driver's errors into ours, and drop the connection they came from."""
+        import pymysql
+
+        return driver_errors(what, pymysql.err.MySQLError, translated, self.close)
+
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
         _log.warning(text)
-
-
-class _Doing:
-    """Turns the driver's errors into ours, and drops the connection they came from."""
-
-    def __init__(self, snapshotter: MySqlSnapshotter, doing: str) -> None:
-        self._snapshotter = snapshotter
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        """Translate, unless the error is ours already."""
-        if error is None or isinstance(error, GeneratorExit):
-            return
-        self._snapshotter.close()
-        import pymysql
-
-        if not isinstance(error, DeltaForgeError) and isinstance(
-            error, (pymysql.err.MySQLError, OSError)
-        ):
-            raise translated(error, self._doing) from error
-
-
-def _chosen(
-    facts: Sequence[TableFacts], patterns: Sequence[str], matcher: TableMatcher
-) -> list[TableFacts]:
-    """Return the captured tables that the patterns name; all of them without patterns."""
-    if not patterns:
-        return list(facts)
-    chosen: dict[str, TableFacts] = {}
-    for pattern in patterns:
-        one = TableMatcher((pattern,), matcher.default, matcher.system)
-        found = [f for f in facts if one.matches(f.schema.db, f.schema.table)]
-        if not found:
-            raise SpecError(
-                f"tables: {pattern!r} matches none of the captured tables; check the source's "
-                "'tables' and that its user may SELECT from them"
-            )
-        chosen.update({f.schema.full_name: f for f in found})
-    return [chosen[name] for name in sorted(chosen)]
 
 
 def _check_where(connection: Any, chosen: Sequence[TableFacts], where: str) -> None:

@@ -15,11 +15,11 @@ C is part of V. How that is made sure differs by server:
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.copying import View
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch, quote
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
@@ -32,19 +32,6 @@ LOCK_ATTEMPTS = 10
 _DENIED = {1044, 1142, 1227, 1370}
 _LOCK_TIMEOUT = 1205
 _VIEW_IGNORED = 138
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An open view.
-
-    Attributes:
-        cut: everything up to here is in the view.
-        ts_ms: the server's clock when the view opened.
-    """
-
-    cut: Position
-    ts_ms: int
 
 
 def prepare_session(connection: Any) -> None:

@@ -3,14 +3,16 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
-from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.copying import View, chosen_tables, driver_errors
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.chunks import (
     check_bounds,
@@ -30,11 +32,9 @@ from airflow_provider_deltaforge.sources.postgres.snapshot_batch import NO_ROWS,
 from airflow_provider_deltaforge.sources.postgres.tables import (
     CapturedTable,
     captured_tables,
-    chosen_tables,
     table_named,
 )
 from airflow_provider_deltaforge.sources.postgres.views import (
-    View,
     close_view,
     open_empty_view,
     open_view,
@@ -81,7 +81,7 @@ class PostgresSnapshotter:
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
-        with _Doing(self, "beginning the snapshot"):
+        with self._doing("beginning the snapshot"):
             connection, _ = self._open()
             known = find_slot(connection, self._slot) is not None
             position = self._begin()
@@ -98,18 +98,20 @@ class PostgresSnapshotter:
         Raises:
             SpecError: a pattern matches no captured table, or the condition is wrong.
         """
-        with _Doing(self, "planning the snapshot"):
+        with self._doing("planning the snapshot"):
             connection, server = self._open()
             # A stream that was ahead of this may have delivered what no view would show yet.
             settle(connection)
-            chosen = chosen_tables(self._captured(connection), tables, self._matcher)
+            captured = {(t.schema, t.table): t for t in self._captured(connection)}
+            check = "what it names are tables, not partitions or views"
+            chosen = chosen_tables(captured, tables, self._matcher, check)
             if where is not None:
                 _check_where(connection, chosen, where)
             if not self._slot_is_new:
                 oids = [facts.oid for facts in chosen]
                 settle_published(connection, self._publication, oids)
         for facts in chosen:
-            with _Doing(self, f"planning {facts.full_name}"):
+            with self._doing(f"planning {facts.full_name}"):
                 chunks = list(plan_table(connection, server.db, facts, chunk_rows, where))
             yield from chunks
 
@@ -127,20 +129,20 @@ class PostgresSnapshotter:
         doing = f"reading {chunk.schema}.{chunk.table}"
         finished = False
         try:
-            with _Doing(self, doing):
+            with self._doing(doing):
                 view, plan, parts = self._select(chunk, doing)
             ids = self._ids(chunk, run, view)
             schema: TableSchema | None = plan.schema if plan is not None else None
             first = 0
             while True:
-                with _Doing(self, doing):
+                with self._doing(doing):
                     part = next(parts, None)
                     if part is None:
                         break
                     rows = decode_copy(part, plan).rows if plan is not None and part else NO_ROWS
                 yield snapshot_batch(rows, chunk, schema, view, ids, first)
                 first += rows.num_rows
-            with _Doing(self, "closing the view"):
+            with self._doing("closing the view"):
                 close_view(self._connection)
             finished = True
         finally:
@@ -153,7 +155,7 @@ class PostgresSnapshotter:
         Raises:
             PositionLostError: it is not; the snapshot is worthless and must be cancelled.
         """
-        with _Doing(self, "checking the slot"):
+        with self._doing("checking the slot"):
             connection, server = self._open()
             # Raises for a position of another cluster, whose slot says nothing about it.
             compare(position, server.at(0).as_json())
@@ -233,30 +235,15 @@ class PostgresSnapshotter:
         # Rows without a key are told apart by their number in this very chunk.
         return id_key(self._source_id, run, cut, f"{chunk.schema}.{chunk.table}", chunk.id)
 
+    def _doing(self, what: str) -> AbstractContextManager[None]:
+        """Turn the driver's errors into ours, and drop the connection they came from."""
+        import psycopg
+
+        return driver_errors(what, psycopg.Error, translated, self.close)
+
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
         _log.warning(text)
-
-
-class _Doing:
-    """Turns the driver's errors into ours, and drops the connection they came from."""
-
-    def __init__(self, snapshotter: PostgresSnapshotter, doing: str) -> None:
-        self._snapshotter = snapshotter
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        """Translate, unless the error is ours already."""
-        if error is None or isinstance(error, GeneratorExit):
-            return
-        self._snapshotter.close()
-        import psycopg
-
-        if not isinstance(error, DeltaForgeError) and isinstance(error, (psycopg.Error, OSError)):
-            raise translated(error, self._doing) from error
 
 
 def _check_where(connection: Any, chosen: Sequence[CapturedTable], where: str) -> None:

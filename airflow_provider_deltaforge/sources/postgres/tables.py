@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
@@ -144,29 +143,6 @@ def table_named(connection: Any, schema: str, table: str) -> CapturedTable | Non
     sql = _TABLES.format(one=" AND n.nspname = %s AND c.relname = %s")
     found = _with_keys(connection, connection.execute(sql, (schema, table)).fetchall())
     return found[0] if found else None
-
-
-def chosen_tables(
-    facts: Sequence[CapturedTable], patterns: Sequence[str], matcher: TableMatcher
-) -> list[CapturedTable]:
-    """Return the captured tables that the patterns name; all of them without patterns.
-
-    Raises:
-        SpecError: a pattern names none of them.
-    """
-    if not patterns:
-        return list(facts)
-    chosen: dict[str, CapturedTable] = {}
-    for pattern in patterns:
-        one = TableMatcher((pattern,), matcher.default, matcher.system)
-        found = [f for f in facts if one.matches(f.schema, f.table)]
-        if not found:
-            raise SpecError(
-                f"tables: {pattern!r} matches none of the captured tables; check the source's "
-                "'tables', and that what it names are tables, not partitions or views"
-            )
-        chosen.update({f.full_name: f for f in found})
-    return [chosen[name] for name in sorted(chosen)]
 
 
 def _with_keys(connection: Any, rows: Sequence[tuple[Any, ...]]) -> list[CapturedTable]:

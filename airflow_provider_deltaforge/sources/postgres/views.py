@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.copying import View
 from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo
 from airflow_provider_deltaforge.sources.postgres.tables import quote
@@ -82,20 +82,6 @@ SELECT pg_current_snapshot()::text,
             ELSE pg_current_wal_insert_lsn() END::text,
        (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 """
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An open view.
-
-    Attributes:
-        cut: a position with ``snapshot`` (``xmin:xmax:xip``) beside it. The view contains exactly
-            the transactions that the snapshot shows; none of them commits behind the position.
-        ts_ms: the server's clock when the view opened.
-    """
-
-    cut: Position
-    ts_ms: int
 
 
 def prepare_session(connection: Any) -> None:
