@@ -214,11 +214,16 @@ class PostgresSource(Source):
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the server's catalog describes it now."""
+        from airflow_provider_deltaforge.sources.postgres.published import published_tables
         from airflow_provider_deltaforge.sources.postgres.server import server_info
         from airflow_provider_deltaforge.sources.postgres.tables import captured_tables
 
         with self._connected() as connection:
             tables = captured_tables(connection, self.matcher)
+            if not self.tables:
+                # Without patterns the publication alone decides.
+                published = published_tables(connection, self.publication_settings.name)
+                tables = [table for table in tables if table.oid in published]
             planner = self._planner(server_info(connection).db, connection)
             plans = [planner.plan_of_table(table.schema, table.table) for table in tables]
         return [plan.schema for plan in plans if plan is not None]
@@ -262,9 +267,13 @@ class PostgresSource(Source):
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
+        import psycopg
+
         connection = self.connect()
         try:
             yield connection
+        except psycopg.Error as error:
+            raise connections.translated(error, "asking the server") from error
         finally:
             connection.close()
 

@@ -77,3 +77,13 @@ def test_a_second_reading_over_every_change_says_the_same(postgres_server):
     (present,) = source.describe()
     assert [column.name for column in present.columns] == ["id", "v"]
     drop(postgres_server, DATABASE)
+
+
+def test_without_patterns_what_the_publication_has_is_described(postgres_server):
+    tables = (f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("told", "untold"))
+    fresh(postgres_server, DATABASE, *tables, "CREATE PUBLICATION df FOR TABLE told")
+    described = source_of(postgres_server, DATABASE, tables=()).describe()
+    assert [table.table for table in described] == ["told"]
+    matched = source_of(postgres_server, DATABASE).describe()
+    assert [table.table for table in matched] == ["told", "untold"]
+    drop(postgres_server, DATABASE)
