@@ -14,11 +14,7 @@ from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, read_head, row_of
-from airflow_provider_deltaforge.sources.postgres.slots import find_slot
-
-FAILOVER_VERSION = 170000
-"""From here on a slot can be created so that standbys keep a copy of it."""
-
+from airflow_provider_deltaforge.sources.postgres.slots import FAILOVER_VERSION, find_slot
 
 _COPY = """
 SELECT 1 FROM pg_replication_slots s

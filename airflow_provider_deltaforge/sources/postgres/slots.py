@@ -16,9 +16,11 @@ from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_
 log = logging.getLogger(__name__)
 
 PLUGIN = "pgoutput"
+FAILOVER_VERSION = 170000
+"""From here on a slot can be created so that standbys keep a copy of it."""
 
 _SLOT = """
-SELECT s.slot_name, s.plugin, s.database, s.temporary, s.active_pid, s.restart_lsn::text,
+SELECT s.slot_name, s.plugin, s.database, s.active_pid, s.restart_lsn::text,
        s.confirmed_flush_lsn::text, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',
        concat_ws(', ', 'pid ' || a.pid, a.application_name, host(a.client_addr))
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
@@ -35,7 +37,6 @@ class Slot:
         name: of the slot.
         plugin: None for a physical slot.
         database: whose changes it holds.
-        temporary: it ends with its session.
         active_pid: of the process that sends from it; None while nobody reads.
         restart: the log is kept from here on; None when it is lost.
         confirmed: what commits before is not sent any more.
@@ -47,7 +48,6 @@ class Slot:
     name: str
     plugin: str | None
     database: str | None
-    temporary: bool
     active_pid: int | None
     restart: int | None
     confirmed: int
@@ -70,19 +70,18 @@ def find_slot(connection: Any, name: str) -> Slot | None:
     row = row_of(connection, _SLOT, "looking for the replication slot", (name,))
     if row is None:
         return None
-    restart = None if row[5] is None else parse_lsn(row[5])
-    confirmed = 0 if row[6] is None else parse_lsn(row[6])
+    restart = None if row[4] is None else parse_lsn(row[4])
+    confirmed = 0 if row[5] is None else parse_lsn(row[5])
     return Slot(
         name=row[0],
         plugin=row[1],
         database=row[2],
-        temporary=row[3],
-        active_pid=row[4],
+        active_pid=row[3],
         restart=restart,
         confirmed=confirmed,
-        wal_status=row[7],
-        invalidated=row[8],
-        holder=row[9],
+        wal_status=row[6],
+        invalidated=row[7],
+        holder=row[8],
     )
 
 
@@ -96,7 +95,7 @@ def create_slot(connection: Any, info: ServerInfo, name: str, *, failover: bool 
         FatalError: the server has no free slot, or no logical log.
         SpecError: a failover slot on a server that has none.
     """
-    if failover and info.version < 170000:
+    if failover and info.version < FAILOVER_VERSION:
         raise SpecError(
             "source.slot.failover: needs PostgreSQL 17 or newer; this server is "
             f"{info.version // 10000}"
