@@ -14,7 +14,11 @@ from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, read_head, row_of
-from airflow_provider_deltaforge.sources.postgres.slots import FAILOVER_VERSION, find_slot
+from airflow_provider_deltaforge.sources.postgres.slots import (
+    FAILOVER_VERSION,
+    check_slot,
+    find_slot,
+)
 
 _COPY = """
 SELECT 1 FROM pg_replication_slots s
@@ -46,9 +50,16 @@ def check_reach(
     Raises:
         PositionLostError: changes are lost; the text says which.
         RetryableError: the server is a standby that has still to replay what was read.
+        FatalError: the slot is another plug-in's or database's.
     """
     check_history(connection, replication, info, position)
-    check_slot(connection, info, position, slot)
+    found = find_slot(connection, slot)
+    try:
+        check_slot(found, slot, info, position)
+    except PositionLostError as error:
+        moved = position.timeline not in (0, info.timeline)
+        kept = _how_to_keep(info) if found is None and moved else ""
+        raise _lost(f"{error}{kept}", moved=moved) from None
 
 
 def check_history(
@@ -87,36 +98,6 @@ def check_history(
         "end or was restored. What was read since has not happened there",
         moved=False,
     )
-
-
-def check_slot(connection: Any, info: ServerInfo, position: WalPosition, slot: str) -> None:
-    """Check that our slot still holds everything after ``position``.
-
-    Raises:
-        PositionLostError: it does not.
-    """
-    at = lsn_text(position.lsn)
-    moved = position.timeline not in (0, info.timeline)
-    found = find_slot(connection, slot)
-    if found is None:
-        raise _lost(
-            f"slot {slot!r} does not exist on the server, so nothing after {at} was kept for it"
-            f"{_how_to_keep(info) if moved else ''}",
-            moved=moved,
-        )
-    if found.lost:
-        raise _lost(
-            f"slot {slot!r}: {found.lost}; what comes after {at} is lost. Drop it: SELECT "
-            f"pg_drop_replication_slot('{slot}')",
-            moved=moved,
-        )
-    if found.confirmed > position.lsn:
-        raise _lost(
-            f"slot {slot!r} was confirmed up to {lsn_text(found.confirmed)}, but the log was read "
-            f"up to {at}: it was created later, or another reader used it. The changes between "
-            "the two are lost",
-            moved=moved,
-        )
 
 
 def check_promoted(connection: Any, info: ServerInfo, slot: str) -> None:

@@ -116,7 +116,7 @@ def test_a_promotion_keeps_the_cluster_and_begins_a_timeline(promotion: Promotio
 
 def test_without_its_slot_a_promoted_server_cannot_be_followed(promotion: Promotion) -> None:
     text = lost(source_of(promotion.promoted, DATABASE), promotion.shared)
-    assert "position lost after failover: slot 'shop' does not exist" in text
+    assert "position lost after failover: replication slot 'shop' does not exist" in text
     assert "Before PostgreSQL 17 no logical slot survives a promotion" in text
 
 
