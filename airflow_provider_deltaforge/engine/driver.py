@@ -160,14 +160,12 @@ def _own_snapshot(bench: Bench, runner: Runner) -> Outcome | None:
 def _stream(bench: Bench, runner: Runner) -> Outcome:
     deaths = Deaths()
     window_s = float(bench.pipeline.spec.trigger.window)
-    # A stream's first lane keeps where it begins before it makes way: one that began at the head
-    # after a copy would miss what has changed meanwhile.
-    makes_copies = _has_begun(bench)
     while True:
         try:
-            ended = serve(bench, runner) if makes_copies else None
+            # A lane keeps where it begins before copies are made: one that began at the head after
+            # a copy would miss what has changed meanwhile.
+            ended = serve(bench, runner) if _has_begun(bench) else None
             outcome = ended or runner.stream(bench.job, window_s)
-            makes_copies = True
         except RetryableError as error:
             outcome = Outcome.of(error)
         if outcome.is_retryable and deaths.may_go_on():

@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.engine.staying import Deaths
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter
+from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter, ScriptedSource
 from airflow_provider_deltaforge.storage.requests import Results, result_of
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.engine.driving import Driving
@@ -119,6 +119,26 @@ def test_a_new_stream_carries_what_changes_while_its_first_copy_is_made(drive):
     streamed = {event["after"]["tx"] for event in events(pipeline) if event["op"] != "r"}
     assert min(streamed) <= began + 1
     assert streamed == set(range(min(streamed), max(streamed) + 1))
+
+
+def test_no_copy_is_made_before_a_new_stream_could_place_its_start(drive, monkeypatch):
+    pipeline = growing()
+    real = ScriptedSource.beginning
+    back_at = time.monotonic() + 2
+
+    def away_at_first(source):
+        if time.monotonic() < back_at:
+            raise RetryableError("the server is away")
+        return real(source)
+
+    monkeypatch.setattr(ScriptedSource, "beginning", away_at_first)
+    ask(pipeline)
+    drive(pipeline)
+    ended(pipeline)
+    began = Snapshots(pipeline.store, pipeline.name).requested().start_position["tx"]
+    goes_on(pipeline)
+    streamed = {event["after"]["tx"] for event in events(pipeline) if event["op"] != "r"}
+    assert min(streamed) <= began + 1
 
 
 def test_requests_are_served_in_the_order_of_asking(drive):
