@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.sources.mysql.definitions import (
 )
 from airflow_provider_deltaforge.sources.mysql.lexing import Token
 
-_KEYS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "VECTOR"}
+_KEYS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
 _TEXTS = {"tinytext": 2**8 - 1, "text": 2**16 - 1, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
 _WIDTHS = {
     "utf8mb4": 4, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "utf8mb3": 3, "ujis": 3,
@@ -84,7 +84,8 @@ class ChangingTable:
 
     def is_key(self, clause: list[Token]) -> bool:
         """Say whether an element of CREATE TABLE's list is a key or constraint, not a column."""
-        return clause[0].upper in ("PRIMARY", "CONSTRAINT", "PERIOD", *_KEYS)
+        upper = [token.upper for token in clause]
+        return upper[0] in ("PRIMARY", "CONSTRAINT") or _opens_key(upper)
 
     def define(self, clause: list[Token]) -> None:
         """Take one element of CREATE TABLE's list: a column or a key."""
@@ -141,7 +142,7 @@ class ChangingTable:
     def _alter_add(self, clause: list[Token], rest: list[Token]) -> None:
         if clause[0].upper != "COLUMN" and self._keyed(clause):
             return
-        if clause[0].upper in ("PARTITION", "SYSTEM", "PERIOD"):
+        if clause[0].upper in ("PARTITION", "SYSTEM"):
             raise SchemaError("versions of rows are not understood")
         rest, tolerant = _tolerant(rest)
         if rest[0].raw == "(":
@@ -164,7 +165,7 @@ class ChangingTable:
         elif what in (*_KEYS, "CONSTRAINT"):
             if rest[-1].text.upper() == "PRIMARY":
                 self._key = []
-        elif what in ("PARTITION", "SYSTEM", "PERIOD"):
+        elif what in ("PARTITION", "SYSTEM") or _opens_key(upper[1:]):
             raise SchemaError("versions of rows are not understood")
         else:
             rest, tolerant = _tolerant(rest)
@@ -199,7 +200,7 @@ class ChangingTable:
             inside, _ = parenthesised(clause[opening:])
             self._keyed_by = [part[0].text for part in ddl.clauses(inside)]
             return True
-        return upper[0] in _KEYS or upper[0] == "PERIOD"
+        return _opens_key(upper)
 
     def _insert(self, place: _Place, where: str | None) -> None:
         at = len(self._columns)
@@ -251,6 +252,12 @@ class ChangingTable:
             if place.column.name.lower() == name.lower():
                 return place
         raise SchemaError(f"there is no column {name}")
+
+
+def _opens_key(upper: list[str]) -> bool:
+    """Say whether a key or constraint begins here; PERIOD and VECTOR are names of columns too."""
+    behind = {"PERIOD": (["FOR"],), "VECTOR": (["INDEX"], ["KEY"])}.get(upper[0])
+    return upper[0] in _KEYS if behind is None else upper[1:2] in behind
 
 
 def _is_bare(column: Column) -> bool:

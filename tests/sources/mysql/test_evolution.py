@@ -57,12 +57,17 @@ BOTH = [
     "ALTER TABLE parts ADD w varchar(10), ADD x varchar(10) COLLATE utf8mb4_bin",
     "TRUNCATE TABLE parts",
     "DROP TABLE parts",
+    "CREATE TABLE words (period int, vector int, id int PRIMARY KEY)",
+    "ALTER TABLE words ALTER vector SET DEFAULT 1, DROP COLUMN period",
+    "ALTER TABLE words ADD COLUMN period date FIRST, DROP COLUMN vector",
+    "ALTER TABLE words ADD vector int NOT NULL AFTER period, DROP PRIMARY KEY",
 ]
 MYSQL = [
     # MariaDB does not log what did nothing.
     "CREATE TABLE IF NOT EXISTS t (other int)",
     "CREATE TABLE m (id int PRIMARY KEY, v vector(3), p point SRID 4326, h int INVISIBLE)",
     "ALTER TABLE m ADD g int AS (id + 1) STORED, ALGORITHM=COPY, LOCK=SHARED",
+    "ALTER TABLE words DROP period, ADD period int, DROP vector",
 ]
 MARIADB = [
     "CREATE OR REPLACE TABLE m (id int PRIMARY KEY, u uuid, i inet6, c varchar(9) COMPRESSED)",
