@@ -244,7 +244,7 @@ class Lane:
         ahead = self._still_ahead(position)
         names = [name for name in self._sink_ids if name not in ahead]
         told, ends_by = self._succession.passed(position)
-        told = [*told, *self._tables.passed(reader)]
+        told = [*told, *self._tables.passed(position, reader)]
         self._store([*(self._checkpoints.put(name, position) for name in names), *told])
         crossing(Border.CHECKPOINT_STORED)
         self._patiently(self._tables.stored)

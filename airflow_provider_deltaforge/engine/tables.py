@@ -22,7 +22,12 @@ from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
 from airflow_provider_deltaforge.schemas.table import TableSchema
-from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.sources.contract import (
+    Appeared,
+    LeavesOut,
+    LogReader,
+    TellsAppeared,
+)
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.control import ControlRecord
 from airflow_provider_deltaforge.storage.requests import Request, Results
@@ -79,8 +84,8 @@ class TableWatch:
         self._show(
             {name: {"since_ms": t.since_ms, "reason": t.reason} for name, t in stopped.items()}
         )
-        if stopped:
-            reader.leave_out(list(stopped))  # type: ignore[attr-defined]
+        if stopped and isinstance(reader, LeavesOut):
+            reader.leave_out(list(stopped))
 
     def stop(self, error: TableError, reader: LogReader | None) -> None:
         """Stop a table alone.
@@ -91,7 +96,7 @@ class TableWatch:
         """
         policy = getattr(self._bench.pipeline.spec.source, "on_undecodable", "halt")
         repair = f"deltaforge snapshot FILE --tables {error.table}"
-        if policy == "halt" or not hasattr(reader, "leave_out"):
+        if policy == "halt" or not isinstance(reader, LeavesOut):
             raise TableError(f"{error}. To repair it, copy the table: {repair}", error.table)
         latest = max((v.sequence for v in self._registry.all()), default=0)
         reason = f"{error}. Its rows are passed over; copy it with: {repair}"
@@ -111,12 +116,18 @@ class TableWatch:
             for name in change.get("copies", ()):
                 self._note(name, f"{name}:{row['event_id'].hex()}")
 
-    def passed(self, reader: LogReader) -> list[Write]:
-        """Return what is to be stored together with the checkpoint."""
-        for name in getattr(reader, "appeared", tuple)():
-            if name not in self._reported:
+    def passed(self, position: Position, reader: LogReader) -> list[Write]:
+        """Return what is to be stored together with the checkpoint at ``position``.
+
+        A reader is ahead: what it has found behind the checkpoint, the next one finds again.
+        """
+        covers = self._bench.pipeline.spec.source.covers
+        for found in reader.appeared() if isinstance(reader, TellsAppeared) else ():
+            name = _name_of(found)
+            passed = found.position is None or covers(position, found.position)
+            if passed and name not in self._reported:
                 self._reported.add(name)
-                self._note(name, name)
+                self._note(found.table, name)
         return [self._records.arrive(arrival) for arrival in self._arrivals]
 
     def stored(self) -> None:
@@ -127,6 +138,13 @@ class TableWatch:
 
     def _note(self, table: str, name: str) -> None:
         self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))
+
+
+def _name_of(found: Appeared) -> str:
+    """Return what tells an arrival from a later one of the same table."""
+    if found.position is None:
+        return found.table
+    return f"{found.table}:{json.dumps(found.position, sort_keys=True)}"
 
 
 def ask_for_arrivals(bench: Bench) -> None:

@@ -1,9 +1,9 @@
 """What every source promises."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import PositiveInt
 
@@ -58,6 +58,35 @@ class LogReader(Protocol):
 
     def close(self) -> None:
         """Let go of the connection. Safe to call twice, and from another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appeared:
+    """A table that the log begins to tell of, which had rows before.
+
+    Attributes:
+        table: its full name.
+        position: whoever has everything up to here has read of it; None where the log says nothing.
+    """
+
+    table: str
+    position: Position | None
+
+
+@runtime_checkable
+class TellsAppeared(Protocol):
+    """A reader that finds tables whose rows were there before the log told of them."""
+
+    def appeared(self) -> Sequence[Appeared]:
+        """Return what was found since the reader was opened. Called by the delivery thread."""
+
+
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A reader that goes on without a table that it cannot decode."""
+
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Pass over the rows of tables, by full name. Called before the first ``read``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from airflow_provider_deltaforge.engine.registering import registry_of
 from airflow_provider_deltaforge.engine.tables import TableWatch, ask_for_arrivals
 from airflow_provider_deltaforge.errors import FencedError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.sources.contract import Appeared
 from airflow_provider_deltaforge.storage.requests import Results, result_of
 from airflow_provider_deltaforge.storage.tables import Tables
 from tests.engine.in_process import InProcess
@@ -14,15 +15,18 @@ from tests.engine.in_process import InProcess
 DDL = b'{"sql":"RENAME TABLE x TO a","database":"s","tables":["s.x","s.a"],"copies":["s.a"]}'
 
 
+AT = {"tx": 10}
+
+
 class Reader:
     """A source that reports what appeared, and can leave tables out."""
 
-    def __init__(self, *names):
-        self.names = names
+    def __init__(self, *found):
+        self.found = found
         self.left_out = None
 
     def appeared(self):
-        return self.names
+        return self.found
 
     def leave_out(self, tables):
         self.left_out = tables
@@ -51,7 +55,7 @@ def test_an_arrival_is_stored_with_the_checkpoint_and_asked_for_behind_it(pipeli
     bench, watch = watch_of(pipeline)
     watch.begin(Reader())
     watch.watch(statement())
-    writes = watch.passed(Reader())
+    writes = watch.passed(AT, Reader())
     assert wishes(pipeline) == [], "before the checkpoint nothing may be copied"
     bench.store.transact(writes, bench.fence)
     # Killed here, the next driver asks.
@@ -64,30 +68,50 @@ def test_a_replay_asks_for_no_second_copy(pipeline):
     bench, watch = watch_of(pipeline)
     for _ in range(2):
         watch.watch(statement())
-        bench.store.transact(watch.passed(Reader()), bench.fence)
+        bench.store.transact(watch.passed(AT, Reader()), bench.fence)
         watch.stored()
     assert wishes(pipeline) == [["s.a"]]
     (request,) = pipeline.control.read().requests
     pipeline.store.transact(Results(pipeline.store, pipeline.name).put(result_of(request, "done")))
     pipeline.control.update(lambda old: old.model_copy(update={"requests": []}))
     watch.watch(statement())
-    bench.store.transact(watch.passed(Reader()), bench.fence)
+    bench.store.transact(watch.passed(AT, Reader()), bench.fence)
     watch.stored()
     assert wishes(pipeline) == []
     # Another statement of the same words is another arrival.
     watch.watch(statement(b"2" * 16))
-    bench.store.transact(watch.passed(Reader()), bench.fence)
+    bench.store.transact(watch.passed(AT, Reader()), bench.fence)
     watch.stored()
     assert wishes(pipeline) == [["s.a"]]
 
 
 def test_what_a_source_reports_is_asked_for_once_a_session(pipeline):
     bench, watch = watch_of(pipeline)
-    reader = Reader("s.new")
+    reader = Reader(Appeared("s.new", None))
     for _ in range(2):
-        bench.store.transact(watch.passed(reader), bench.fence)
+        bench.store.transact(watch.passed(AT, reader), bench.fence)
         watch.stored()
     assert wishes(pipeline) == [["s.new"]]
+
+
+def test_what_the_log_says_later_is_not_copied_before(pipeline):
+    bench, watch = watch_of(pipeline)
+    reader = Reader(Appeared("s.new", {"tx": 11}))
+    assert watch.passed(AT, reader) == []
+    # A lane that reads the same again, after a copy or a kill, asks for no second one.
+    for _ in range(2):
+        bench.store.transact(watch.passed({"tx": 11}, reader), bench.fence)
+        watch.stored()
+        assert wishes(pipeline) == [["s.new"]]
+        (request,) = pipeline.control.read().requests
+        bench, watch = watch_of(pipeline)
+        watch.begin(reader)
+    results = Results(pipeline.store, pipeline.name)
+    pipeline.store.transact(results.put(result_of(request, "done")))
+    pipeline.control.update(lambda old: old.model_copy(update={"requests": []}))
+    bench.store.transact(watch.passed({"tx": 11}, reader), bench.fence)
+    watch.stored()
+    assert wishes(pipeline) == []
 
 
 def test_a_stop_is_fenced(pipeline):

@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.sources.contract import Appeared
 from airflow_provider_deltaforge.sources.postgres.chunk import WalChunk
 from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
@@ -66,7 +67,7 @@ class PostgresReader:
         self._away: str | None = None
         self._in_use_since: float | None = None
         self._heard_at = self._told_at = self._cut_at = 0.0
-        self._appeared: list[str] = []
+        self._appeared: list[Appeared] = []
         self._info, slot = ask(reading, position)
         # A reader that vanished holds the slot until the server misses it.
         self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
@@ -119,7 +120,7 @@ class PostgresReader:
         """Let the server forget what lies before ``position``; ``read`` tells it so."""
         self._flushed = max(self._flushed, parse_lsn(str(position["lsn"])))
 
-    def appeared(self) -> Sequence[str]:
+    def appeared(self) -> Sequence[Appeared]:
         """Return tables that were published while we read, whose rows were there before."""
         return tuple(self._appeared)
 
@@ -204,7 +205,7 @@ class PostgresReader:
             self._chunker.asked = False
             self._told_at, self._told_flushed = now, flushed
         for table in self._watch.look(now):
-            self._add_appeared(table.schema, table.name)
+            self._add_appeared(table.schema, table.name, None)
 
     @property
     def _status_s(self) -> float:
@@ -252,12 +253,14 @@ class PostgresReader:
     def _take_note(self, message: LogicalMessage) -> None:
         table = appeared_table(message, self._reading.publication)
         if table is not None and self._reading.matcher.matches(*table):
-            self._add_appeared(*table)
+            commit = self._chunker.here
+            # The message belongs to a transaction, which ends behind where its commit begins.
+            self._add_appeared(*table, replace(commit, lsn=commit.lsn + 1).as_json())
 
-    def _add_appeared(self, schema: str, table: str) -> None:
-        name = f"{schema}.{table}"
-        if name not in self._appeared:
-            self._appeared.append(name)
+    def _add_appeared(self, schema: str, table: str, position: Position | None) -> None:
+        found = Appeared(f"{schema}.{table}", position)
+        if found not in self._appeared:
+            self._appeared.append(found)
 
     def _newcomers(self) -> Newcomers | None:
         reading = self._reading

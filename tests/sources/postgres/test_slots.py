@@ -187,15 +187,21 @@ def test_a_table_created_later_is_published_and_told_where_its_changes_begin(
         execute(postgres_server, *statements, database=database)
         read_until(stream, lambda _: stream.appeared())
         execute(postgres_server, "INSERT INTO late_one VALUES (2)", database=database)
-        assert ids(events(read_until(stream, events))) == [2]
-        assert stream.appeared() == ("public.late_one",)
+        chunks = read_until(stream, events)
+        assert ids(events(chunks)) == [2]
+        (found,) = stream.appeared()
+        assert found.table == "public.late_one"
+        # It lies behind where reading began, and before the row that the log tells of it.
+        assert found.position is not None
+        assert source.compare(start, found.position) < 0
+        assert source.covers(chunks[-1].end, found.position)
     finally:
         stream.close()
     # The log tells it again to whoever reads from before: nobody can have forgotten it.
     again = source_of(postgres_server, database, tables=("t", "late_%")).open(start)
     try:
         assert ids(events(read_until(again, events))) == [2]
-        assert again.appeared() == ("public.late_one",)
+        assert again.appeared() == (found,)
     finally:
         again.close()
 
