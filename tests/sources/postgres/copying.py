@@ -3,15 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
-
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import Snapshotter
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from tests.servers.process import Server
-
-VERSIONS = ("postgres_server", pytest.param("postgres18_server", marks=pytest.mark.long))
-"""The servers that copies are tested on, as fixtures."""
 
 
 def connect(server: Server, database: str = "postgres", **options: Any) -> Any:

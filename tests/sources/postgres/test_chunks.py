@@ -6,7 +6,6 @@ import pytest
 
 from airflow_provider_deltaforge.errors import SchemaError
 from tests.sources.postgres.copying import (
-    VERSIONS,
     begun,
     connect,
     copied,
@@ -64,11 +63,6 @@ BEFORE = (
     "CREATE TYPE pair AS (a int, b text)",
     "CREATE DOMAIN code AS text COLLATE \"C\" CHECK (value <> '')",
 )
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def either(request):
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from airflow_provider_deltaforge.sources.postgres.forecast import forecast
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
 from tests.sources.postgres.copying import (
-    VERSIONS,
     begun,
     connect,
     drop_slots,
@@ -27,11 +26,6 @@ NAME = "looked_at"
 def checked(source):
     """Return the findings that are not fine, by check."""
     return {f.check: f for f in source.preflight() if f.verdict != "ok"}
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def either(request):
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -15,36 +15,16 @@ from airflow_provider_deltaforge.sources.postgres import views
 from airflow_provider_deltaforge.sources.postgres.copy_out import PART_BYTES, copy_out
 from airflow_provider_deltaforge.sources.postgres.copy_out import _through_libpq as through_libpq
 from tests.sources.postgres.copying import (
-    VERSIONS,
     begun,
     connect,
     copied,
-    drop_slots,
     events,
     execute,
-    fresh_database,
     source_of,
 )
 from tests.waiting import wait_for
 
 NAME = "copied"
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def either(request):
-    return request.getfixturevalue(request.param)
-
-
-@pytest.fixture
-def shop(either):
-    """Make a database with the test's tables, and return a source of it."""
-
-    def make(*statements):
-        fresh_database(either, NAME, *statements)
-        return source_of(either, NAME)
-
-    yield make
-    drop_slots(either, NAME)
 
 
 def test_a_table_rewritten_before_its_view_is_read_whole(shop, either):

@@ -10,7 +10,6 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.postgres import views
 from tests.servers import postgres
 from tests.sources.postgres.copying import (
-    VERSIONS,
     begun,
     connect,
     drop_slots,
@@ -27,11 +26,6 @@ ROWS = 2000
 LAST = 999_999_999
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def either(request):
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture(scope="module")
 def strict_server(tmp_path_factory):
     """PostgreSQL that keeps little log for slots, and asks nobody else before it commits."""
@@ -41,18 +35,6 @@ def strict_server(tmp_path_factory):
     )
     yield server
     server.stop()
-
-
-@pytest.fixture
-def shop(either):
-    """Make a database with the test's tables, and return a source of it."""
-
-    def make(*statements):
-        fresh_database(either, NAME, *statements)
-        return source_of(either, NAME)
-
-    yield make
-    drop_slots(either, NAME)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,8 @@ from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
     batches,
     connect,
-    drop,
     events,
     execute,
-    fresh,
     read_until,
     rows,
     slot_of,
@@ -26,14 +23,6 @@ from tests.sources.postgres.stream_reading import (
 from tests.waiting import wait_for
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
-
-
-@pytest.fixture
-def database(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[str]:
-    name = request.function.__name__.removeprefix("test_")[:40]
-    fresh(postgres_server, name, TABLE)
-    yield name
-    drop(postgres_server, name)
 
 
 def shape(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -31,14 +31,6 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 BIG = "INSERT INTO t SELECT i, repeat('y', 500) FROM generate_series({}, {}) i"
 
 
-@pytest.fixture
-def database(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[str]:
-    name = request.function.__name__.removeprefix("test_")[:40]
-    fresh(postgres_server, name, TABLE)
-    yield name
-    drop(postgres_server, name)
-
-
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """PostgreSQL with TLS that may be stopped; its certificate vouches for itself."""
