@@ -27,7 +27,10 @@ _SYNONYMS = {
     "varcharacter": "varchar", "nvarchar": "varchar", "long": "mediumtext",
     "geometrycollection": "geomcollection",
 }  # fmt: skip
-_BYTES = {"char": "binary", "varchar": "varbinary", "text": "blob", "mediumtext": "mediumblob"}
+_BYTES = {
+    "char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob",
+    "mediumtext": "mediumblob", "longtext": "longblob",
+}  # fmt: skip
 _WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
 _KNOWN = {
     *_WIDTHS, *TEXT_TYPES, "decimal", "float", "double", "bit", "date", "time", "datetime",
@@ -141,9 +144,9 @@ def _type(name: str, words: _Words, *, mariadb: bool) -> Column:  # noqa: C901 -
     if said == "serial":
         shown = "bigint(20) unsigned" if mariadb else "bigint unsigned"
         return Column(name, "bigint", shown, nullable=False, unsigned=True)
-    if data_type not in _KNOWN:
-        raise _unknown([first])
     arguments = words.arguments()
+    if data_type not in _KNOWN or (data_type == "varchar" and not arguments):
+        raise _unknown([first])
     if said in ("bool", "boolean"):
         arguments = [Token(WORD, "1", "1", spaced=False)]
     if data_type == "json" and mariadb:
@@ -168,7 +171,7 @@ def _modified(  # noqa: C901 - one modifier after another
             unsigned = True
         elif words.accept("ZEROFILL"):
             unsigned = zerofill = True
-        elif words.accept("BYTE"):
+        elif data_type in _BYTES and words.accept("BYTE"):
             data_type = _BYTES[data_type]
         elif words.accept("ASCII"):
             charset = "latin1"

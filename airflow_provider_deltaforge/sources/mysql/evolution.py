@@ -84,7 +84,7 @@ def _created(
             table.define(clause)
         table.default_charset(behind)
         return table.schema()
-    except SchemaError:
+    except (SchemaError, IndexError):
         return None
 
 

@@ -57,6 +57,8 @@ BOTH = [
     "ALTER TABLE parts ADD w varchar(10), ADD x varchar(10) COLLATE utf8mb4_bin",
     "TRUNCATE TABLE parts",
     "DROP TABLE parts",
+    "CREATE TABLE bytes (id int PRIMARY KEY, t tinytext CHARACTER SET binary, "
+    "l longtext BYTE, e text CHARACTER SET binary, c char(3) CHARACTER SET binary)",
     "CREATE TABLE words (period int, vector int, id int PRIMARY KEY)",
     "ALTER TABLE words ALTER vector SET DEFAULT 1, DROP COLUMN period",
     "ALTER TABLE words ADD COLUMN period date FIRST, DROP COLUMN vector",
@@ -87,6 +89,8 @@ UNKNOWN = {
     "ALTER TABLE t FROB a",
     "ALTER TABLE t ADD a sometype",
     "ALTER TABLE t ADD a int FROBNICATED",
+    "ALTER TABLE t ADD a int BYTE",
+    "ALTER TABLE t ADD a varchar",
     "ALTER TABLE t DROP nothing",
     "ALTER TABLE t CONVERT TO CHARACTER SET DEFAULT",
     "CREATE TABLE t (a int",
