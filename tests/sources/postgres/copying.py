@@ -1,29 +1,12 @@
 """What the tests of PostgreSQL's snapshot share: databases, snapshotters, whole copies."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import Snapshotter
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from tests.servers.process import Server
-
-
-def connect(server: Server, database: str = "postgres", **options: Any) -> Any:
-    """Return a new autocommitting connection, the superuser's unless ``user`` says otherwise."""
-    import psycopg
-
-    return psycopg.connect(server.dsn(database), autocommit=True, **options)
-
-
-def execute(server: Server, *statements: str, database: str = "postgres") -> list[Any]:
-    """Run statements as superuser, each its own transaction; return the rows of the last one."""
-    rows: list[Any] = []
-    with connect(server, database) as connection:
-        for statement in statements:
-            cursor = connection.execute(statement)
-            rows = cursor.fetchall() if cursor.description else []
-    return rows
+from tests.sources.postgres.stream_reading import execute
 
 
 def fresh_database(server: Server, name: str, *statements: str) -> None:
@@ -87,8 +70,3 @@ def copied(source: PostgresSource, chunk_rows: int = 1000, run: str = "run") -> 
         ]
     finally:
         snapshotter.close()
-
-
-def events(batches: Iterable[ChangeBatch]) -> list[dict[str, Any]]:
-    """Return the events of batches as dictionaries."""
-    return [event for batch in batches for event in batch.rows.to_pylist()]

@@ -1,7 +1,7 @@
 """Reading PostgreSQL's log in tests: open a source, write something, collect what arrives."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,15 +11,15 @@ from tests.servers.process import Server
 from tests.waiting import PATIENCE_S, wait_for
 
 
-def connect(server: Server, database: str = "postgres") -> Any:
-    """Return a new autocommitting connection of the superuser."""
+def connect(server: Server, database: str = "postgres", **options: Any) -> Any:
+    """Return a new autocommitting connection, the superuser's unless ``user`` says otherwise."""
     import psycopg
 
-    return psycopg.connect(server.dsn(database), autocommit=True)
+    return psycopg.connect(server.dsn(database), autocommit=True, **options)
 
 
 def execute(server: Server, *statements: str, database: str = "postgres") -> list[Any]:
-    """Run statements, each its own transaction; return the rows of the last one."""
+    """Run statements as superuser, each its own transaction; return the rows of the last one."""
     rows: list[Any] = []
     with connect(server, database) as connection:
         for statement in statements:
@@ -87,7 +87,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return the change events between two positions as dictionaries."""
     end = source.head() if end is None else end
-    return [row for batch in batches(source, start, end) for row in batch.rows.to_pylist()]
+    return events(batches(source, start, end))
 
 
 def read_until(reader: Any, met: Callable[[list[ChangeBatch]], object]) -> list[ChangeBatch]:
@@ -102,9 +102,9 @@ def read_until(reader: Any, met: Callable[[list[ChangeBatch]], object]) -> list[
     return found
 
 
-def events(found: list[ChangeBatch]) -> list[dict[str, Any]]:
-    """Return the rows of batches."""
-    return [row for batch in found for row in batch.rows.to_pylist()]
+def events(batches: Iterable[ChangeBatch]) -> list[dict[str, Any]]:
+    """Return the events of batches as dictionaries."""
+    return [event for batch in batches for event in batch.rows.to_pylist()]
 
 
 def slot_of(server: Server, name: str) -> tuple[str, bool]:

@@ -14,14 +14,8 @@ from airflow_provider_deltaforge.errors import (
 from airflow_provider_deltaforge.sources.postgres import views
 from airflow_provider_deltaforge.sources.postgres.copy_out import PART_BYTES, copy_out
 from airflow_provider_deltaforge.sources.postgres.copy_out import _through_libpq as through_libpq
-from tests.sources.postgres.copying import (
-    begun,
-    connect,
-    copied,
-    events,
-    execute,
-    source_of,
-)
+from tests.sources.postgres.copying import begun, copied, source_of
+from tests.sources.postgres.stream_reading import connect, events, execute
 from tests.waiting import wait_for
 
 NAME = "copied"

@@ -9,15 +9,8 @@ import pytest
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.postgres import views
 from tests.servers import postgres
-from tests.sources.postgres.copying import (
-    begun,
-    connect,
-    drop_slots,
-    events,
-    execute,
-    fresh_database,
-    source_of,
-)
+from tests.sources.postgres.copying import begun, drop_slots, fresh_database, source_of
+from tests.sources.postgres.stream_reading import connect, events, execute
 from tests.waiting import wait_for
 
 NAME = "seamed"
