@@ -1,7 +1,6 @@
 """Slot and publication: what is created, where a stream begins, and what is refused by name."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,10 +18,8 @@ from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, par
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
     connect,
-    drop,
     events,
     execute,
-    fresh,
     read_until,
     rows,
     slot_of,
@@ -30,16 +27,9 @@ from tests.sources.postgres.stream_reading import (
 )
 from tests.waiting import wait_for
 
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE database = '{}' ORDER BY 1"
 TABLES = "SELECT schemaname || '.' || tablename FROM pg_publication_tables ORDER BY 1"
-
-
-@pytest.fixture
-def database(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[str]:
-    name = request.function.__name__.removeprefix("test_")[:40]
-    fresh(postgres_server, name, "CREATE TABLE t (id int PRIMARY KEY)")
-    yield name
-    drop(postgres_server, name)
 
 
 def ids(found: list[dict[str, bytes]]) -> list[int]:
