@@ -146,8 +146,9 @@ class Lane:
         known = {name: stored[name] for name in self._sink_ids if name in stored}
         start = self._source.earliest(list(known.values()))
         settled = self._succession.settle(start, list(known.values()))
-        if start is None:
-            start = self._source.beginning()
+        is_new = start is None
+        start = self._source.beginning() if start is None else start
+        learn(self._bench, self._registry, start, anew=is_new)
         # Stored before the first read: a lane killed before its first batch must not begin at a
         # later head.
         missing = [name for name in self._sink_ids if name not in known]
@@ -161,7 +162,6 @@ class Lane:
         }
         self._idle_since = None  # Read again, the log is behind it.
         self._board.checkpointed(start, self._sink_ids)
-        learn(self._bench, self._registry, start)
         history = self._tables.history()
         reader = self._source.open(start, self._heart.ending.is_set, history)
         self._tables.begin(reader)

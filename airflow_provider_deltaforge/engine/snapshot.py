@@ -188,7 +188,7 @@ class SnapshotRun:
     def _begin(self, snapshotter: Snapshotter) -> Run:
         position = self._start_position(snapshotter)
         if self._request is None and not self._streamed():
-            learn(self._bench, registry_of(self._bench), position)
+            learn(self._bench, registry_of(self._bench), position, anew=True)
         chunks = list(self._wished(snapshotter))
         tables: dict[str, dict[str, int]] = {}
         for chunk in chunks:

@@ -39,13 +39,20 @@ ASKER = "deltaforge"
 _log = logging.getLogger(__name__)
 
 
-def learn(bench: Bench, registry: Registry, position: Position) -> None:
-    """Register how tables look where everything begins, unless something is registered already.
+def learn(bench: Bench, registry: Registry, position: Position, *, anew: bool) -> None:
+    """Register how tables look where reading begins.
 
     Where the log does not describe its rows, this is what later statements are applied to.
+
+    Args:
+        bench: the opened job; its fence guards the write.
+        registry: of the source.
+        position: where the log is read from.
+        anew: the log before it was not read; what was registered earlier may not hold here.
+            Otherwise nothing is asked once something is registered.
     """
     registry.refresh()
-    if registry.all():
+    if registry.all() and not anew:
         return
     source = bench.pipeline.spec.source
     found = [(schema, position) for schema in source.schemas_at(position)]
