@@ -40,6 +40,8 @@ class Watch:
         found: Sequence[Table] = ()
         if now < self._look_at and now < self._beat_at:
             return found
+        import psycopg
+
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -51,7 +53,7 @@ class Watch:
             if now >= self._look_at and self._newcomers is not None:
                 self._look_at = now + _LOOK_S
                 found = self._newcomers.look(self._connection)
-        except (RetryableError, FatalError) as error:
+        except (RetryableError, FatalError, psycopg.Error) as error:
             log.warning("looking for new tables or a heartbeat failed (%s); trying again", error)
             self._look_at = max(self._look_at, now + _LOOK_S)
             self._beat_at = max(self._beat_at, now + _LOOK_S)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import psycopg
 import pytest
 
-from airflow_provider_deltaforge.errors import AccessError, DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
 from airflow_provider_deltaforge.sources.postgres.watching import Watch
@@ -13,9 +14,11 @@ NEWCOMERS = Newcomers("df", TableMatcher(("*",)), 160000, add=True)
 
 
 @pytest.mark.parametrize("newcomers", [None, NEWCOMERS])
-@pytest.mark.parametrize("error", [RetryableError("away"), AccessError("refused")])
+@pytest.mark.parametrize(
+    "error", [RetryableError("away"), AccessError("refused"), psycopg.OperationalError("gone")]
+)
 def test_a_server_that_cannot_be_reached_is_asked_now_and_then(
-    newcomers: Newcomers | None, error: DeltaForgeError
+    newcomers: Newcomers | None, error: Exception
 ) -> None:
     attempts = 0
 
