@@ -10,9 +10,6 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
 
-SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
-"""Never captured, whatever the patterns say."""
-
 _ROWS_PER_PAGE = 80
 """A guess for tables that were never analysed."""
 
@@ -36,7 +33,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
 """
 
 _KEYS = """
-SELECT i.indrelid, i.indisprimary, i.indisreplident,
+SELECT i.indrelid, i.indisprimary,
        array_agg(a.attname ORDER BY k.place)::text[],
        array_agg(format_type(a.atttypid, a.atttypmod) || CASE WHEN a.attcollation <> 0
                  THEN ' collation ' || a.attcollation::regcollation::text ELSE '' END
@@ -48,7 +45,7 @@ SELECT i.indrelid, i.indisprimary, i.indisreplident,
   JOIN pg_type t ON t.oid = a.atttypid
  WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indisvalid AND i.indislive
    AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
- GROUP BY i.indrelid, i.indexrelid, i.indisprimary, i.indisreplident
+ GROUP BY i.indrelid, i.indexrelid, i.indisprimary
 HAVING bool_and(a.attnotnull) AND bool_and(k.option & 1 = 0)
  ORDER BY i.indrelid, i.indisprimary DESC, count(*), i.indexrelid
 """
@@ -86,7 +83,6 @@ class CapturedTable:
         rows_estimate: rows, a guess of the server's statistics.
         data_bytes: data, indexes and TOAST.
         primary_key: it has one.
-        identity_index: an index stands in for the primary key as replica identity.
         key: unique columns that are never null, to cut the table by; empty without any.
     """
 
@@ -102,7 +98,6 @@ class CapturedTable:
     rows_estimate: int
     data_bytes: int
     primary_key: bool = False
-    identity_index: bool = False
     key: tuple[KeyColumn, ...] = ()
 
     @property
@@ -169,8 +164,7 @@ def _facts(row: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> CapturedTable
         rows_estimate=row[9],
         data_bytes=row[10],
         primary_key=best is not None and bool(best[0]),
-        identity_index=any(key[1] for key in keys),
-        key=tuple(map(KeyColumn, *best[2:])) if best is not None else (),
+        key=tuple(map(KeyColumn, *best[1:])) if best is not None else (),
     )
 
 
