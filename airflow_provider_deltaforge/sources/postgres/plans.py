@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres import catalog
 from airflow_provider_deltaforge.sources.postgres.catalog import ColumnFacts, TableFacts, Types
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.sources.postgres.tables import quote
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.postgres.row_kernel import PlanArrays
@@ -52,7 +53,7 @@ class TablePlan:
     @property
     def select(self) -> str:
         """The columns as a SELECT names them."""
-        return ", ".join('"' + name.replace('"', '""') + '"' for name in self.names)
+        return ", ".join(map(quote, self.names))
 
     @cached_property
     def escaped_names(self) -> tuple[bytes, ...]:
