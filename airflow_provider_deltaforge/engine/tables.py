@@ -32,6 +32,7 @@ from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.control import ControlRecord
 from airflow_provider_deltaforge.storage.requests import Request, Results
 from airflow_provider_deltaforge.storage.tables import Arrival, Tables
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 ASKER = "deltaforge"
 """Who asks for the copies of tables that appear."""
@@ -106,7 +107,8 @@ class TableWatch:
         if policy == "halt" or not isinstance(reader, LeavesOut):
             raise TableError(f"{error}. To repair it, copy the table: {repair}", error.table)
         latest = max((v.sequence for v in self._registry.all()), default=0)
-        reason = f"{error}. Its rows are passed over; copy it with: {repair}"
+        # It quotes the statement, and that of a remote table holds its password.
+        reason = redacted(f"{error}. Its rows are passed over; copy it with: {repair}")
         _log.error("table %s stops alone: %s", error.table, reason)
         write = self._records.stop(error.table, reason, latest)
         self._bench.store.transact([write], self._bench.fence)
@@ -119,7 +121,8 @@ class TableWatch:
         for row in rows.filter(pc.is_valid(told)).to_pylist():
             change = json.loads(row["ddl"])
             for name in change.get("lost", ()):
-                _log.warning("rows of %s went away without events: %s", name, change["sql"])
+                sql = redacted(change["sql"])
+                _log.warning("rows of %s went away without events: %s", name, sql)
             for name in change.get("copies", ()):
                 self._note(name, f"{name}:{row['event_id'].hex()}")
 

@@ -152,6 +152,15 @@ def test_a_stop_is_fenced(pipeline):
     assert Tables(pipeline.store, pipeline.name).stopped() == {}
 
 
+def test_a_reason_that_quotes_a_statement_shows_no_password(pipeline, caplog):
+    _, watch = watch_of(pipeline)
+    watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
+    said = "CREATE TABLE a (b int) ENGINE=FEDERATED CONNECTION='mysql://u:planted@h/s/a'"
+    watch.stop(TableError(f"no names. The statement was: {said}", "s.a"), Reader())
+    assert "planted" not in Tables(pipeline.store, pipeline.name).stopped()["s.a"].reason
+    assert "planted" not in caplog.text
+
+
 def test_a_source_that_cannot_leave_a_table_out_fails_with_the_command(pipeline):
     _, watch = watch_of(pipeline)
     with pytest.raises(TableError, match="deltaforge snapshot FILE --tables"):
