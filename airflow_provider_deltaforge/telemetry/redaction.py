@@ -21,8 +21,9 @@ _WORD = (
 )
 _KEY_VALUE = re.compile(
     rf"(?P<head>{_WORD}\w{{0,64}}[\"']?\s*[=:]\s*)"
-    r"(?:\"[^\"]*\"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;&\"']+)",
-    re.IGNORECASE,
+    r"(?:\"(?:\\.|[^\"\\])*\"?|'(?:\\.|''|[^'\\])*'?"  # One that never closes hides the rest.
+    r"|(?:(?:bearer|basic)\s+)?[^\s,;&\"']+)",
+    re.IGNORECASE | re.DOTALL,
 )
 _REFERENCE = r"\$\{\w+(?::-)?\}"
 # In brackets, another key, their end or the line's follows; else it is a part of the value.
