@@ -117,7 +117,7 @@ class CatalogView:
             if schema is None and key not in gone and not self._log_says_all():
                 # Now, not when rows come: whoever starts behind here would trust the registry.
                 after[key] = self._proven(key)
-        if not statement.acts:
+        if statement.drops_database:
             after.update(dict.fromkeys(self._of(statement.databases)))
         for key in after:
             self._outdated[key] = self._registered(key)

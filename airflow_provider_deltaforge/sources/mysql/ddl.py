@@ -57,6 +57,11 @@ class Statement:
     databases: tuple[str, ...] = ()
     acts: tuple[Act, ...] = ()
 
+    @property
+    def drops_database(self) -> bool:
+        """Whether whole databases go; to create or alter one changes no table in it."""
+        return bool(self.databases) and self.verb == "DROP"
+
 
 def understand(  # noqa: PLR0911 - one per kind
     sql: str, *, mariadb: bool = True, ansi_quotes: bool = False

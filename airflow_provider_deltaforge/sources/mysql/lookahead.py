@@ -52,8 +52,10 @@ class Ahead:
         statement = self.statement
         if statement.kind == TRUNCATE:
             return False
+        if statement.databases:
+            return statement.drops_database and key[0] in statement.databases
         if not statement.acts:
-            return not statement.databases or key[0] in statement.databases
+            return True
         names = [
             name
             for act in statement.acts

@@ -3,7 +3,8 @@
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead
+from airflow_provider_deltaforge.sources.mysql.ddl import understand
+from airflow_provider_deltaforge.sources.mysql.lookahead import Ahead, Lookahead
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
 START = LogPosition("binlog.000001", 4, None, "")
@@ -32,3 +33,21 @@ def test_a_stop_ends_the_look_at_once():
         ahead.between(START, END)
     assert walker.reads == 1
     assert walker.closed
+
+
+@pytest.mark.parametrize(
+    ("statement", "touched"),
+    [
+        ("DROP DATABASE shop", True),
+        ("DROP DATABASE other", False),
+        ("CREATE DATABASE IF NOT EXISTS shop", False),
+        ("ALTER DATABASE shop CHARACTER SET latin1", False),
+        ("ALTER TABLE t ADD c int", True),
+        ("ALTER TABLE other.t ADD c int", False),
+        ("RENAME TABLE u TO t", True),
+        ("CREATE INDEX i ON t (a)", False),
+        ("TRUNCATE TABLE t", False),
+    ],
+)
+def test_what_lies_ahead_touches_only_the_tables_it_changes(statement, touched):
+    assert Ahead("shop", understand(statement), statement).touches(("shop", "t")) is touched

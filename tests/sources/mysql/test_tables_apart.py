@@ -100,6 +100,26 @@ def test_a_stopped_table_stays_stopped_over_a_restart(server, pipeline):
     assert list(run.status().stopped_tables) == [f"{NAME}.a"]
 
 
+def test_a_statement_about_the_database_leaves_its_tables_known(server, pipeline):
+    run = pipeline().start()
+    run_sql(server, "INSERT INTO a VALUES (1, 10, 11)")
+    run.wait_row("a", {"id": 1, "x": 10, "y": 11})
+    run.stop()
+    run_sql(
+        server,
+        "INSERT INTO a VALUES (4, 40, 41)",
+        f"CREATE DATABASE IF NOT EXISTS {NAME}",
+        f"ALTER DATABASE {NAME} CHARACTER SET latin1",
+        "INSERT INTO a VALUES (2, 20, 21)",
+        "ALTER TABLE a RENAME COLUMN x TO z",
+        "INSERT INTO a VALUES (3, 30, 31)",
+    )
+    run.start()
+    run.wait_row("a", {"id": 3, "z": 30, "y": 31})
+    assert ("c", {"id": 2, "x": 20, "y": 21}) in run.rows("a")
+    assert run.status().stopped_tables == {}
+
+
 def test_the_document_can_ask_for_the_whole_pipeline_to_stop(server, pipeline):
     run = pipeline(policy="halt").start()
     unseen_change(server, run)
