@@ -135,13 +135,7 @@ def connect(dsn: Dsn) -> Any:
         RetryableError: the server is away.
         SpecError: the DSN cannot be read.
     """
-    import psycopg
-
-    parameters = dsn.parameters()
-    try:
-        return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
-    except psycopg.Error as error:
-        raise translated(error, f"connecting to {dsn.address}") from None
+    return _opened(dsn.parameters(), f"connecting to {dsn.address}")
 
 
 def replication_connection(dsn: Dsn) -> Any:
@@ -150,13 +144,16 @@ def replication_connection(dsn: Dsn) -> Any:
     Raises:
         AccessError, RetryableError, SpecError: as ``connect``.
     """
+    doing = f"connecting for replication to {dsn.address}"
+    return _opened(dsn.parameters(replication=True), doing)
+
+
+def _opened(parameters: dict[str, Any], doing: str) -> Any:
     import psycopg
 
-    parameters = dsn.parameters(replication=True)
     try:
         return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        doing = f"connecting for replication to {dsn.address}"
         raise translated(error, doing) from None
 
 
