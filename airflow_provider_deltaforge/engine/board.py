@@ -71,7 +71,6 @@ class Board:
     source_trouble_now: Trouble | None = None
     reconnects: int = 0
     slowest: Position | None = None
-    stopped: dict[str, Any] = field(default_factory=dict)
     by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
     latency: np.ndarray = field(
         default_factory=lambda: np.zeros(len(LATENCY_BUCKETS_S) + 1, dtype=np.int64)
@@ -108,11 +107,6 @@ class Board:
             self.source_trouble_now = _trouble(self.source_trouble_now, error)
             if error is None:
                 self.reconnects += 1
-
-    def show_stopped(self, tables: dict[str, Any]) -> None:
-        """Note which tables are stopped, by full name."""
-        with self._lock:
-            self.stopped = tables
 
     def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
         """Note that a sink does not take a batch, or (None) that it does again."""
@@ -200,7 +194,6 @@ class Board:
                 "transaction_splits": self.splits,
                 "source_reconnects": self.reconnects,
                 "last_commit_ms": self.last_commit_ms,
-                "stopped_tables": self.stopped,
                 "tables": tables,
                 "latency": {
                     "buckets_s": list(LATENCY_BUCKETS_S),

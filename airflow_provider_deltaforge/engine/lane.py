@@ -79,7 +79,7 @@ class Lane:
         )
         self._registry = registry_of(bench)
         self._succession = Succession(bench, self._registry)
-        self._tables = TableWatch(bench, self._registry, self._board.show_stopped)
+        self._tables = TableWatch(bench, self._registry)
         self._ahead: dict[str, Position] = {}
         self._rejoined: set[str] = set()
         self._idle_since: tuple[float, Position] | None = None

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -67,15 +66,11 @@ class TableWatch:
     Args:
         bench: the opened job; its fence guards every write.
         registry: of the source.
-        show: told the stopped tables, for the progress.
     """
 
-    def __init__(
-        self, bench: Bench, registry: Registry, show: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, bench: Bench, registry: Registry) -> None:
         self._bench = bench
         self._registry = registry
-        self._show = show
         self._records = Tables(bench.store, bench.pipeline.name)
         self._arrivals: list[Arrival] = []
         self._reported: set[str] = set()
@@ -89,9 +84,6 @@ class TableWatch:
         """Tell a reader which tables to leave out."""
         self._arrivals, self._reported = [], set()
         stopped = self._records.stopped()
-        self._show(
-            {name: {"since_ms": t.since_ms, "reason": t.reason} for name, t in stopped.items()}
-        )
         if stopped and isinstance(reader, LeavesOut):
             reader.leave_out(list(stopped))
 

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.lane import Lane
 from airflow_provider_deltaforge.engine.registering import registry_of
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
@@ -71,9 +72,9 @@ def test_an_own_snapshot_that_begins_anew_learns_how_tables_look_by_then(monkeyp
     assert registry_of(bench).latest("s", None, "t").schema == present
 
 
-def watch_of(pipeline, shown=None):
+def watch_of(pipeline):
     bench = pipeline.bench()
-    return bench, TableWatch(bench, registry_of(bench), shown or (lambda _: None))
+    return bench, TableWatch(bench, registry_of(bench))
 
 
 def wishes(pipeline):
@@ -168,11 +169,10 @@ def test_a_source_that_cannot_leave_a_table_out_fails_with_the_command(pipeline)
 
 
 def test_a_stopped_table_is_shown_and_left_out(pipeline):
-    shown = []
-    _, watch = watch_of(pipeline, shown.append)
+    _, watch = watch_of(pipeline)
     tables = Tables(pipeline.store, pipeline.name)
     pipeline.store.transact([tables.stop("s.a", "no names", 0)])
     reader = Reader()
     watch.begin(reader)
     assert reader.left_out == ["s.a"]
-    assert shown[-1]["s.a"]["reason"] == "no names"
+    assert status(pipeline.store, pipeline.name).stopped_tables["s.a"]["reason"] == "no names"
