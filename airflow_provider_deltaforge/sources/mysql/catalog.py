@@ -210,6 +210,12 @@ def variables(connection: Any, *names: str) -> Mapping[str, str]:
     return {str(name).lower(): str(value) for name, value in rows}
 
 
+def log_says_all(connection: Any) -> bool:
+    """Say whether the server writes full row metadata, so that the log describes its rows."""
+    told = variables(connection, "binlog_row_metadata")
+    return told.get("binlog_row_metadata", "").upper() == "FULL"
+
+
 def quote(*names: str) -> str:
     """Return names as one SQL identifier: ``a``.``b``."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_deltaforge.errors import SchemaError, TableError
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.schemas.table import TableSchema
-from airflow_provider_deltaforge.sources.mysql.catalog import load_locked, load_table, variables
+from airflow_provider_deltaforge.sources.mysql.catalog import load_locked, load_table, log_says_all
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
 from airflow_provider_deltaforge.sources.mysql.ddl import DROP, RENAME, TRUNCATE, Statement
 from airflow_provider_deltaforge.sources.mysql.evolution import Key, evolve
@@ -255,12 +255,11 @@ class CatalogView:
         if self._full is None:
             connection = self._connect()
             try:
-                told = variables(connection, "binlog_row_metadata")
+                self._full = log_says_all(connection)
             except Exception as error:
                 raise translated(error, "asking for binlog_row_metadata") from error
             finally:
                 connection.close()
-            self._full = told.get("binlog_row_metadata", "").upper() == "FULL"
         return self._full
 
 

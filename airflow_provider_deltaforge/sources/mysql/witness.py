@@ -7,7 +7,7 @@ from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql.catalog import (
     captured_tables,
     load_locked,
-    variables,
+    log_says_all,
 )
 from airflow_provider_deltaforge.sources.mysql.connection import translated
 from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead
@@ -31,8 +31,7 @@ def schemas_at(
     """
     connection = connect()
     try:
-        told = variables(connection, "binlog_row_metadata")
-        if told.get("binlog_row_metadata", "").upper() == "FULL":
+        if log_says_all(connection):
             return []
         tables = captured_tables(connection, matcher)
         found = [load_locked(connection, table.db, table.table) for table in tables]
