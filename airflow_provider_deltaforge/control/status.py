@@ -97,9 +97,10 @@ def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) ->
         return judged
     names = ", ".join(sorted(stopped))
     count = f"{len(stopped)} table{'s' * (len(stopped) > 1)} stopped: {names}"
+    degraded = f"degraded, {count}" if judged.alive else None
     return replace(
         judged,
-        reason=judged.reason or f"degraded, {count}",
+        reason=judged.reason or degraded,
         stopped_tables={
             name: {"since_ms": told.since_ms, "reason": told.reason}
             for name, told in stopped.items()

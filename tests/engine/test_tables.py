@@ -176,3 +176,12 @@ def test_a_stopped_table_is_shown_and_left_out(pipeline):
     watch.begin(reader)
     assert reader.left_out == ["s.a"]
     assert status(pipeline.store, pipeline.name).stopped_tables["s.a"]["reason"] == "no names"
+
+
+def test_a_pipeline_that_is_stopped_itself_is_not_called_degraded(pipeline):
+    tables = Tables(pipeline.store, pipeline.name)
+    pipeline.store.transact([tables.stop("s.a", "no names", 0)])
+    assert status(pipeline.store, pipeline.name).reason == "degraded, 1 table stopped: s.a"
+    pipeline.want("stopped")
+    told = status(pipeline.store, pipeline.name)
+    assert (told.words, list(told.stopped_tables)) == ("stopped", ["s.a"])
