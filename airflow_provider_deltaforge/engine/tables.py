@@ -74,6 +74,7 @@ class TableWatch:
         self._records = Tables(bench.store, bench.pipeline.name)
         self._arrivals: list[Arrival] = []
         self._reported: set[str] = set()
+        self._left_out: frozenset[str] = frozenset()
 
     def history(self) -> "TrustedHistory":
         """Return what was registered, without what a stop has made worthless."""
@@ -83,20 +84,21 @@ class TableWatch:
     def begin(self, reader: LogReader) -> None:
         """Tell a reader which tables to leave out."""
         self._arrivals, self._reported = [], set()
-        stopped = self._records.stopped()
-        if stopped and isinstance(reader, LeavesOut):
-            reader.leave_out(list(stopped))
+        self._left_out = frozenset(self._records.stopped())
+        if self._left_out and isinstance(reader, LeavesOut):
+            reader.leave_out(self._left_out)
 
     def stop(self, error: TableError, reader: LogReader | None) -> None:
         """Stop a table alone.
 
         Raises:
             TableError: the document says that the pipeline stops, or the source cannot leave a
-                table out.
+                table out, or has not: the log would be opened again and again.
         """
         policy = getattr(self._bench.pipeline.spec.source, "on_undecodable", "halt")
         repair = f"deltaforge snapshot FILE --tables {error.table}"
-        if policy == "halt" or not isinstance(reader, LeavesOut):
+        may_stop = isinstance(reader, LeavesOut) and error.table not in self._left_out
+        if policy == "halt" or not may_stop:
             raise TableError(f"{error}. To repair it, copy the table: {repair}", error.table)
         latest = max((v.sequence for v in self._registry.all()), default=0)
         # It quotes the statement, and that of a remote table holds its password.

@@ -174,8 +174,19 @@ def test_a_stopped_table_is_shown_and_left_out(pipeline):
     pipeline.store.transact([tables.stop("s.a", "no names", 0)])
     reader = Reader()
     watch.begin(reader)
-    assert reader.left_out == ["s.a"]
+    assert list(reader.left_out) == ["s.a"]
     assert status(pipeline.store, pipeline.name).stopped_tables["s.a"]["reason"] == "no names"
+
+
+def test_a_table_that_was_left_out_in_vain_fails_the_pipeline(pipeline):
+    _, watch = watch_of(pipeline)
+    watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
+    watch.begin(Reader())
+    watch.stop(TableError("no names", "s.a"), Reader())
+    watch.stop(TableError("no names", "s.a"), Reader())  # The answer of the store was lost.
+    watch.begin(Reader())
+    with pytest.raises(TableError, match="no names"):
+        watch.stop(TableError("no names", "s.a"), Reader())
 
 
 def test_a_pipeline_that_is_stopped_itself_is_not_called_degraded(pipeline):
