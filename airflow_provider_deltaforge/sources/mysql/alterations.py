@@ -13,13 +13,9 @@ from airflow_provider_deltaforge.sources.mysql.definitions import (
     parse_definition,
 )
 from airflow_provider_deltaforge.sources.mysql.lexing import Token
+from airflow_provider_deltaforge.sources.mysql.sizes import BYTES_MAX, TEXT_LENGTHS
 
 _KEYS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
-_TEXTS = {"tinytext": 2**8 - 1, "text": 2**16 - 1, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
-_WIDTHS = {
-    "utf8mb4": 4, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "utf8mb3": 3, "ujis": 3,
-    "eucjpms": 3, "ucs2": 2, "big5": 2, "euckr": 2, "gb2312": 2, "gbk": 2, "sjis": 2, "cp932": 2,
-}  # fmt: skip
 _NEUTRAL = {
     "ENGINE", "AUTO_INCREMENT", "COMMENT", "ROW_FORMAT", "ALGORITHM", "LOCK", "FORCE", "ENABLE",
     "DISABLE", "KEY_BLOCK_SIZE", "CHECKSUM", "AVG_ROW_LENGTH", "MIN_ROWS", "MAX_ROWS", "PACK_KEYS",
@@ -267,10 +263,10 @@ def _is_bare(column: Column) -> bool:
 def _converted(column: Column, charset: str, collation: str | None) -> Column:
     """Return a text in another character set; the server lets a type grow so that all fits."""
     kind = column.data_type
-    if kind in _TEXTS and column.charset is not None:
-        growth = _WIDTHS.get(charset, 1) / _WIDTHS.get(column.charset, 1)
-        room = _TEXTS[kind] * growth
-        kind = next((name for name, size in _TEXTS.items() if size >= room), "longtext")
+    if kind in TEXT_LENGTHS and column.charset is not None:
+        growth = BYTES_MAX.get(charset, 1) / BYTES_MAX.get(column.charset, 1)
+        room = TEXT_LENGTHS[kind] * growth
+        kind = next((name for name, size in TEXT_LENGTHS.items() if size >= room), "longtext")
         column = replace(column, data_type=kind, column_type=kind)
     return replace(column, charset=charset, collation=collation)
 

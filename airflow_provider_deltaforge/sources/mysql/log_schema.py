@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.mysql import table_map as t
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.definitions import TEXT_TYPES
-from airflow_provider_deltaforge.sources.mysql.sizes import sized_column
+from airflow_provider_deltaforge.sources.mysql.sizes import BYTES_MAX, sized_column
 from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
 
 CATALOG_TYPES = {
@@ -44,12 +44,6 @@ _FRACTIONAL = {t.TIME2: "time", t.DATETIME2: "datetime", t.TIMESTAMP2: "timestam
 _NUMERIC = {t.TINY, t.SHORT, t.INT24, t.LONG, t.LONGLONG, t.FLOAT, t.DOUBLE, t.NEWDECIMAL}
 _TEXT = {t.VARCHAR, t.VAR_STRING, t.STRING, t.BLOB, t.ENUM, t.SET}
 _SIZES = {1: "tiny", 2: "", 3: "medium", 4: "long"}
-_BYTES_MAX = {
-    "utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "utf16": 4, "utf16le": 4, "utf32": 4, "ucs2": 2,
-    "gb18030": 4, "gbk": 2, "gb2312": 2, "big5": 2, "sjis": 2, "cp932": 2, "euckr": 2, "ujis": 3,
-    "eucjpms": 3,
-}  # fmt: skip
-"""Bytes of the longest character; one in all others."""
 
 
 def schema_of(
@@ -143,7 +137,7 @@ def _same_size(column: LogColumn, known: Column) -> bool:
         prefix = {"json": "long"}.get(known.data_type, known.data_type)
         return prefix.startswith(_SIZES.get(meta, "")) and (meta != 2 or len(prefix) == 4)
     if code in (t.VARCHAR, t.VAR_STRING, t.STRING) and known.char_max_length is not None:
-        return known.char_max_length * _BYTES_MAX.get(known.charset or "", 1) == meta
+        return known.char_max_length * BYTES_MAX.get(known.charset or "", 1) == meta
     return True
 
 
@@ -173,7 +167,7 @@ def _column(column: LogColumn, ordinal: int, charset: str | None) -> Column:
         shown = f"{data_type}({listed})"
     unsigned = bool(column.unsigned) and column.type in _NUMERIC
     decimal = column.type == t.NEWDECIMAL
-    bytes_max = _BYTES_MAX.get(charset or "", 1)
+    bytes_max = BYTES_MAX.get(charset or "", 1)
     sized = column.type in (t.VARCHAR, t.VAR_STRING, t.STRING)
     told = Column(
         name=column.name or "",
@@ -213,4 +207,4 @@ def _type(column: LogColumn, charset: str | None) -> tuple[str, str]:
         name = _SIZES.get(meta, "long") + ("blob" if kind == "binary" else "text")
         return name, name
     name = kind if code == t.STRING else f"var{kind}"
-    return name, f"{name}({meta // _BYTES_MAX.get(charset or '', 1)})"
+    return name, f"{name}({meta // BYTES_MAX.get(charset or '', 1)})"

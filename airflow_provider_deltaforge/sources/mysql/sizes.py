@@ -11,10 +11,20 @@ from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 
 _DIGITS = {"tinyint": 3, "smallint": 5, "mediumint": 7, "int": 10, "bigint": 19}
 _REAL_DIGITS = {"float": 12, "double": 22}
-_LENGTHS = {
+TEXT_LENGTHS = {
     "tinytext": 2**8 - 1, "text": 2**16 - 1, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1,
+}  # fmt: skip
+"""Bytes in the longest value of a text type, the shortest type first."""
+_LENGTHS = TEXT_LENGTHS | {
     "tinyblob": 2**8 - 1, "blob": 2**16 - 1, "mediumblob": 2**24 - 1, "longblob": 2**32 - 1,
 }  # fmt: skip
+BYTES_MAX = {
+    "utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "utf16": 4, "utf16le": 4, "utf32": 4, "ucs2": 2,
+    "gb18030": 4, "gbk": 2, "gb2312": 2, "big5": 2, "sjis": 2, "cp932": 2, "euckr": 2, "ujis": 3,
+    "eucjpms": 3,
+}  # fmt: skip
+"""Bytes of the longest character; one in all others."""
+
 _ARGUMENTS = re.compile(r"\((\d+)(?:,(\d+))?\)")
 
 
