@@ -8,6 +8,9 @@ import orjson
 
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
 
+MESSAGES_VERSION = 140000
+"""Servers from this version on send logical messages with the log."""
+
 _OWN = "deltaforge."
 APPEARED = f"{_OWN}table_appeared"
 """Prefix of the message that says: a table was added to a publication, its rows were there."""

@@ -7,8 +7,13 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.sources.patterns import TableMatcher
-from airflow_provider_deltaforge.sources.postgres.messages import APPEARED, appeared_message
+from airflow_provider_deltaforge.sources.postgres.messages import (
+    APPEARED,
+    MESSAGES_VERSION,
+    appeared_message,
+)
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of, rows_of
+from airflow_provider_deltaforge.sources.postgres.tables import quote
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +55,7 @@ class Table:
     @property
     def quoted(self) -> str:
         """Its full name in SQL."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
-
-
-def quoted(name: str) -> str:
-    """Return an identifier in SQL."""
-    return '"' + name.replace('"', '""') + '"'
+        return quote(self.schema, self.name)
 
 
 def publication_exists(connection: Any, name: str) -> bool:
@@ -100,7 +100,7 @@ def creation(name: str, tables: Sequence[Table], *, every: bool) -> str:
     what = " FOR ALL TABLES" if every else ""
     if tables:
         what = f" FOR TABLE {', '.join(table.quoted for table in tables)}"
-    return f"CREATE PUBLICATION {quoted(name)}{what}{_ROOTS_ONLY}"
+    return f"CREATE PUBLICATION {quote(name)}{what}{_ROOTS_ONLY}"
 
 
 def missing_tables(connection: Any, name: str, matcher: TableMatcher) -> list[Table]:
@@ -126,7 +126,7 @@ class Newcomers:
     def __init__(self, name: str, matcher: TableMatcher, version: int, *, add: bool) -> None:
         self._name = name
         self._matcher = matcher
-        self._messages = version >= 140000
+        self._messages = version >= MESSAGES_VERSION
         self._add = add
         self._refused: set[tuple[str, str]] = set()
 
@@ -140,12 +140,14 @@ class Newcomers:
         for table in missing_tables(connection, self._name, self._matcher):
             if (table.schema, table.name) in self._refused:
                 continue
-            sql = f"ALTER PUBLICATION {quoted(self._name)} ADD TABLE {table.quoted}"
+            sql = f"ALTER PUBLICATION {quote(self._name)} ADD TABLE {table.quoted}"
             try:
                 if not self._add:
                     raise AccessError("source.publication.create is false")
                 self._publish(connection, sql, table)
             except RetryableError:
+                if told:
+                    break  # Nobody else would hear of these; the next look finds the others.
                 raise
             except FatalError as error:
                 self._refused.add((table.schema, table.name))

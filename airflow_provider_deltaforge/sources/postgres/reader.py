@@ -16,17 +16,16 @@ from airflow_provider_deltaforge.sources.contract import Appeared
 from airflow_provider_deltaforge.sources.postgres.chunk import WalChunk
 from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
-from airflow_provider_deltaforge.sources.postgres.messages import LogicalMessage, appeared_table
+from airflow_provider_deltaforge.sources.postgres.messages import (
+    MESSAGES_VERSION,
+    LogicalMessage,
+    appeared_table,
+)
 from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
 from airflow_provider_deltaforge.sources.postgres.relation import Relation
-from airflow_provider_deltaforge.sources.postgres.session import (
-    MESSAGES_VERSION,
-    Reading,
-    ask,
-    start,
-)
+from airflow_provider_deltaforge.sources.postgres.session import Reading, ask, start
 from airflow_provider_deltaforge.sources.postgres.told import as_told
 from airflow_provider_deltaforge.sources.postgres.watching import Watch
 from airflow_provider_deltaforge.sources.postgres.wire import LogSocket, status_message

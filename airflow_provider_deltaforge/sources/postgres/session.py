@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.sources.postgres.failover import (
     check_history,
     check_promoted,
 )
+from airflow_provider_deltaforge.sources.postgres.messages import MESSAGES_VERSION
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import (
@@ -29,9 +30,6 @@ from airflow_provider_deltaforge.sources.postgres.wire import (
     log_socket,
     start_command,
 )
-
-MESSAGES_VERSION = 140000
-"""From here on the log can be sent with logical messages."""
 
 
 @dataclass(frozen=True)
