@@ -136,7 +136,7 @@ class Newcomers:
         Raises:
             RetryableError: the server is away.
         """
-        told = []
+        told: list[Table] = []
         for table in missing_tables(connection, self._name, self._matcher):
             if (table.schema, table.name) in self._refused:
                 continue
