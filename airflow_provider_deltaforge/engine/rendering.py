@@ -23,14 +23,14 @@ class Rendering:
     """Owns the processors and one renderer per sink. Used by one thread."""
 
     def __init__(self, pipeline: Pipeline, origin: Origin) -> None:
-        self._processes = [processor.open() for processor in pipeline.spec.processors]
+        self._workers = [processor.open() for processor in pipeline.spec.processors]
         self._renderers = {sink.id: Renderer(sink, origin) for sink in pipeline.spec.sinks}
 
     def render(self, rows: pa.RecordBatch) -> Rendered:
         """Run every processor in order, then render for every sink."""
         if rows.num_rows:
-            for process in self._processes:
-                rows = process(rows)
+            for worker in self._workers:
+                rows = worker.process(rows).rows
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
         for name, renderer in self._renderers.items():

@@ -1,17 +1,54 @@
 """What every processor promises."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
-Process = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Rows in CHANGE_SCHEMA in, rows in CHANGE_SCHEMA out, in order; may drop, change and add rows.
 
-An added row gets its own event id, computed from the id of the row it was made from, the
-processor's id and an ordinal, so that it is the same on every replay."""
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What a processor made of one batch.
+
+    Attributes:
+        rows: change events in CHANGE_SCHEMA, in the order of delivery.
+        origins: int32 per row: the row of the input it stands for or was made from. None: the
+            rows are the input's, one for one.
+        made: bool per row: the processor created this event, whose ``event_id`` is then filled in
+            by the chain from the origin's id, the processor's id and an ordinal, so that it is the
+            same on every replay. None: it created none.
+        rejections: events of the input that could not be processed; ``event_row`` counts in the
+            input. They are not in ``rows``; the pipeline sets them aside, or stops.
+        counts: what happened to how many events since the last batch, by a name of the processor's
+            own, for example ``{"dropped": 3}``; for metrics.
+    """
+
+    rows: pa.RecordBatch
+    origins: pa.Int32Array | None = None
+    made: pa.BooleanArray | None = None
+    rejections: Sequence[Rejection] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Worker(Protocol):
+    """A processor at work in one lane. Used by one thread."""
+
+    def process(self, rows: pa.RecordBatch) -> Processed:
+        """Process a batch of at least one event, which may be a slice of a larger one.
+
+        Raises:
+            EventError: the batch cannot be processed as a whole; nothing of it is delivered.
+            RetryableError: the same batch may succeed later.
+            FatalError: processing can never work.
+        """
+
+    def close(self) -> None:
+        """Release what was opened. Safe to call twice."""
 
 
 class Processor(PluginSettings):
@@ -21,5 +58,5 @@ class Processor(PluginSettings):
     """Names the processor in metrics and logs, and marks the events it makes."""
 
     @abstractmethod
-    def open(self) -> Process:
-        """Start the worker. Called once per lane; used by one thread."""
+    def open(self) -> Worker:
+        """Start the worker. Called once per lane."""

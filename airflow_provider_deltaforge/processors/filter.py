@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.processors.contract import Process, Processor
+from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _UNBUILT = "processor type 'filter'"
@@ -76,7 +76,7 @@ class Filter(Processor):
         """Name the whole processor."""
         return [_UNBUILT]
 
-    def open(self) -> Process:
+    def open(self) -> Worker:
         """Refuse.
 
         Raises:

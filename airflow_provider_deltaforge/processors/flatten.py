@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.processors.contract import Process, Processor
+from airflow_provider_deltaforge.processors.contract import Processor, Worker
 
 _UNBUILT = "processor type 'flatten'"
 
@@ -31,7 +31,7 @@ class Flatten(Processor):
         """Name the whole processor."""
         return [_UNBUILT]
 
-    def open(self) -> Process:
+    def open(self) -> Worker:
         """Refuse.
 
         Raises:

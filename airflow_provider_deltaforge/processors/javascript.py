@@ -3,7 +3,7 @@
 from pydantic import Field, PositiveInt
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.processors.contract import Process, Processor
+from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _UNBUILT = "processor type 'javascript'"
@@ -32,7 +32,7 @@ class JavaScript(Processor):
         """Name the whole processor."""
         return [_UNBUILT]
 
-    def open(self) -> Process:
+    def open(self) -> Worker:
         """Refuse.
 
         Raises:

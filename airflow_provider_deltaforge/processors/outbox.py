@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.processors.contract import Process, Processor
+from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _UNBUILT = "processor type 'outbox'"
@@ -51,7 +51,7 @@ class Outbox(Processor):
         """Name the whole processor."""
         return [_UNBUILT]
 
-    def open(self) -> Process:
+    def open(self) -> Worker:
         """Refuse.
 
         Raises:
