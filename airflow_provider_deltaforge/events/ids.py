@@ -106,6 +106,23 @@ def _fill_rows(key: Any, data: Any, offsets: Any, out: Any) -> None:
         _put_id(out, i, first, second)
 
 
+@_kernel
+def _fill_made(key: Any, ids: Any, origins: Any, made: Any, out: Any) -> None:
+    ordinals = np.zeros(len(ids), np.int64)
+    data = np.zeros(24, np.uint8)
+    for i in range(len(origins)):
+        origin = origins[i]
+        if not made[i]:
+            continue
+        for j in range(16):
+            data[j] = ids[origin, j]
+        for j in range(8):
+            data[16 + j] = (ordinals[origin] >> (8 * j)) & 0xFF
+        ordinals[origin] += 1
+        first, second = _hash(key[0], key[1], data, 0, 24)
+        _put_id(out, i, first, second)
+
+
 def stream_ids(key: Any, texts: Any, offsets: Any, tx: Any, row: Any) -> Any:
     """Return the ids of log rows, from their transaction's name and their index in it.
 
@@ -138,3 +155,17 @@ def row_ids(key: Any, data: Any, offsets: Any) -> Any:
     out = np.empty((len(offsets) - 1, 16), np.uint8)
     _fill_rows(key, data, offsets, out)
     return out
+
+
+def made_ids(key: Any, ids: Any, origins: Any, made: Any, out: Any) -> None:
+    """Fill in the ids of events that a processor made.
+
+    Args:
+        key: of the processor, from ``id_key``.
+        ids: uint8 of shape (rows, 16): the ids of the processor's input.
+        origins: int32 per row of ``out``: the row of the input it was made from.
+        made: bool per row of ``out``; the ids of other rows stay.
+        out: uint8 of shape (rows, 16). The first event made from an origin has the ordinal 0, the
+            next one 1, in the order of the rows.
+    """
+    _fill_made(key, ids, origins, made, out)

@@ -10,7 +10,7 @@ everything else; of that room they may touch up to 16 bytes behind the offset th
 import numpy as np
 
 from airflow_provider_deltaforge.events import compiled
-from airflow_provider_deltaforge.sources.raw_bytes import (
+from airflow_provider_deltaforge.events.raw_bytes import (
     copy_block,
     load_word,
     store_word,

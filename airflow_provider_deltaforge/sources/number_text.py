@@ -5,8 +5,8 @@ Buffers and offsets are those of ``json_text``.
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import store_word, trailing_zeros
 from airflow_provider_deltaforge.sources.json_text import QUOTE, kernel
-from airflow_provider_deltaforge.sources.raw_bytes import store_word, trailing_zeros
 
 _U8, _U16, _U32, _U56 = np.uint64(8), np.uint64(16), np.uint64(32), np.uint64(56)
 _ZEROS = np.uint64(0x3030303030303030)

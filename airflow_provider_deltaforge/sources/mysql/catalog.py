@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 """Never captured, whatever the patterns say."""

@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.sources.mysql.plans import (
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.sizes import sized
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _QUOTED_MAX = 500
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import load_word
 from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
@@ -47,7 +48,6 @@ from airflow_provider_deltaforge.sources.mysql.value_kernel import (
     put_uuid,
 )
 from airflow_provider_deltaforge.sources.number_text import put_int, put_uint
-from airflow_provider_deltaforge.sources.raw_bytes import load_word
 
 # Why a value cannot be written; ``row_kernel`` continues the numbers.
 BAD_JSON, BAD_LABEL, OVERRUN = 4, 5, 6

@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import fetch, load_table
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, GtidState
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 SETTLING_S = 15.0
 """How long a transaction that was sent may not count as executed: a server with semi-synchronous

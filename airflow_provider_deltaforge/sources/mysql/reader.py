@@ -29,7 +29,7 @@ from airflow_provider_deltaforge.sources.mysql.framing import POS
 from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead, Recorder
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.special import Catalog
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 log = logging.getLogger(__name__)
 

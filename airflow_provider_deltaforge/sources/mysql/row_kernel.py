@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import pointer
 from airflow_provider_deltaforge.sources.json_text import kernel
 from airflow_provider_deltaforge.sources.mysql.column_kernel import OVERRUN
 from airflow_provider_deltaforge.sources.mysql.framing import (
@@ -22,7 +23,6 @@ from airflow_provider_deltaforge.sources.mysql.image_kernel import (
     put_key,
     skip_row,
 )
-from airflow_provider_deltaforge.sources.raw_bytes import pointer
 
 # Results of ``decode_rows``; those of an image (BAD_JSON, BAD_LABEL, OVERRUN) follow.
 DONE, NEED_ROOM, BAD_COLUMNS, PARTIAL_IMAGE = range(4)

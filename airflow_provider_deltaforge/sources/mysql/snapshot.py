@@ -46,7 +46,7 @@ from airflow_provider_deltaforge.sources.mysql.views import (
     open_view,
     prepare_session,
 )
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
     identity_of,
 )
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
-from airflow_provider_deltaforge.sources.patterns import TableMatcher, check_patterns
+from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
 SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]

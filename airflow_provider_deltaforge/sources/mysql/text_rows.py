@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.events.raw_bytes import pointer
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.json_text import (
     kernel,
@@ -34,7 +35,6 @@ from airflow_provider_deltaforge.sources.mysql.text_values import (
     TIMESTAMP,
     put_value,
 )
-from airflow_provider_deltaforge.sources.raw_bytes import pointer
 
 MORE, DONE, FAILED = 0, 1, 2
 """How ``frame_rows`` ended: bytes ran out, the result ended, the server reported an error."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import pointer
 from airflow_provider_deltaforge.sources.json_text import kernel, put_inside
 from airflow_provider_deltaforge.sources.mysql.tx_columns import (
     TX_NUMBER,
@@ -12,7 +13,6 @@ from airflow_provider_deltaforge.sources.mysql.tx_columns import (
     TX_START,
 )
 from airflow_provider_deltaforge.sources.number_text import put_uint
-from airflow_provider_deltaforge.sources.raw_bytes import pointer
 
 
 @kernel

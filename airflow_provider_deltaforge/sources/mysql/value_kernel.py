@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import load_word, swapped
 from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
@@ -28,7 +29,6 @@ from airflow_provider_deltaforge.sources.number_text import (
     put_timestamp,
     put_uint,
 )
-from airflow_provider_deltaforge.sources.raw_bytes import load_word, swapped
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
 from airflow_provider_deltaforge.sources.mysql.connection import translated
 from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 
 def schemas_at(

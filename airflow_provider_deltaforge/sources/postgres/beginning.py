@@ -4,7 +4,6 @@ import zlib
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.positions import (
     WalPosition,
     lsn_text,
@@ -30,6 +29,7 @@ from airflow_provider_deltaforge.sources.postgres.slots import (
     create_slot,
     find_slot,
 )
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _NAME_MAX = 63
 

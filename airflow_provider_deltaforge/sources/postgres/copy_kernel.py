@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import pointer
 from airflow_provider_deltaforge.sources.json_text import kernel
 from airflow_provider_deltaforge.sources.postgres.row_kernel import (
     BAD_COLUMNS,
@@ -10,7 +11,6 @@ from airflow_provider_deltaforge.sources.postgres.row_kernel import (
     put_row,
     table_pointers,
 )
-from airflow_provider_deltaforge.sources.raw_bytes import pointer
 
 MORE = np.int64(-1)
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres import catalog
 from airflow_provider_deltaforge.sources.postgres.catalog import ColumnFacts, TableFacts, Types
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.postgres.row_kernel import PlanArrays

@@ -3,9 +3,9 @@
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.server import rows_of
 from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 # Partitions count as their root.
 _TABLES = """

@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import load_word, pointer, swapped
 from airflow_provider_deltaforge.sources.json_text import kernel, put_null, put_words
 from airflow_provider_deltaforge.sources.postgres.array_kernel import put_value
 from airflow_provider_deltaforge.sources.postgres.value_kernel import put_unchanged
-from airflow_provider_deltaforge.sources.raw_bytes import load_word, pointer, swapped
 
 # Results of ``decode_rows``.
 DONE, NEED_ROOM, BAD_COLUMNS = range(3)

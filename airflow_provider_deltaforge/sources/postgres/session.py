@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from airflow_provider_deltaforge.errors import ServerChangedError
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.connection import (
     Dsn,
     connect,
@@ -30,6 +29,7 @@ from airflow_provider_deltaforge.sources.postgres.wire import (
     log_socket,
     start_command,
 )
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.copying import View, chosen_tables, driver_errors
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.chunks import (
     check_bounds,
     plan_table,
@@ -42,6 +41,7 @@ from airflow_provider_deltaforge.sources.postgres.views import (
     settle,
     settle_published,
 )
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from airflow_provider_deltaforge.sources.contract import (
     Snapshotter,
     Source,
 )
-from airflow_provider_deltaforge.sources.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.sources.postgres import connection as connections
 from airflow_provider_deltaforge.sources.postgres import positions
 from airflow_provider_deltaforge.sources.postgres.settings import (
@@ -29,6 +28,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
     SlotSettings,
     StartPosition,
 )
+from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.postgres.plans import Planner

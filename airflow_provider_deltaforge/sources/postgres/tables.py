@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _ROWS_PER_PAGE = 80
 """A guess for tables that were never analysed."""

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import pointer
 from airflow_provider_deltaforge.sources.json_text import kernel, put_inside
 from airflow_provider_deltaforge.sources.number_text import put_uint
-from airflow_provider_deltaforge.sources.raw_bytes import pointer
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _LSN_BYTES = 17

@@ -6,6 +6,7 @@ values from offset ``free`` on; it is as large as the longest value for every le
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.raw_bytes import load_word
 from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
@@ -21,7 +22,6 @@ from airflow_provider_deltaforge.sources.json_text import (
 from airflow_provider_deltaforge.sources.number_text import put_uint
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
 from airflow_provider_deltaforge.sources.postgres.time_kernel import put_moment, put_time_zoned
-from airflow_provider_deltaforge.sources.raw_bytes import load_word
 
 _BACKSLASH, _COMMA, _COLON, _SPACE = 92, 44, 58, 32
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_LIST, _CLOSE_LIST = 123, 125, 91, 93

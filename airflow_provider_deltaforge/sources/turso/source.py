@@ -10,10 +10,10 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
-from airflow_provider_deltaforge.sources.patterns import check_patterns
 from airflow_provider_deltaforge.sources.turso import positions
 from airflow_provider_deltaforge.sources.turso.files import file_of
 from airflow_provider_deltaforge.sources.turso.positions import polled_by_all
+from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
 

@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
     load_table,
     parse_labels,
 )
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.servers import sql
 from tests.sources.mysql.reading import fresh_database
 

@@ -7,7 +7,7 @@ from airflow_provider_deltaforge.sources.mysql import reader as reader_module
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.reader import MySqlReader
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 INFO = ServerInfo(False, "uuid", True, True)
 

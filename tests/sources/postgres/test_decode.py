@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.errors import SchemaError
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres import decoder
 from airflow_provider_deltaforge.sources.postgres.chunk import Marker
 from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
 from airflow_provider_deltaforge.sources.postgres.plans import Planner
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.sources.postgres.wal_messages import (
     KEY,
     Wal,

@@ -8,10 +8,10 @@ import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.lending import Lent
 from airflow_provider_deltaforge.sources.postgres.plans import Planner
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.sources.postgres.wal_messages import any_table, database
 
 

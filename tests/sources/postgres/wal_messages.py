@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_deltaforge.events.ids import id_key
-from airflow_provider_deltaforge.sources.patterns import TableMatcher
 from airflow_provider_deltaforge.sources.postgres.chunk import ROW_COLUMNS, WalChunk
 from airflow_provider_deltaforge.sources.postgres.copy_rows import decode_copy
 from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
 from airflow_provider_deltaforge.sources.postgres.plans import Planner, PlanSet, TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import TxPositions, WalPosition
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.servers.process import Server
 
 KEY = id_key("test")

@@ -14,6 +14,7 @@ from numba.extending import intrinsic
 
 _WORD = ir.IntType(64)
 _BLOCK = 16
+_VECTOR = ir.VectorType(ir.IntType(8), _BLOCK)
 
 
 def _address(context: Any, builder: Any, kind: Any, data: Any, at: Any, width: Any) -> Any:
@@ -76,27 +77,42 @@ def trailing_zeros(_typing: Any, word: Any) -> Any:
     return types.intp(types.uint64), generate
 
 
+def _specials(builder: Any, read: Any) -> Any:
+    """Return a bit for each of sixteen bytes that may not stand in a JSON string as it is."""
+
+    def all_of(byte: int) -> Any:
+        return ir.Constant(_VECTOR, [byte] * _BLOCK)
+
+    special = builder.icmp_unsigned("<", read, all_of(0x20))
+    special = builder.or_(special, builder.icmp_unsigned("==", read, all_of(0x22)))
+    special = builder.or_(special, builder.icmp_unsigned("==", read, all_of(0x5C)))
+    return builder.zext(builder.bitcast(special, ir.IntType(_BLOCK)), _WORD)
+
+
 @intrinsic
-def copy_block(_typing: Any, out: Any, at: Any, data: Any, begin: Any) -> Any:
-    """Copy sixteen bytes; return a bit for each that may not stand in a JSON string as it is.
+def special_bits(_typing: Any, data: Any, at: Any) -> Any:
+    """Return a bit for each of the sixteen bytes at ``at`` that ends or breaks a JSON string.
 
     Those are the quote, the backslash and everything below the space. The first byte's bit is the
     lowest of the uint64.
     """
-    block = ir.VectorType(ir.IntType(8), _BLOCK)
-
-    def all_of(byte: int) -> Any:
-        return ir.Constant(block, [byte] * _BLOCK)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source = _address(context, builder, signature.args[2], args[2], args[3], block)
-        target = _address(context, builder, signature.args[0], args[0], args[1], block)
+        place = _address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
+        return _specials(builder, builder.load(place, align=1))
+
+    return types.uint64(data, types.intp), generate
+
+
+@intrinsic
+def copy_block(_typing: Any, out: Any, at: Any, data: Any, begin: Any) -> Any:
+    """Copy sixteen bytes; return the ``special_bits`` of them."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _address(context, builder, signature.args[2], args[2], args[3], _VECTOR)
+        target = _address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
         read = builder.load(source, align=1)
         builder.store(read, target, align=1)
-        special = builder.icmp_unsigned("<", read, all_of(0x20))
-        special = builder.or_(special, builder.icmp_unsigned("==", read, all_of(0x22)))
-        special = builder.or_(special, builder.icmp_unsigned("==", read, all_of(0x5C)))
-        bits = builder.bitcast(special, ir.IntType(_BLOCK))
-        return builder.zext(bits, _WORD)
+        return _specials(builder, read)
 
     return types.uint64(out, types.intp, data, types.intp), generate
