@@ -8,6 +8,10 @@ PY=$VENV/bin/python
 SETUP_LOG=.deltaforge/setup.log
 POLICY=/usr/sbin/policy-rc.d
 
+# The tests start hundreds of Pythons. Where no bytecode may be written, as in many container images,
+# each of them compiles its imports anew: seconds of CPU for every driver and part of Airflow.
+unset PYTHONDONTWRITEBYTECODE
+
 help() {
     cat <<'TEXT'
 usage: ./dev.sh VERB [arguments]
