@@ -11,6 +11,9 @@ if TYPE_CHECKING:  # A floor above us, which batches only carry.
 
 TEXT = pa.dictionary(pa.int32(), pa.utf8())
 
+OUTBOX = "__outbox"
+"""Stands in the column ``schema`` of an event that is an outbox message."""
+
 ROUTING = pa.struct(
     [
         ("topic", pa.utf8()),

@@ -7,6 +7,7 @@ they say must fit the log's own column count and types. Otherwise the table is n
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_deltaforge.errors import SchemaError, TableError
@@ -27,6 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.plans import (
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.sizes import sized
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
+from airflow_provider_deltaforge.sources.mysql.tagging import Tagging
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _QUOTED_MAX = 500
@@ -41,6 +43,7 @@ class CatalogView:
         connect: opens a connection, used only while a question is asked.
         lookahead: finds the statements between here and the catalog's answer.
         history: what was registered before.
+        tagging: which rows are outbox messages.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class CatalogView:
         connect: Callable[[], Any],
         lookahead: Lookahead,
         history: SchemaHistory | None = None,
+        tagging: Tagging | None = None,
     ) -> None:
         self._matcher = matcher
         self._info = info
         self._connect = connect
         self._lookahead = lookahead
         self._history = history
+        self._tagging = tagging
         self._left_out: frozenset[str] = frozenset()
         self._position: LogPosition | None = None
         self._here: Callable[[], LogPosition] | None = None
@@ -145,7 +150,7 @@ class CatalogView:
             raise self._stopped(key, str(error)) from error
         self._now[key] = plan.schema
         self._moved.discard(key)
-        return plan
+        return plan if self._tagging is None else replace(plan, tagged=self._tagging.of(*key))
 
     def _plan(self, key: Key, table: TableMap) -> TablePlan:
         charsets = self._info.charsets

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import FatalError, TableError
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, TEXT, ChangeBatch
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql import column_kernel, framing, packets, row_kernel
@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.sources.mysql.framing import (
 from airflow_provider_deltaforge.sources.mysql.plans import PlanSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
 from airflow_provider_deltaforge.sources.mysql.row_kernel import RowColumns
-from airflow_provider_deltaforge.sources.mysql.row_schemas import versions_of
+from airflow_provider_deltaforge.sources.mysql.row_schemas import schema_column, versions_of
 from airflow_provider_deltaforge.sources.mysql.tx_columns import (
     TX_COLUMNS,
     TX_ORIGIN,
@@ -193,7 +193,7 @@ def _record_batch(
     values = {
         "op": _dictionary(parts["op"], _OPS),
         "db": _dictionary(parts["db"], pa.array(dbs, pa.utf8())),
-        "schema": pa.nulls(count, TEXT),
+        "schema": schema_column(chunk.plans.plans, parts["plan"], parts["op"]),
         "table": _dictionary(parts["table"], pa.array(tables, pa.utf8())),
         "before": parts["before"],
         "after": parts["after"],

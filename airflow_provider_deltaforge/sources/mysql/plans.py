@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.sources.mysql.definitions import TEXT_TYPES
 from airflow_provider_deltaforge.sources.mysql.image_kernel import PlanArrays
 from airflow_provider_deltaforge.sources.mysql.log_schema import CATALOG_TYPES, schema_of
 from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
+from airflow_provider_deltaforge.sources.mysql.tagging import Tag
 
 _INT_BYTES = {t.TINY: 1, t.SHORT: 2, t.INT24: 3, t.LONG: 4, t.LONGLONG: 8}
 # The kernels copy names and labels in words.
@@ -34,7 +35,8 @@ class TablePlan:
     """How one table's rows are decoded.
 
     ``columns`` are (kind, p1, p2, p3), see ``column_kinds``; of an enum or set p2 counts within
-    ``labels``, of a text ``PlanSet`` fills it in. ``schema`` is what its rows are said to have.
+    ``labels``, of a text ``PlanSet`` fills it in. ``schema`` is what its rows are said to have,
+    ``tagged`` says which of them are outbox messages.
     """
 
     db: str
@@ -46,6 +48,7 @@ class TablePlan:
     labels: tuple[str, ...] = ()
     key: tuple[int, ...] = ()
     schema: TableSchema | None = None
+    tagged: Tag | None = None
 
     @cached_property
     def fixed(self) -> int:

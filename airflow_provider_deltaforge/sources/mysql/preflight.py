@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 
 _NAMED_MAX = 20
+_BLACKHOLE = "BLACKHOLE"
 
 _VARIABLES = (
     "log_bin",
@@ -67,6 +68,7 @@ def _findings(
     found.append(_xa(connection))
     found += _replica(connection, settings)
     found += table_findings(tables, source.tables)
+    found += _outbox(source, tables)
     if settings.get("log_bin", "").upper() in ("ON", "1"):
         rate = _log_rate(connection, sleep)
         parallel = source.snapshot.max_parallel_tables
@@ -202,11 +204,30 @@ def table_findings(tables: Sequence[TableFacts], patterns: Sequence[str]) -> lis
             "near its end may be delivered twice"
         )
         found.append(_listed("primary_key", without_key, text))
-    loose = [t.schema.full_name for t in tables if not t.transactional]
+    # A BLACKHOLE has no rows that could be missed; it passes them on to the log.
+    loose = [t.schema.full_name for t in tables if not (t.transactional or t.engine == _BLACKHOLE)]
     if loose:
         text = "their storage engine has no consistent view, so rows may be missed while written"
         found.append(_listed("engine", loose, text))
     return found
+
+
+def _outbox(source: "MySqlSource", tables: Sequence[TableFacts]) -> list[Finding]:
+    tagging = source.tagging
+    if tagging is None:
+        return []
+    names = [t.schema.full_name for t in tables if tagging.of(t.schema.db, t.schema.table)]
+    if names:
+        text = f"inserts into {len(names)} tables are outbox messages"
+        return [Finding("outbox", "ok", text, {"tables": names})]
+    return [
+        Finding(
+            "outbox",
+            "warn",
+            "no captured table is an outbox table; source.outbox.tables only marks tables that "
+            "source.tables has, so name them in both",
+        )
+    ]
 
 
 def _listed(check: str, names: Sequence[str], text: str) -> Finding:

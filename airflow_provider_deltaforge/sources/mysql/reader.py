@@ -1,7 +1,6 @@
 """The log reader: one dump connection, reopened from the last complete position when it breaks."""
 
 import logging
-import random
 import time
 import zlib
 from collections.abc import Callable, Collection
@@ -13,6 +12,7 @@ from airflow_provider_deltaforge.errors import FatalError, RetryableError, Serve
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.sources.backoff import Backoff
 from airflow_provider_deltaforge.sources.mysql.catalog_view import CatalogView
 from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk
 from airflow_provider_deltaforge.sources.mysql.chunker import Chunker
@@ -29,11 +29,11 @@ from airflow_provider_deltaforge.sources.mysql.framing import POS
 from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead, Recorder
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.special import Catalog
+from airflow_provider_deltaforge.sources.mysql.tagging import Tagging
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 log = logging.getLogger(__name__)
 
-_BACKOFF_S = (0.2, 30.0)
 _KICKED_MAX = 5
 _KICKED_WINDOW_S = 60.0
 
@@ -53,6 +53,7 @@ class MySqlReader:
         stopping: Callable[[], bool],
         history: SchemaHistory | None = None,
         recorder: Recorder | None = None,
+        tagging: Tagging | None = None,
     ) -> None:
         self._connect = connect
         self._server_id = server_id
@@ -64,14 +65,13 @@ class MySqlReader:
         self._begin, self._end = 0, 0
         self._socket: DumpSocket | None = None
         self._closed = False
-        self._failures = 0
+        self._backoff = Backoff()
         self._breaks: list[float] = []
         self._heard_at = time.monotonic()
-        self._not_before = 0.0
         self._away: str | None = None
         self._info = self._ask(position)
         ahead = Lookahead(self._walk, read_timeout_s, stopping)
-        self._view = CatalogView(matcher, self._info, connect, ahead, history)
+        self._view = CatalogView(matcher, self._info, connect, ahead, history, tagging)
         catalog: Catalog = recorder or self._view
         self._chunker = Chunker(self._info, on_server(position, self._info), catalog)
         warm(self._info.uuid)
@@ -154,15 +154,12 @@ class MySqlReader:
         """See that there is a dump; return False if its time has not come yet."""
         if self._socket is not None:
             return True
-        wait = self._not_before - time.monotonic()
-        if wait > 0:
-            time.sleep(min(wait, max(left, 0.0), 0.5))
+        if self._backoff.naps(left):
             return left > 0
         try:
             connection = self._dumping()
         except RetryableError as error:
-            self._failures += 1
-            self._pace()
+            self._backoff.failed()
             self._away = f"{error}; trying again"
             raise RetryableError(self._away) from error
         self._chunker.restart()
@@ -210,7 +207,7 @@ class MySqlReader:
                 raise TimeoutError(f"nothing came for {self._read_timeout_s:g} s, no heartbeat")
             return 0
         self._heard_at = time.monotonic()
-        self._failures = 0
+        self._backoff.worked()
         self._end += size
         self._begin = self._chunker.feed(self._raw, self._begin, self._end)
         if self._begin == self._end:
@@ -239,7 +236,6 @@ class MySqlReader:
             socket.close()
         if self._closed:
             return
-        self._failures += 1
         now = time.monotonic()
         self._breaks = [*(at for at in self._breaks if now - at < _KICKED_WINDOW_S), now]
         kicked = isinstance(error, (ConnectionResetError, KickedError))
@@ -250,9 +246,4 @@ class MySqlReader:
                 f"{self._server_id}. Give this source its own 'server_id'"
             ) from error
         log.warning("the log connection broke (%s); reconnecting", error)
-        self._pace()
-
-    def _pace(self) -> None:
-        first, most = _BACKOFF_S
-        wait = min(most, first * 2 ** min(self._failures - 1, 10))
-        self._not_before = time.monotonic() + wait * random.uniform(0.5, 1.0)  # noqa: S311
+        self._backoff.failed()

@@ -1,12 +1,37 @@
-"""Which schema each row of a chunk has."""
+"""Which schema each row of a chunk has, and which rows are outbox messages."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events.change import OUTBOX, TEXT
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk
+from airflow_provider_deltaforge.sources.mysql.framing import DELETE, UPDATE, WRITE
+from airflow_provider_deltaforge.sources.mysql.plans import TablePlan
+
+_KINDS = 5
+"""Of rows, and of schema changes, which are never messages."""
+_TAGGED = {None: (), "inserts": (WRITE,), "all": (WRITE, UPDATE, DELETE)}
+
+
+def schema_column(plans: Sequence[TablePlan], plan: Any, kind: Any) -> pa.DictionaryArray:
+    """Return the column ``schema``, which says here only whether a row is an outbox message.
+
+    Args:
+        plans: of the chunk's tables.
+        plan: int32, for each row its plan's ordinal; -1 for a schema change.
+        kind: int32, what each row is.
+    """
+    if not any(one.tagged for one in plans):
+        return pa.nulls(len(plan), TEXT)
+    tagged = np.zeros((len(plans) + 1, _KINDS), np.bool_)
+    for ordinal, one in enumerate(plans):
+        tagged[ordinal, _TAGGED[one.tagged]] = True
+    codes = pa.array(np.zeros(len(plan), np.int32), mask=~tagged[plan, kind])
+    return pa.DictionaryArray.from_arrays(codes, pa.array([OUTBOX]))
 
 
 def versions_of(chunk: LogChunk, plan: Any) -> tuple[tuple[TableSchema, ...], pa.DictionaryArray]:

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,7 @@ from airflow_provider_deltaforge.errors import (
     SchemaError,
     SpecError,
 )
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.change import OUTBOX, ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
@@ -34,6 +35,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
 from airflow_provider_deltaforge.sources.mysql.failover import check_reach
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.snapshot_batch import NO_ROWS, snapshot_batch
+from airflow_provider_deltaforge.sources.mysql.tagging import Tagging
 from airflow_provider_deltaforge.sources.mysql.text_rows import shape_of
 from airflow_provider_deltaforge.sources.mysql.text_stream import (
     TABLE_CHANGED,
@@ -64,13 +66,21 @@ class MySqlSnapshotter:
         connect: returns a new pymysql connection.
         matcher: which tables are captured.
         source_id: seeds the event ids.
+        tagging: which rows are outbox messages.
     """
 
-    def __init__(self, connect: Callable[[], Any], matcher: TableMatcher, source_id: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        matcher: TableMatcher,
+        source_id: str,
+        tagging: Tagging | None = None,
+    ) -> None:
         self.warnings: list[str] = []
         self._connect = connect
         self._matcher = matcher
         self._source_id = source_id
+        self._tagging = tagging
         self._connection: Any = None
         self._server: ServerInfo | None = None
 
@@ -127,13 +137,16 @@ class MySqlSnapshotter:
             if schema is None:
                 self._warn(f"{chunk.db}.{chunk.table} is gone; its chunk is empty")
             ids = self._ids(chunk, run, view)
+            told = chunk
+            if self._tagging is not None and self._tagging.of(chunk.db, chunk.table) == "all":
+                told = replace(chunk, schema=OUTBOX)
             first = 0
             while True:
                 with self._doing(f"reading {chunk.db}.{chunk.table}"):
                     part = next(parts, None)
                 if part is None:
                     break
-                yield snapshot_batch(part, chunk, schema, view, ids, first)
+                yield snapshot_batch(part, told, schema, view, ids, first)
                 first += len(part.rows)
             with self._doing("closing the view"):
                 close_view(self._connection)

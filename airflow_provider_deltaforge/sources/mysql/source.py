@@ -27,6 +27,7 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
     identity_of,
 )
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.tagging import Tag, Tagging
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
@@ -36,8 +37,17 @@ SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_iden
 class OutboxTables(Settings):
     """Tables whose inserts are outbox messages."""
 
-    tables: list[str] = Field(default_factory=list)
-    """Patterns of the outbox tables."""
+    tables: list[str] = Field(min_length=1)
+    """Patterns of the outbox tables, which are captured only if ``tables`` of the source has them,
+    too."""
+    tag: Tag = "inserts"
+    """Mark their inserts as messages, so that other changes of these tables flow like any row's; or
+    mark all their rows, copied ones too, so that the outbox processor drops and counts the rest."""
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: list[str]) -> list[str]:
+        return _checked(value, "source.outbox.tables")
 
 
 class MySqlSource(Source):
@@ -75,15 +85,7 @@ class MySqlSource(Source):
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: list[str]) -> list[str]:
-        try:
-            check_patterns(value, "source.tables")
-        except SpecError as error:
-            raise ValueError(str(error)) from error
-        return value
-
-    def unbuilt(self) -> list[str]:
-        """Name what this release does not do."""
-        return ["source.outbox"] if self.outbox is not None else []
+        return _checked(value, "source.tables")
 
     @property
     def replica_id(self) -> int:
@@ -94,6 +96,14 @@ class MySqlSource(Source):
     def matcher(self) -> TableMatcher:
         """Decides which tables are captured."""
         return TableMatcher(tuple(self.tables), self._dsn().database, SYSTEM_SCHEMAS)
+
+    @property
+    def tagging(self) -> Tagging | None:
+        """Which rows are outbox messages; None: none are."""
+        if self.outbox is None:
+            return None
+        matcher = TableMatcher(tuple(self.outbox.tables), self._dsn().database, SYSTEM_SCHEMAS)
+        return Tagging(matcher, self.outbox.tag)
 
     def connect(self) -> Any:
         """Return a new connection to the server.
@@ -124,6 +134,7 @@ class MySqlSource(Source):
             self.read_timeout_s,
             stopping,
             history,
+            tagging=self.tagging,
         )
 
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
@@ -162,7 +173,7 @@ class MySqlSource(Source):
         """Connect for reading tables."""
         from airflow_provider_deltaforge.sources.mysql.snapshot import MySqlSnapshotter
 
-        return MySqlSnapshotter(self.connect, self.matcher, self.id)
+        return MySqlSnapshotter(self.connect, self.matcher, self.id, self.tagging)
 
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
@@ -215,6 +226,14 @@ class MySqlSource(Source):
 
     def _dsn(self) -> connections.Dsn:
         return connections.parse_dsn(self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode)
+
+
+def _checked(patterns: list[str], key: str) -> list[str]:
+    try:
+        check_patterns(patterns, key)
+    except SpecError as error:
+        raise ValueError(str(error)) from error
+    return patterns
 
 
 def read_head(connection: Any) -> positions.LogPosition:

@@ -34,8 +34,6 @@ from airflow_provider_deltaforge.sources.postgres.positions import (
 from airflow_provider_deltaforge.sources.postgres.relation import Relation
 from airflow_provider_deltaforge.sources.postgres.relations import Relations
 
-MESSAGE_SCHEMA = "__wal_message"
-
 _TX_MAX, _ROWS_MAX = 1 << 15, 1 << 16
 
 
@@ -46,7 +44,7 @@ class Chunker:
         db: the database's real name.
         position: where the first chunk begins.
         plan: makes the plan of a relation, or None for a table nobody captures.
-        wanted: whether logical messages of a prefix are events.
+        schema_of: what logical messages of a prefix have as schema; None: they are no events.
         told: takes messages of our own, which are no events.
     """
 
@@ -55,14 +53,14 @@ class Chunker:
         db: str,
         position: WalPosition,
         plan: Callable[[Relation], TablePlan | None],
-        wanted: Callable[[str], bool],
+        schema_of: Callable[[str], str | None],
         told: Callable[[messages.LogicalMessage], None],
     ) -> None:
         self.position = position
         self.ready: deque[WalChunk] = deque()
         self.asked = False
         self._db = db
-        self._wanted = wanted
+        self._schema_of = schema_of
         self._told = told
         self._relations = Relations(plan)
         self._markers: list[Marker] = []
@@ -187,8 +185,10 @@ class Chunker:
             self._begin_alone(message)
         if message.is_own:
             self._told(message)
-        elif self._wanted(message.prefix):
-            self._mark("c", MESSAGE_SCHEMA, message.prefix, after=message.image)
+        else:
+            schema = self._schema_of(message.prefix)
+            if schema is not None:
+                self._mark("c", schema, message.prefix, after=message.image)
         self._state[f.INDEX] += 1
 
     def _begin_alone(self, message: messages.LogicalMessage) -> None:

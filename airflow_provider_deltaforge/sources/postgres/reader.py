@@ -16,11 +16,7 @@ from airflow_provider_deltaforge.sources.contract import Appeared
 from airflow_provider_deltaforge.sources.postgres.chunk import WalChunk
 from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
-from airflow_provider_deltaforge.sources.postgres.messages import (
-    MESSAGES_VERSION,
-    LogicalMessage,
-    appeared_table,
-)
+from airflow_provider_deltaforge.sources.postgres.messages import LogicalMessage, appeared_table
 from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
@@ -72,13 +68,13 @@ class PostgresReader:
         self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
         # What a slot of ours has confirmed is never taken back.
         self._flushed = self._told_flushed = slot.confirmed
-        if reading.prefixes is not None and self._info.version < MESSAGES_VERSION:
-            log.warning("before PostgreSQL 14 the log holds no logical messages: none is captured")
+        reading.prefixes.check(self._info.version)
         position = self._info.at(position.lsn)  # Told to be in this server's history.
         connection = partial(connect, reading.dsn)
         self._history = history
         self._planner = Planner(self._info.db, reading.matcher, connection, reading.publication)
-        self._chunker = Chunker(self._info.db, position, self._plan, self._wants, self._take_note)
+        schema_of = reading.prefixes.schema_of
+        self._chunker = Chunker(self._info.db, position, self._plan, schema_of, self._take_note)
         self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s)
 
     @property
@@ -244,10 +240,6 @@ class PostgresReader:
         if not plan.captured:
             return None
         return replace(plan, schema=as_told(plan.schema, self._history, self._chunker.here))
-
-    def _wants(self, prefix: str) -> bool:
-        prefixes = self._reading.prefixes
-        return prefixes is not None and prefixes.matches("", prefix)
 
     def _take_note(self, message: LogicalMessage) -> None:
         table = appeared_table(message, self._reading.publication)

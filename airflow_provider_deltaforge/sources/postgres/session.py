@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.sources.postgres.failover import (
 )
 from airflow_provider_deltaforge.sources.postgres.messages import MESSAGES_VERSION
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
+from airflow_provider_deltaforge.sources.postgres.prefixes import Prefixes
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import (
     Slot,
@@ -44,7 +45,7 @@ class Reading:
         once: read from a temporary copy of ``slot``, which ends with the connection.
         publication: says what is sent.
         matcher: which tables are captured.
-        prefixes: which logical messages are events, by prefix; None: none are.
+        prefixes: which logical messages are events.
         newcomers: look for tables that are not published: True publishes them, False says what to
             do; None does not look.
         heartbeat_s: how often to write a message into the log, 0 never.
@@ -57,7 +58,7 @@ class Reading:
     slot: str
     publication: str
     matcher: TableMatcher
-    prefixes: TableMatcher | None
+    prefixes: Prefixes
     original: str | None = None
     once: bool = False
     newcomers: bool | None = None

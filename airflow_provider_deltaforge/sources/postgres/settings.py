@@ -45,4 +45,4 @@ class OutboxMessages(Settings):
     """Which logical messages are outbox events."""
 
     prefixes: tuple[str, ...] = Field(min_length=1)
-    """Patterns of message prefixes."""
+    """Patterns of message prefixes, such as ``outbox`` or ``outbox_%``."""

@@ -55,7 +55,8 @@ class PostgresSource(Source):
     start_position: StartPosition = "earliest"
     """Where the first run starts: where the slot stands, at the end of the log, or at an LSN."""
     wal_messages: tuple[str, ...] = ("*",)
-    """Patterns of prefixes of logical messages that are captured; empty captures none."""
+    """Patterns of prefixes of logical messages that are captured besides the outbox's; empty
+    captures none."""
     outbox: OutboxMessages | None = None
     """Logical messages that are outbox events."""
     on_schema_drift: Literal["adapt", "halt"] = "adapt"
@@ -78,10 +79,6 @@ class PostgresSource(Source):
         except SpecError as error:
             raise ValueError(str(error)) from error
         return value
-
-    def unbuilt(self) -> list[str]:
-        """Name what this release does not do."""
-        return [] if self.outbox is None else ["source.outbox"]
 
     @property
     def slot_settings(self) -> SlotSettings:
@@ -115,19 +112,20 @@ class PostgresSource(Source):
         history: SchemaHistory | None = None,
     ) -> LogReader:
         """Connect and start reading after ``position``; where a new stream begins without one."""
+        from airflow_provider_deltaforge.sources.postgres.prefixes import Prefixes
         from airflow_provider_deltaforge.sources.postgres.reader import PostgresReader
         from airflow_provider_deltaforge.sources.postgres.session import Reading
 
         start = self.beginning() if position is None else position
         publication = self.publication_settings
-        prefixes = tuple(f"*.{pattern}" for pattern in self.wal_messages)
+        outbox = () if self.outbox is None else self.outbox.prefixes
         reading = Reading(
             source_id=self.id,
             dsn=self._dsn(),
             slot=self.slot_settings.name,
             publication=publication.name,
             matcher=self.matcher,
-            prefixes=TableMatcher(prefixes) if prefixes else None,
+            prefixes=Prefixes(outbox, self.wal_messages),
             original=self._original,
             once=self._once,
             newcomers=None if self._beside or not self.tables else publication.create,

@@ -53,7 +53,7 @@ def plan(relation: Relation) -> TablePlan | None:
 def chunker(monkeypatch: pytest.MonkeyPatch) -> Chunker:
     monkeypatch.setattr(buffer, "CHUNK_BYTES", 4096)
     monkeypatch.setattr(buffer, "_ROOM", 512)
-    return Chunker("d", START, plan, lambda _: True, lambda _: None)
+    return Chunker("d", START, plan, lambda _: None, lambda _: None)
 
 
 def feed(chunker: Chunker, *frames: bytes) -> list[Any]:

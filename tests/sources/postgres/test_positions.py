@@ -175,12 +175,6 @@ def test_settings_that_mean_nothing_are_refused_by_key(settings: dict, key: str)
         PostgresSource(**{**SOURCE, **settings})
 
 
-def test_what_this_release_does_not_do_is_named() -> None:
-    assert PostgresSource(**SOURCE).unbuilt() == []
-    outbox = PostgresSource(**SOURCE, outbox={"prefixes": ["outbox"]})
-    assert outbox.unbuilt() == ["source.outbox"]
-
-
 def test_readers_beside_one_source_have_slots_of_their_own() -> None:
     source = PostgresSource(**{**SOURCE, "slot": "s" * 60})
     readers = [source.beside(name) for name in ("spark", "Spark", "spark/1", "spark-1")]
