@@ -1,0 +1,152 @@
+"""Fields of JSON texts, found and changed in whole columns, without building objects.
+
+Texts are whatever a database holds as JSON: white space, escapes and repeated keys included. Of
+equal keys the last one counts, as in PostgreSQL's ``jsonb`` and in most parsers. A text that is not
+JSON has no fields.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.events import json_kernels, json_scan, json_splice
+from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
+
+ABSENT = json_scan.ABSENT
+NULL = json_scan.NULL
+BOOL = json_scan.BOOL
+NUMBER = json_scan.NUMBER
+STRING = json_scan.STRING
+OBJECT = json_scan.OBJECT
+ARRAY = json_scan.ARRAY
+
+
+class Spans(NamedTuple):
+    """Where one value per row lies in the data buffer of the column it was found in.
+
+    Attributes:
+        starts: int64 per row, -1 where there is none.
+        stops: int64 per row, behind the value's last byte; -1 where there is none.
+    """
+
+    starts: Any
+    stops: Any
+
+
+def locate(texts: pa.BinaryArray, path: Sequence[str]) -> Spans:
+    """Find the value at a path of keys, from the text's object inward; no key is the whole text."""
+    return locate_each(texts, [path])[0]
+
+
+def locate_each(texts: pa.BinaryArray, paths: Sequence[Sequence[str]]) -> list[Spans]:
+    """Find the values at several paths, in one reading of the texts."""
+    if not paths:
+        return []
+    names = [name.encode() for path in paths for name in path]
+    starts = np.empty((len(paths), len(texts)), np.int64)
+    stops = np.empty_like(starts)
+    json_kernels.locate(
+        *parts_of(texts),
+        _fixed(np.frombuffer(b"".join(names) or b"\0", np.uint8)),
+        _fixed(np.cumsum([len(name) for name in names] or [0], dtype=np.int64)),
+        _fixed(np.cumsum([len(path) for path in paths], dtype=np.int64)),
+        starts,
+        stops,
+    )
+    return [Spans(starts[i], stops[i]) for i in range(len(paths))]
+
+
+def kinds(texts: pa.BinaryArray, spans: Spans) -> Any:
+    """Return uint8 per row: ``ABSENT``, ``NULL``, ``BOOL``, ``NUMBER`` and so on."""
+    out = np.empty(len(texts), np.uint8)
+    json_kernels.fill_kinds(parts_of(texts).data, spans.starts, out)
+    return out
+
+
+def values(texts: pa.BinaryArray, spans: Spans) -> pa.BinaryArray:
+    """Return the JSON text of each value, null where there is none."""
+    found = spans.starts >= 0
+    data = np.empty(int((spans.stops - spans.starts).sum()), np.uint8)
+    offsets = np.empty(len(texts) + 1, np.int32)
+    json_kernels.copy_values(parts_of(texts).data, spans.starts, spans.stops, data, offsets)
+    return column_of(data, offsets, found)
+
+
+def as_text(texts: pa.BinaryArray) -> pa.StringArray:
+    """Return JSON values as text: a string without quotes and escapes, all else as it stands.
+
+    JSON's null becomes null, as does what is not JSON.
+    """
+    parts = parts_of(texts)
+    data = np.empty(int(parts.offsets[-1]) - int(parts.offsets[0]), np.uint8)
+    offsets = np.empty(len(texts) + 1, np.int32)
+    present = np.empty(len(texts), np.bool_)
+    used = json_kernels.decode_texts(*parts, data, offsets, present)
+    decoded = column_of(data[:used], offsets, present)
+    try:
+        return decoded.cast(pa.utf8())
+    except pa.ArrowInvalid:  # Bytes that are not UTF-8.
+        replaced_texts = [
+            None if text is None else text.decode(errors="replace") for text in decoded.to_pylist()
+        ]
+        return pa.array(replaced_texts, pa.utf8())
+
+
+def replaced(
+    texts: pa.BinaryArray, replacements: Sequence[tuple[Spans, pa.BinaryArray]]
+) -> pa.BinaryArray:
+    """Return the texts with values replaced by others.
+
+    Args:
+        texts: the column.
+        replacements: for each path its places and, per row, the JSON text to put there; null keeps
+            the value. Of a value inside another one that is replaced nothing is left.
+    """
+    if not replacements:
+        return texts
+    parts = parts_of(texts)
+    new = pa.concat_arrays([column for _, column in replacements])
+    fresh = parts_of(new)
+    kept = ~np.stack([np.asarray(column.is_valid()) for _, column in replacements])
+    starts = np.stack([spans.starts for spans, _ in replacements])
+    starts[kept] = -1
+    stops = np.stack([spans.stops for spans, _ in replacements])
+    room = _bytes_of(parts) + _bytes_of(fresh)
+    data, offsets = np.empty(room, np.uint8), np.empty(len(texts) + 1, np.int32)
+    used = json_splice.splice(
+        parts.data, parts.offsets, starts, stops, fresh.data, fresh.offsets, data, offsets
+    )
+    return column_of(data[:used], offsets, parts.present)
+
+
+def without(texts: pa.BinaryArray, removals: Sequence[Spans]) -> pa.BinaryArray:
+    """Return the texts without the given members of their objects."""
+    if not removals:
+        return texts
+    parts = parts_of(texts)
+    starts = np.stack([spans.starts for spans in removals])
+    stops = np.stack([spans.stops for spans in removals])
+    data, offsets = np.empty(_bytes_of(parts), np.uint8), np.empty(len(texts) + 1, np.int32)
+    used = json_splice.remove(parts.data, parts.offsets, starts, stops, data, offsets)
+    return column_of(data[:used], offsets, parts.present)
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from the cache, before rows are waiting."""
+    texts = pa.array([b'{"a":"1"}'], pa.binary())
+    spans = locate(texts, ["a"])
+    kinds(texts, spans)
+    as_text(values(texts, spans))
+    replaced(texts, [(spans, texts)])
+    without(texts, [spans])
+
+
+def _bytes_of(parts: Any) -> int:
+    return int(parts.offsets[-1]) - int(parts.offsets[0])
+
+
+def _fixed(array: Any) -> Any:
+    array.setflags(write=False)
+    return array
