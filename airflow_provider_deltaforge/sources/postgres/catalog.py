@@ -111,6 +111,11 @@ class Types:
             one: text for one, (text,) in zip(wanted, printed, strict=True) if one[0] in self._known
         }
 
+    def tell(self, oid: int, typmod: int, facts: TypeFacts) -> None:
+        """Take in what somebody else knows of a type that the catalog has no more."""
+        self._known[oid] = facts
+        self._printed[oid, typmod] = facts.described
+
     def facts(self, oid: int) -> TypeFacts | None:
         """Return what is known of a type; None once it was dropped."""
         return self._known.get(oid)

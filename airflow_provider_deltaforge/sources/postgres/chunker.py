@@ -157,8 +157,8 @@ class Chunker:
             raise ConnectionResetError("the server ended the log")
         body = frame[f.MESSAGE :]
         kind = body[:1] if result == f.SPECIAL else b""
-        if kind == b"R":
-            self._relations.add(messages.parse_relation(body))
+        if kind in (b"R", b"Y"):
+            self._relations.take(body)
         elif kind == b"T":
             self._truncated(messages.parse_truncate(body))
         elif kind == b"M":

@@ -113,7 +113,10 @@ def decode_lines(text, plans, after, after_ends, key, key_ends, marks, scratch):
             return found, row, pos
         if found == MORE:
             break
-        at = put_row(out, at, data, count, values, values, 0, tables, 0, free, spans)
+        put = put_row(out, at, data, count, values, values, 0, tables, 0, free, spans)
+        if put < 0:
+            return np.int64(BAD_COLUMNS), row, pos
+        at = put
         if key_count:
             key_at = put_key(keys, key_at, out, spans, tables, 0, key_columns, 0, key_count)
         pos = behind

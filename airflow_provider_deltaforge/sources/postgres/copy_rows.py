@@ -34,7 +34,7 @@ def decode_copy(data: bytes | bytearray | memoryview, plan: TablePlan) -> Copied
         plan: of the table the lines come from.
 
     Raises:
-        SchemaError: a line has another number of values than the plan has columns.
+        SchemaError: a line does not hold the values the plan has columns for.
     """
     # A copy, because the kernel takes COPY's escapes out in place.
     text = np.array(np.frombuffer(data, np.uint8))
@@ -51,8 +51,8 @@ def decode_copy(data: bytes | bytearray | memoryview, plan: TablePlan) -> Copied
     )
     if result != DONE:
         raise SchemaError(
-            f"{plan.schema.full_name}: a row does not have as many values as the table has "
-            "columns: it was altered while it was read; read the chunk again"
+            f"{plan.schema.full_name}: a row does not have the values of the table's columns: it "
+            "was altered while it was read; read the chunk again"
         )
     everything: Any = np.ones(count, np.bool_)
     keys = binary_column(key, key_ends, count, everything if plan.key else ~everything)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import stream_ids
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.sources.postgres.chunk import (
     WalChunk,
 )
 from airflow_provider_deltaforge.sources.postgres.json_columns import binary_column
+from airflow_provider_deltaforge.sources.postgres.plans import TablePlan
 from airflow_provider_deltaforge.sources.postgres.row_kernel import RowColumns
 from airflow_provider_deltaforge.sources.postgres.tx_text import (
     names_of,
@@ -43,7 +44,7 @@ def decode_chunk(chunk: WalChunk, key: Any) -> ChangeBatch:
         key: of the source's event ids, from ``events.ids.id_key``.
 
     Raises:
-        SchemaError: a row does not fit its table's description.
+        TableError: a row does not fit its table's description.
     """
     columns = _decode_rows(chunk)
     parts, names = _parts(chunk, columns), _Names(chunk)
@@ -81,12 +82,17 @@ def _decode_rows(chunk: WalChunk) -> RowColumns:
         if result == row_kernel.DONE:
             return columns
         if result != row_kernel.NEED_ROOM:
-            plan = plans.plans[int(rows[int(state[row_kernel.ROW]), ROW_PLAN])]
-            raise SchemaError(
-                f"{plan.schema.full_name}: a row of the log does not have the {len(plan.chains)} "
-                "columns of the table's description; take a new snapshot of the table"
-            )
+            raise _failure(plans.plans[int(rows[int(state[row_kernel.ROW]), ROW_PLAN])], state)
         columns = _larger(columns, state, 6 * longest)
+
+
+def _failure(plan: TablePlan, state: Any) -> TableError:
+    table, column = plan.schema.full_name, int(state[row_kernel.BAD_COLUMN])
+    reason = f"a row of the log does not have the {len(plan.chains)} columns of its description"
+    if column >= 0:
+        kind = plan.schema.columns[column].column_type
+        reason = f"column {plan.names[column]!r} of a row in the log holds no value of type {kind}"
+    return TableError(f"{table}: {reason}", table)
 
 
 def _columns(rows: int, size: int) -> RowColumns:

@@ -173,7 +173,7 @@ def scan(data, at, end, state, transactions, rows, keys, plans):
             if not state[IN_TX]:
                 return STRAY, at
             _commit(data, body, state, transactions)
-        elif letter not in {89, 79}:  # Y, O: a type's name, an origin
+        elif letter != 79:  # O: an origin
             return SPECIAL, at
         state[WRITTEN] = max(state[WRITTEN], big(data, at + _HEAD + 1, 8))
         at += size

@@ -1,6 +1,9 @@
-"""A connection that its borrower cannot close."""
+"""Connections that their borrower cannot close."""
 
+from collections.abc import Callable
 from typing import Any
+
+from airflow_provider_deltaforge.sources.postgres.connection import translated
 
 
 class Lent:
@@ -22,3 +25,45 @@ class Lent:
 
     def close(self) -> None:
         """Leave the connection open."""
+
+
+class Kept:
+    """One connection for many questions, opened with the first and again when it broke.
+
+    Args:
+        connect: opens it.
+    """
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._connection: Any = None
+
+    def __call__(self) -> Lent:
+        """Lend it.
+
+        Raises:
+            DeltaForgeError: the server cannot be reached, or lets nobody in.
+        """
+        if self._connection is not None and not self._answers():
+            self.close()
+        if self._connection is None:
+            self._connection = self._connect()
+        return Lent(self._connection)
+
+    def close(self) -> None:
+        """Let go of it. Safe to call twice; lending opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _answers(self) -> bool:
+        """Say whether it can be used still: the server or a firewall ends idle connections."""
+        import psycopg
+
+        try:
+            self._connection.execute("SELECT")
+        except psycopg.OperationalError:
+            return False
+        except psycopg.Error as error:
+            raise translated(error, "asking the server") from error
+        return True

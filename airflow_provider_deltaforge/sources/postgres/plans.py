@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.postgres import catalog
 from airflow_provider_deltaforge.sources.postgres.catalog import ColumnFacts, TableFacts, Types
+from airflow_provider_deltaforge.sources.postgres.dropped_types import unknown_columns
 from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -144,13 +146,23 @@ class Planner:
 
         Raises:
             RetryableError: the catalog cannot be read now.
+            TableError: nobody can tell how to decode its rows.
         """
+        name = f"{relation.schema}.{relation.table}"
         if not self._matcher.matches(relation.schema, relation.table):
             schema = TableSchema(self._db, relation.schema, relation.table, ())
             return TablePlan(schema, captured=False)
+        if not relation.readable:
+            raise TableError(f"{name}: the log's description of its columns cannot be read", name)
         with self._connect() as connection, catalog.asked(connection):
             facts = catalog.table_by_oid(connection, relation.oid)
-            self._types.learn(connection, ((c.type_oid, c.typmod) for c in relation.columns))
+            unknown = self._learn(connection, relation)
+        if unknown:
+            raise TableError(
+                f"{name}: types were dropped before their rows were read, and the log does not "
+                f"say what they were; the columns are {', '.join(map(repr, unknown))}",
+                name,
+            )
         return self._made(relation, facts)
 
     def plan_of_table(self, schema: str, table: str) -> TablePlan | None:
@@ -168,19 +180,16 @@ class Planner:
             name = (schema, table)
             published = catalog.published_columns(connection, self._publication, facts, name)
             relation = _relation_of(name, facts, published)
-            self._types.learn(connection, ((c.type_oid, c.typmod) for c in relation.columns))
+            if self._learn(connection, relation):
+                raise RetryableError(f"{schema}.{table} was altered while it was looked at")
         return self._made(relation, facts)
 
+    def _learn(self, connection: Any, relation: Relation) -> list[str]:
+        """Learn the types of a relation; return the columns whose types nobody knows."""
+        self._types.learn(connection, ((c.type_oid, c.typmod) for c in relation.columns))
+        return unknown_columns(connection, self._types, relation.columns)
+
     def _made(self, relation: Relation, facts: TableFacts | None) -> TablePlan:
-        dropped = [c.name for c in relation.columns if self._types.facts(c.type_oid) is None]
-        if dropped:
-            _log.warning(
-                "%s.%s: the types of columns %s were dropped before their rows were read; their "
-                "values are text. Snapshot the table again if it still exists",
-                relation.schema,
-                relation.table,
-                ", ".join(map(repr, dropped)),
-            )
         key = self._key(relation, facts)
         columns = tuple(
             self._column(place, column, facts.columns.get(column.name) if facts else None)

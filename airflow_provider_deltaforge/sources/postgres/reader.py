@@ -1,9 +1,8 @@
 """The log reader: one replication connection, reopened where the last chunk ended."""
 
 import logging
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,10 +11,12 @@ from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.sources.backoff import Backoff
 from airflow_provider_deltaforge.sources.contract import Appeared
 from airflow_provider_deltaforge.sources.postgres.chunk import WalChunk
 from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
+from airflow_provider_deltaforge.sources.postgres.lending import Kept
 from airflow_provider_deltaforge.sources.postgres.messages import LogicalMessage, appeared_table
 from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
@@ -28,7 +29,6 @@ from airflow_provider_deltaforge.sources.postgres.wire import LogSocket, status_
 
 log = logging.getLogger(__name__)
 
-_BACKOFF_S = (0.2, 30.0)
 _IDLE_S = 0.5
 _ANSWER_S = 0.1
 _CONFIRM_S = 1.0
@@ -57,8 +57,8 @@ class PostgresReader:
         self._key = id_key(reading.source_id)
         self._socket: LogSocket | None = None
         self._closed = False
-        self._failures = 0
-        self._not_before = 0.0
+        self._backoff = Backoff()
+        self._left_out: frozenset[str] = frozenset()
         self._away: str | None = None
         self._in_use_since: float | None = None
         self._heard_at = self._told_at = self._cut_at = 0.0
@@ -72,7 +72,8 @@ class PostgresReader:
         position = self._info.at(position.lsn)  # Told to be in this server's history.
         connection = partial(connect, reading.dsn)
         self._history = history
-        self._planner = Planner(self._info.db, reading.matcher, connection, reading.publication)
+        self._catalog = Kept(connection)
+        self._planner = Planner(self._info.db, reading.matcher, self._catalog, reading.publication)
         schema_of = reading.prefixes.schema_of
         self._chunker = Chunker(self._info.db, position, self._plan, schema_of, self._take_note)
         self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s)
@@ -82,13 +83,18 @@ class PostgresReader:
         """Where the next chunk begins."""
         return self._chunker.position.as_json()
 
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Do not deliver rows of some tables, by full name; call it before the first read."""
+        self._left_out = frozenset(tables)
+
     def read(self, timeout_s: float) -> WalChunk | None:
         """Return the next chunk, or None when nothing came in time.
 
         Raises:
             RetryableError: the server is away; the call may be repeated at once, it paces itself.
             ServerChangedError: another server answers.
-            PositionLostError, AccessError, SchemaError, FatalError: a person must act.
+            TableError: a table's rows cannot be decoded.
+            PositionLostError, AccessError, FatalError: a person must act.
         """
         ready = self._chunker.ready
         deadline = time.monotonic() + timeout_s
@@ -131,14 +137,13 @@ class PostgresReader:
                 log.debug("the server was not told the last position")
             socket.close()
         self._watch.close()
+        self._catalog.close()
 
     def _opened(self, left: float) -> bool:
         """See that the log is being sent; return False if its time has not come yet."""
         if self._socket is not None:
             return True
-        wait = self._not_before - time.monotonic()
-        if wait > 0:
-            time.sleep(min(wait, max(left, 0.0), 0.5))
+        if self._backoff.naps(left):
             return left > 0
         try:
             position = self._chunker.position
@@ -171,7 +176,7 @@ class PostgresReader:
         now = time.monotonic()
         if size:
             self._heard_at = now
-            self._failures = 0
+            self._backoff.worked()
             self._in_use_since = None
             chunker.take(size)
             # The room was not filled: the server has nothing more to send just now.
@@ -219,9 +224,8 @@ class PostgresReader:
 
     def _failed(self, error: BaseException) -> None:
         """Note a failed attempt, and wait longer before each next one."""
-        now = time.monotonic()
-        self._failures += 1
         if isinstance(error, SlotInUseError):
+            now = time.monotonic()
             self._in_use_since = self._in_use_since or now
             if now - self._in_use_since > self._patience_s:
                 raise FatalError(
@@ -229,12 +233,11 @@ class PostgresReader:
                     "or end the other reader: SELECT pg_terminate_backend(active_pid) FROM "
                     f"pg_replication_slots WHERE slot_name = '{self._reading.slot}'"
                 ) from error
-        first, most = _BACKOFF_S
-        wait = min(most, first * 2 ** min(self._failures - 1, 10))
-        self._not_before = now + wait * random.uniform(0.5, 1.0)  # noqa: S311
+        self._backoff.failed()
 
     def _plan(self, relation: Relation) -> TablePlan | None:
-        if not self._reading.matcher.matches(relation.schema, relation.table):
+        captured = self._reading.matcher.matches(relation.schema, relation.table)
+        if not captured or f"{relation.schema}.{relation.table}" in self._left_out:
             return None
         plan = self._planner.plan(relation)
         if not plan.captured:

@@ -1,12 +1,20 @@
 """The tables a session has told us of: how the scanner finds their plans."""
 
+import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from airflow_provider_deltaforge.sources.postgres.framing import place_of
+from airflow_provider_deltaforge.sources.postgres.messages import parse_relation
 from airflow_provider_deltaforge.sources.postgres.plans import PlanSet, TablePlan
-from airflow_provider_deltaforge.sources.postgres.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.relation import (
+    Relation,
+    TypeName,
+    parse_type,
+    unreadable,
+)
 
 _PLACES = 256
 _PLANS_MAX = 4096
@@ -30,14 +38,23 @@ class Relations:
         self.plans = PlanSet()
         self._by_oid: dict[int, Relation] = {}
         self._known: dict[TablePlan, int] = {}
+        self._types: dict[int, TypeName] = {}
 
-    def add(self, relation: Relation) -> None:
-        """Take in what a relation looks like from here on.
+    def take(self, body: bytes) -> None:
+        """Take in a ``Relation`` message, or a ``Type`` message, which precedes its relations.
 
         Raises:
             RetryableError: the catalog cannot be read now.
-            SchemaError: its rows cannot be decoded.
+            TableError: the relation's rows cannot be decoded.
         """
+        if body[:1] == b"Y":
+            told = parse_type(body)
+            self._types[told.oid] = told
+        else:
+            self.add(self._with_types(_relation_of(body)))
+
+    def add(self, relation: Relation) -> None:
+        """Take in what a relation looks like from here on."""
         plan = self._plan(relation)
         ordinal = -1 if plan is None else self._ordinal(plan)
         if 2 * (len(self._by_oid) + 1) > len(self.keys):
@@ -61,6 +78,15 @@ class Relations:
         self.plans = PlanSet(plans)
         self._known = {plan: ordinal for ordinal, plan in enumerate(plans)}
 
+    def _with_types(self, relation: Relation) -> Relation:
+        columns = []
+        for column in relation.columns:
+            told = self._types.get(column.type_oid)
+            if told is not None:
+                column = column._replace(type_schema=told.schema, type_name=told.name)  # noqa: PLW2901 - the same column
+            columns.append(column)
+        return replace(relation, columns=tuple(columns))
+
     def _ordinal(self, plan: TablePlan) -> int:
         if plan not in self._known:
             self._known[plan] = len(self.plans.plans)
@@ -78,3 +104,10 @@ class Relations:
         self.ordinals = np.full(len(self.keys), -1, np.int64)
         for oid, ordinal in places:
             self._put(oid, ordinal)
+
+
+def _relation_of(body: bytes) -> Relation:
+    try:
+        return parse_relation(body)
+    except (struct.error, ValueError, IndexError):
+        return unreadable(body)

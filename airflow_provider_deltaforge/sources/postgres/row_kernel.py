@@ -7,13 +7,14 @@ import numpy as np
 from airflow_provider_deltaforge.events.raw_bytes import load_word, pointer, swapped
 from airflow_provider_deltaforge.sources.json_text import kernel, put_null, put_words
 from airflow_provider_deltaforge.sources.postgres.array_kernel import put_value
-from airflow_provider_deltaforge.sources.postgres.value_kernel import put_unchanged
+from airflow_provider_deltaforge.sources.postgres.value_kernel import fits, put_unchanged
 
 # Results of ``decode_rows``.
 DONE, NEED_ROOM, BAD_COLUMNS = range(3)
 # The state of ``decode_rows``, so that it can go on after it was given more room.
-ROW, BEFORE, AFTER, KEY = range(4)
-STATE_SIZE = 4
+# ``BAD_COLUMN`` says whose value stopped it; below zero it is the row as a whole.
+ROW, BEFORE, AFTER, KEY, BAD_COLUMN = range(5)
+STATE_SIZE = 5
 MARGIN = 64
 """Bytes at the end of the image buffers that only the spill of a word may touch."""
 
@@ -21,7 +22,7 @@ MARGIN = 64
 _START, _STOP, _KIND, _PLAN = 0, 1, 2, 4
 _DELETE = 2
 # The letters of pgoutput: old rows, and values that are null, unchanged or text.
-_OLD_KEY, _OLD_ROW = 75, 79
+_OLD_KEY, _OLD_ROW, _NEW_ROW = 75, 79, 78
 _NULL, _UNCHANGED, _TEXT = 110, 117, 116
 
 
@@ -120,6 +121,9 @@ def put_row(out, at, src, count, values, older, only, tables, first, scratch, sp
         first: of the plan's columns.
         scratch: see ``value_kernel``.
         spans: int64 pointer, receives where each value's JSON begins and ends.
+
+    Returns:
+        The offset behind it, or -1 - the number of the column whose value does not fit its kind.
     """
     chains, chain_at, names, name_ends, identity = tables
     begin = at
@@ -133,6 +137,8 @@ def put_row(out, at, src, count, values, older, only, tables, first, scratch, sp
         if start == -2 and older[2 * i] >= 0:
             start, stop = older[2 * i], older[2 * i + 1]
         if start >= 0:
+            if not fits(chains[chain_at[column]], src, start, stop):
+                return np.int64(-1) - i
             at = put_value(out, at, chains, chain_at[column], src, start, stop, scratch, 0)
         elif start == -1:
             at = put_null(out, at)
@@ -233,23 +239,35 @@ def decode_rows(src, rows, plans, columns, state, marks, scratch):
             pos = find_values(data, pos + 1, stop, count, older)
         image = befores
         if kind != _DELETE and pos >= 0:
-            pos = find_values(data, pos + 1, stop, count, values)
+            is_row = data[pos] == _NEW_ROW
+            pos = find_values(data, pos + 1, stop, count, values) if is_row else np.int64(-1)
             image = afters
-        if pos < 0:
+        if pos != stop:
+            state[BAD_COLUMN] = -1
             result = np.int64(BAD_COLUMNS)
             break
         only = np.int64(letter == _OLD_KEY)
         if has_old and not (
             only and kind != _DELETE and _same_key(data, count, values, older, tables[4], first)
         ):
-            before = put_row(
+            put = put_row(
                 befores, before, data, count, older, older, only, tables, first, free, spans
             )
+            if put < 0:
+                state[BAD_COLUMN] = -1 - put
+                result = np.int64(BAD_COLUMNS)
+                break
+            before = put
         if kind != _DELETE:
-            after = put_row(
+            put = put_row(
                 afters, after, data, count, values, older if has_old else values, 0, tables, first,
                 free, spans,
             )  # fmt: skip
+            if put < 0:
+                state[BAD_COLUMN] = -1 - put
+                result = np.int64(BAD_COLUMNS)
+                break
+            after = put
         begin, end = key_first[plan], key_first[plan + 1]
         if end > begin:
             key_at = put_key(keys, key_at, image, spans, tables, first, key_columns, begin, end)

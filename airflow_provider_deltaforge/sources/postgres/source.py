@@ -59,6 +59,9 @@ class PostgresSource(Source):
     captures none."""
     outbox: OutboxMessages | None = None
     """Logical messages that are outbox events."""
+    on_undecodable: Literal["stop_table", "halt"] = "stop_table"
+    """What to do when the rows of a table cannot be decoded: leave that table out until it is
+    copied again, or stop the pipeline."""
     on_schema_drift: Literal["adapt", "halt"] = "adapt"
     """What to do when tables look different after a failover."""
     connect_timeout_s: float = Field(default=30, gt=0)

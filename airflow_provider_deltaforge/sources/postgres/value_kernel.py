@@ -25,7 +25,8 @@ from airflow_provider_deltaforge.sources.postgres.time_kernel import put_moment,
 
 _BACKSLASH, _COMMA, _COLON, _SPACE = 92, 44, 58, 32
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_LIST, _CLOSE_LIST = 123, 125, 91, 93
-_X, _ZERO, _NINE, _MINUS, _T, _N = 120, 48, 57, 45, 116, 78
+_X, _ZERO, _NINE, _MINUS, _T, _F, _N = 120, 48, 57, 45, 116, 102, 78
+_DIGITS, _KIND_MASK = 10, 0xFF
 
 _UNCHANGED = np.frombuffer(b'{"_unchanged":true}', np.uint8)
 _SPACES = np.uint64(0x2020202020202020)
@@ -34,6 +35,25 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 _NIBBLES = np.zeros(256, np.uint8)
 for _digit, _value in zip(b"0123456789abcdefABCDEF", [*range(16), *range(10, 16)], strict=True):
     _NIBBLES[_digit] = _value
+
+
+@kernel
+def fits(kind, data, start, stop):
+    """Say whether a value can be of its kind, where another's text would make JSON that is none."""
+    kind &= _KIND_MASK
+    if kind == k.NUMBER:
+        if start < stop and data[start] == _MINUS:
+            start += 1
+        wrong = start >= stop
+        for i in range(start, stop):
+            wrong |= np.uint8(data[i] - _ZERO) >= _DIGITS
+        return not wrong
+    if kind == k.BOOL:
+        return stop - start == 1 and (data[start] == _T or data[start] == _F)
+    if kind == k.ARRAY:
+        opened = stop > start and (data[start] == _OPEN_OBJECT or data[start] == _OPEN_LIST)
+        return opened and data[stop - 1] == _CLOSE_OBJECT
+    return True
 
 
 @kernel

@@ -3,6 +3,7 @@
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.sources import backoff
 from airflow_provider_deltaforge.sources.mysql import reader as reader_module
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
@@ -60,7 +61,7 @@ def test_a_reader_whose_id_another_one_took_comes_back_a_few_times_before_it_giv
 ):
     monkeypatch.setattr(reader_module, "DumpSocket", _Kicked)
     monkeypatch.setattr(reader_module, "start_dump", lambda *_: None)
-    monkeypatch.setattr(reader_module, "_BACKOFF_S", (0.01, 0.01))
+    monkeypatch.setattr(backoff, "_MOST_S", 0.01)
     with pytest.raises(FatalError, match="server_id"):
         _read_often(reader)
     assert len(reader._breaks) == 6

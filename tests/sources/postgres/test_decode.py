@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.sources.postgres import decoder
 from airflow_provider_deltaforge.sources.postgres.chunk import Marker
 from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
@@ -235,21 +235,38 @@ def test_what_was_dropped_meanwhile_is_decoded_from_the_log_alone(log):
     events = log(
         "CREATE TYPE colour AS ENUM ('red')",
         "CREATE DOMAIN code AS int",
-        "CREATE TABLE dropped (id int PRIMARY KEY, c colour, d code[], n numeric(4,1))",
-        "INSERT INTO dropped VALUES (1, 'red', '{1}', 1.5)",
+        "CREATE DOMAIN codes AS bool[]",
+        "CREATE TABLE dropped (id int PRIMARY KEY, c colour, d code, e codes, n numeric(4,1))",
+        "INSERT INTO dropped VALUES (1, 'red', 1, '{t,f}', 1.5)",
         "ALTER TYPE colour ADD VALUE 'blue'",
-        "INSERT INTO dropped VALUES (2, 'blue', '{2}', 2)",
+        "INSERT INTO dropped VALUES (2, 'blue', 2, NULL, 2)",
         "DELETE FROM dropped WHERE id = 1",
         "DROP TABLE dropped",
-        "DROP DOMAIN code",
+        "DROP DOMAIN code, codes",
+        "DROP TYPE colour",
     )
 
-    # Nobody knows any more that the array's type was one.
     assert images(events) == [
-        ("c", None, {"id": 1, "c": "red", "d": "{1}", "n": "1.5"}, {"id": 1}),
-        ("c", None, {"id": 2, "c": "blue", "d": "{2}", "n": "2.0"}, {"id": 2}),
+        ("c", None, {"id": 1, "c": "red", "d": 1, "e": [True, False], "n": "1.5"}, {"id": 1}),
+        ("c", None, {"id": 2, "c": "blue", "d": 2, "e": None, "n": "2.0"}, {"id": 2}),
         ("d", {"id": 1}, None, {"id": 1}),
     ]
+
+
+@pytest.mark.parametrize("kind", ["doubtful[]", "bits"])
+def test_a_dropped_type_that_the_log_does_not_tell_is_not_guessed(log, kind):
+    with pytest.raises(
+        TableError, match=r"public\.dropped: types were dropped .* are 'd'"
+    ) as error:
+        log(
+            "CREATE DOMAIN doubtful AS int",
+            "CREATE DOMAIN bits AS bit(1)",
+            f"CREATE TABLE dropped (id int PRIMARY KEY, d {kind})",
+            "INSERT INTO dropped VALUES (1, NULL)",
+            "DROP TABLE dropped",
+            "DROP DOMAIN doubtful, bits",
+        )
+    assert error.value.table == "public.dropped"
 
 
 def test_types_are_asked_for_once_and_tables_nobody_captures_never(world):
@@ -385,7 +402,26 @@ def test_a_row_that_does_not_fit_its_description_is_refused(world):
     data[chunk.rows[0, 0] + 2] = 3
     fields = {name: getattr(chunk, name) for name in chunk.__slots__}
 
-    with pytest.raises(SchemaError, match=r"public\.narrow: a row .* 2 columns .* new snapshot"):
+    with pytest.raises(TableError, match=r"public\.narrow: a row .* 2 columns") as error:
+        decode_chunk(type(chunk)(**fields | {"data": data}), KEY)
+    assert error.value.table == "public.narrow"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "wrong"),
+    [("int", "12345", b"12,45"), ("bool", "true", b"x"), ("int[]", "{1,2}", b"1,2,3")],
+)
+def test_a_value_of_another_type_makes_no_broken_json(world, column, value, wrong):
+    connection, connect, wal = world
+    connection.execute(f"CREATE TABLE broken (id int PRIMARY KEY, v {column})")
+    connection.execute("INSERT INTO broken VALUES (1, %s)", (value,))
+    connection.execute("DROP TABLE broken")
+    chunk = chunk_of(wal.messages(), any_table("decode", connect))
+    data, stop = np.array(chunk.data), int(chunk.rows[0, 1])
+    data[stop - len(wrong) : stop] = np.frombuffer(wrong, np.uint8)
+    fields = {name: getattr(chunk, name) for name in chunk.__slots__}
+
+    with pytest.raises(TableError, match=r"public\.broken: column 'v' .* no value of type"):
         decode_chunk(type(chunk)(**fields | {"data": data}), KEY)
 
 

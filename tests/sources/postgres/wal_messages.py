@@ -6,6 +6,7 @@ It stands for the reader, so that the decoder is tested against what the server 
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> W
     """Put messages into one chunk."""
     plans: list[TablePlan] = []
     current: dict[int, int] = {}
+    types: dict[int, dict[str, str]] = {}
     rows: list[list[int]] = []
     transactions: list[tuple[int, int, int, int]] = []
     data = bytearray()
@@ -82,8 +84,14 @@ def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> W
             commit, stamp, xid = struct.unpack_from(">QQI", message, 1)
             transactions.append((commit + 8, commit, xid, stamp // 1000))
             index = 0
+        elif letter == b"Y":
+            (oid,) = struct.unpack_from(">I", message, 1)
+            schema, at = _text(message, 5)
+            types[oid] = {"type_schema": schema, "type_name": _text(message, at)[0]}
         elif letter == b"R":
             relation = relation_of(message)
+            columns = (c._replace(**types.get(c.type_oid, {})) for c in relation.columns)
+            relation = replace(relation, columns=tuple(columns))
             current[relation.oid] = len(plans)
             plans.append(planner.plan(relation))
         elif letter in _KINDS:
