@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.engine.tallies import Latency, Tallies
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.telemetry.redaction import redacted
-
-LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass(slots=True)
@@ -58,6 +57,18 @@ class BatchFacts:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one sink was given: events, and bytes of message values."""
+
+    events: int
+    nbytes: int
+
+    def __add__(self, other: "Taken") -> "Taken":
+        """Return both together."""
+        return Taken(self.events + other.events, self.nbytes + other.nbytes)
+
+
 @dataclass
 class Board:
     """Counters and troubles of one lane. Every method may be called from any thread."""
@@ -72,10 +83,10 @@ class Board:
     reconnects: int = 0
     slowest: Position | None = None
     by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
-    latency: np.ndarray = field(
-        default_factory=lambda: np.zeros(len(LATENCY_BUCKETS_S) + 1, dtype=np.int64)
-    )
-    latency_sum_s: float = 0.0
+    latency: Latency = field(default_factory=Latency)
+    processors: Tallies = field(default_factory=Tallies)
+    troubles: dict[str, Trouble] = field(default_factory=dict)
+    """Why something other than a sink or the source does not go on, by its name."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,10 +107,8 @@ class Board:
         extra = told["extra"]
         self.splits = extra.get("transaction_splits", 0)
         self.reconnects = extra.get("source_reconnects", 0)
-        latency = extra.get("latency")
-        if latency is not None and latency["buckets_s"] == list(LATENCY_BUCKETS_S):
-            self.latency += np.asarray(latency["counts"], dtype=np.int64)
-            self.latency_sum_s = latency["sum_s"]
+        self.latency.add(extra.get("latency"))
+        self.processors.add(extra.get("processors") or {}, known_only=True)
 
     def source_trouble(self, error: BaseException | None) -> None:
         """Note that the log cannot be read, or (None) that it can again."""
@@ -116,33 +125,43 @@ class Board:
             if error is not None:
                 state.retries += 1
 
-    def delivered(self, facts: BatchFacts, sink_bytes: dict[str, int]) -> None:
-        """Count a batch that every sink has taken."""
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        """Note that a processor cannot work now, or (None) that it can again."""
+        self.trouble(f"processor {processor_id}", error)
+
+    def trouble(self, name: str, error: BaseException | None) -> None:
+        """Note that something named does not go on, or (None) that it does again."""
+        with self._lock:
+            trouble = _trouble(self.troubles.get(name), error)
+            if trouble is None:
+                self.troubles.pop(name, None)
+            else:
+                self.troubles[name] = trouble
+
+    def delivered(self, facts: BatchFacts, taken: Mapping[str, Taken]) -> None:
+        """Count a batch that every sink has taken.
+
+        Args:
+            facts: of the source's batch, whatever processors made of it.
+            taken: what each sink was given.
+        """
         now_ms = time.time() * 1000
         with self._lock:
             self.batches += 1
             self.events += facts.events
             self.bytes += facts.nbytes
             self.by_table.update(facts.by_table)
-            for sink_id, nbytes in sink_bytes.items():
-                state = self.sinks.setdefault(sink_id, SinkState())
-                state.events += facts.events
-                state.bytes += nbytes
-                state.batches += 1
+            self._count(taken)
             if facts.events:
                 self._measure(facts.commit_ms, now_ms)
 
-    def copied(self, table: str, rows: int, sink_bytes: Mapping[str, int]) -> None:
+    def copied(self, table: str, rows: int, taken: Mapping[str, Taken]) -> None:
         """Count the rows of a snapshot chunk that every sink has taken."""
         with self._lock:
             self.batches += 1
             self.events += rows
             self.by_table[table, "r"] += rows
-            for sink_id, nbytes in sink_bytes.items():
-                state = self.sinks.setdefault(sink_id, SinkState())
-                state.events += rows
-                state.bytes += nbytes
-                state.batches += 1
+            self._count(taken)
 
     def checkpointed(self, position: Position, sink_ids: list[str]) -> None:
         """Note the position that is durable now."""
@@ -159,6 +178,8 @@ class Board:
             for sink_id, state in self.sinks.items():
                 if state.trouble is not None:
                     return f"sink {sink_id}", state.trouble
+            for name, trouble in self.troubles.items():
+                return name, trouble
             if self.source_trouble_now is not None:
                 return "source", self.source_trouble_now
         return None
@@ -176,7 +197,7 @@ class Board:
         """
         with self._lock:
             troubles = [state.trouble for state in self.sinks.values()]
-            blocked = self.source_trouble_now is not None or any(troubles)
+            blocked = self.source_trouble_now is not None or any(troubles) or self.troubles
             if blocked and self.last_commit_ms is not None:
                 return max(0, int(time.time() * 1000) - self.last_commit_ms)
             return self._lag_ms
@@ -195,18 +216,19 @@ class Board:
                 "source_reconnects": self.reconnects,
                 "last_commit_ms": self.last_commit_ms,
                 "tables": tables,
-                "latency": {
-                    "buckets_s": list(LATENCY_BUCKETS_S),
-                    "counts": self.latency.tolist(),
-                    "sum_s": self.latency_sum_s,
-                },
+                "latency": self.latency.as_dict(),
+                "processors": self.processors.as_dict(),
             }
 
+    def _count(self, taken: Mapping[str, Taken]) -> None:
+        for sink_id, told in taken.items():
+            state = self.sinks.setdefault(sink_id, SinkState())
+            state.events += told.events
+            state.bytes += told.nbytes
+            state.batches += 1
+
     def _measure(self, commit_ms: np.ndarray, now_ms: float) -> None:
-        waits_s = np.maximum(now_ms - commit_ms, 0) / 1000
-        slots = np.searchsorted(LATENCY_BUCKETS_S, waits_s)
-        self.latency += np.bincount(slots, minlength=self.latency.size)
-        self.latency_sum_s += float(waits_s.sum())
+        self.latency.measure(np.maximum(now_ms - commit_ms, 0) / 1000)
         self.last_commit_ms = int(commit_ms[-1])
         self._lag_ms = max(0, int(now_ms) - self.last_commit_ms)
 

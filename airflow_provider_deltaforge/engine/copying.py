@@ -1,24 +1,24 @@
 """Copies snapshot chunks, in whatever process they were dealt to."""
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
+from airflow_provider_deltaforge.engine.board import Taken
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench, Job
 from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
+from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
 from airflow_provider_deltaforge.engine.sinking import SinkGroup
 from airflow_provider_deltaforge.engine.snapshot import full_name
+from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.engine.watching import Troubles
-from airflow_provider_deltaforge.errors import EventError
-from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
@@ -38,8 +38,10 @@ class Copied:
     table: str
     rows: int
     outcome: Outcome | None = None
-    sink_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of message values, by sink id."""
+    taken: Mapping[str, Taken] = field(default_factory=dict)
+    """What each sink was given."""
+    processors: Mapping[str, Any] = field(default_factory=dict)
+    """What processors did since the last chunk; also told by a chunk that failed."""
 
 
 def copy_chunks(
@@ -77,7 +79,7 @@ def copy_chunks(
         return
     try:
         for chunk in chunks:
-            copied = copier.attempt(chunk)
+            copied = replace(copier.attempt(chunk), processors=copier.tallies.take())
             yield copied
             if copied.outcome is not None:
                 return
@@ -130,15 +132,19 @@ class _Copier:
         self._listener = listener
         self._ending = listener.ending
         self._records = Snapshots(bench.store, bench.pipeline.name)
-        self._rendering = Rendering(bench.pipeline, bench.origin)
+        self.tallies = Tallies()
+        troubles = Troubles(bench.store, bench.pipeline.name)
         self._registrar = Registrar(bench, registry_of(bench), lambda call: call())
-        self._snapshotter = spec.source.open_snapshot()
-        self._sinks = SinkGroup(
-            spec.sinks,
-            bench.pipeline.name,
-            Troubles(bench.store, bench.pipeline.name),
-            self._ending,
+        self._rendering = Rendering(
+            bench.pipeline, bench.origin, self.tallies, troubles, self._ending.is_set
         )
+        self._rendering.open()
+        try:
+            self._snapshotter = spec.source.open_snapshot()
+        except BaseException:
+            self._rendering.close()
+            raise
+        self._sinks = SinkGroup(spec.sinks, bench.pipeline.name, troubles, self._ending)
 
     def attempt(self, chunk: TableChunk) -> Copied:
         table = full_name(chunk)
@@ -154,10 +160,12 @@ class _Copier:
     def _copy(self, chunk: TableChunk) -> Copied | None:
         """Copy one chunk; return None when asked to end before it was durable."""
         rows = 0
-        sink_bytes: Counter[str] = Counter()
+        taken: dict[str, Taken] = {}
         cut: dict[str, Any] = {}
         for batch in self._snapshotter.read(chunk, self._run_id):
-            rendered = self._rendering.render(self._registrar.admit(batch).rows)
+            source = self._registrar.admit(batch).rows
+            rendered = self._rendering.render(source)
+            stop_for_processors(rendered.chained, source)
             crossing(Border.CHUNK_RENDERED)
             self._listener.confirm()
             outcomes = self._sinks.deliver(dict(rendered.messages), self._ending.is_set)
@@ -166,30 +174,24 @@ class _Copier:
             for name, outcome in outcomes.items():
                 if outcome.error is not None:
                     raise outcome.error
-                _refuse(name, chunk, [*rendered.rejections[name], *outcome.rejections])
-                sink_bytes[name] += rendered.messages[name].values.nbytes
+                rejections = [*rendered.rejections[name], *outcome.rejections]
+                stop_for_sink(name, rejections, rendered.chained, source)
+                taken[name] = taken.get(name, Taken(0, 0)) + rendered.taken(name)
             rows += batch.rows.num_rows
             cut = dict(batch.end)
         crossing(Border.CHUNK_WRITTEN)
         done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut)
         self._bench.store.transact([done], self._bench.fence)
         crossing(Border.CHUNK_STORED)
-        return Copied(chunk.id, full_name(chunk), rows, sink_bytes=sink_bytes)
+        return Copied(chunk.id, full_name(chunk), rows, taken=taken)
 
     def close(self) -> None:
-        self._snapshotter.close()
-        self._sinks.close()
+        try:
+            self._snapshotter.close()
+            self._sinks.close()
+        finally:
+            self._rendering.close()
 
 
 def _asked(listener: Listener) -> Outcome:
     return Outcome.of(listener.failure) if listener.failure else Outcome(listener.why)
-
-
-def _refuse(sink: str, chunk: TableChunk, rejections: Sequence[Rejection]) -> None:
-    if rejections:
-        first = rejections[0]
-        raise EventError(
-            f"sink {sink}: {len(rejections)} rows of table {full_name(chunk)} cannot be delivered; "
-            f"the first: {first.kind}: {first.reason}. Nothing was skipped: change the document "
-            "or the sink, then start again"
-        )

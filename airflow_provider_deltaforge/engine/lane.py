@@ -29,16 +29,13 @@ from airflow_provider_deltaforge.engine.identity import Succession, advised
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.reading import Pump
+from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.sinking import Delivered, SinkGroup
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
-from airflow_provider_deltaforge.errors import (
-    EventError,
-    RetryableError,
-    ServerChangedError,
-    TableError,
-)
+from airflow_provider_deltaforge.engine.tallies import Tallies
+from airflow_provider_deltaforge.errors import RetryableError, ServerChangedError, TableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
@@ -71,9 +68,18 @@ class Lane:
         self._bench = bench
         self._source = spec.source
         self._sink_ids = [sink.id for sink in spec.sinks]
-        self._board = Board({sink_id: SinkState() for sink_id in self._sink_ids})
+        self._board = Board(
+            {sink_id: SinkState() for sink_id in self._sink_ids},
+            processors=Tallies(processor.id for processor in spec.processors),
+        )
         self._heart = Heart(bench, self._board, window_s, "running")
-        self._rendering = Rendering(bench.pipeline, bench.origin)
+        self._rendering = Rendering(
+            bench.pipeline,
+            bench.origin,
+            self._board.processors,
+            self._board,
+            self._heart.ending.is_set,
+        )
         self._checkpoints = Checkpoints(
             bench.store, bench.pipeline.name, spec.source.id, self._progress
         )
@@ -88,9 +94,12 @@ class Lane:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
         try:
             self._heart.start()
+            self._patiently(self._rendering.open)
             outcome = self._stream()
         except Exception as error:  # noqa: BLE001 - an outcome must reach the driver as data
             outcome = self._ended_by(error)
+        finally:
+            self._rendering.close()
         self._heart.finish(outcome)
         return outcome
 
@@ -128,17 +137,21 @@ class Lane:
         sinks = SinkGroup(spec.sinks, self._bench.pipeline.name, self._board, self._heart.ending)
         try:
             while not self._heart.ending.is_set():
-                ready = pump.next(_WAIT_S)
-                if ready is not None:
-                    self._deliver(ready, sinks, reader)
-                else:
-                    self._checkpoint_idle(reader)
+                self._step(pump, sinks, reader)
         finally:
             pump.close()
             sinks.close()
         if self._heart.failure is not None:
             raise self._heart.failure
         return Outcome(self._heart.why)
+
+    def _step(self, pump: Pump[Ready], sinks: SinkGroup, reader: LogReader) -> None:
+        """Deliver what is ready; nothing of it is held afterwards."""
+        ready = pump.next(_WAIT_S)
+        if ready is not None:
+            self._deliver(ready, sinks, reader)
+        else:
+            self._checkpoint_idle(reader)
 
     def _open(self) -> tuple[LogReader, Registrar]:
         """Open the log where the slowest sink stands; a new one begins where the source says."""
@@ -170,6 +183,7 @@ class Lane:
     def _prepare(self, batch: SourceBatch) -> Ready:
         """Run processors and rendering, in the decoder thread."""
         rendered = self._rendering.render(batch.rows)
+        stop_for_processors(rendered.chained, batch.rows)
         crossing(Border.BATCH_RENDERED)
         return Ready(batch, rendered, BatchFacts.of(batch.rows, batch.nbytes))
 
@@ -188,7 +202,7 @@ class Lane:
             return
         self._settle(outcomes, ready)
         crossing(Border.SINK_WRITTEN)
-        self._board.delivered(ready.facts, {n: m.values.nbytes for n, m in messages.items()})
+        self._board.delivered(ready.facts, {name: ready.rendered.taken(name) for name in messages})
         self._succession.watch(ready.batch.rows)
         self._tables.watch(ready.batch.rows)
         if ready.batch.splits_transaction:
@@ -230,14 +244,7 @@ class Lane:
             if outcome.error is not None:
                 raise outcome.error
             rejections = [*ready.rendered.rejections[name], *outcome.rejections]
-            if rejections:
-                first = rejections[0]
-                table = _table_of(ready.batch, first.event_row)
-                raise EventError(
-                    f"sink {name}: {len(rejections)} of {ready.facts.events} events cannot be "
-                    f"delivered; the first, of table {table}: {first.kind}: {first.reason}. "
-                    "Nothing was skipped: change the document or the sink, then start again"
-                )
+            stop_for_sink(name, rejections, ready.rendered.chained, ready.batch.rows)
 
     def _commit(self, position: Position, reader: LogReader) -> None:
         self._idle_since = None
@@ -284,11 +291,3 @@ class Lane:
     def _report(self, state: RetryCallState) -> None:
         if state.outcome is not None:
             self._board.source_trouble(state.outcome.exception())
-
-
-def _table_of(batch: SourceBatch, row: int) -> str:
-    rows = batch.rows
-    if row >= rows.num_rows:
-        return "?"
-    qualifier = rows.column("schema")[row].as_py() or rows.column("db")[row].as_py()
-    return f"{qualifier}.{rows.column('table')[row].as_py()}"

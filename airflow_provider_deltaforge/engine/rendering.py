@@ -1,11 +1,15 @@
 """Processors and rendering of one pipeline: from a batch to messages for every sink."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.engine.board import Taken
+from airflow_provider_deltaforge.engine.processing import Chain, Chained, ProcessorWatcher
 from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.spec.document import Pipeline
@@ -13,26 +17,55 @@ from airflow_provider_deltaforge.spec.document import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Messages and rejections by sink id."""
+    """Messages and rejections by sink id; their event rows count in ``chained.rows``."""
 
+    chained: Chained
     messages: Mapping[str, Messages]
     rejections: Mapping[str, Sequence[Rejection]]
 
+    def taken(self, sink_id: str) -> Taken:
+        """Return what a sink is given; a tombstone is no event of its own."""
+        messages = self.messages[sink_id]
+        rows = messages.event_rows.to_numpy()
+        events = int(np.count_nonzero(np.diff(rows))) + 1 if len(rows) else 0
+        return Taken(events, messages.values.nbytes)
+
 
 class Rendering:
-    """Owns the processors and one renderer per sink. Used by one thread."""
+    """Owns the processors and one renderer per sink. Used by one thread at a time.
 
-    def __init__(self, pipeline: Pipeline, origin: Origin) -> None:
-        self._workers = [processor.open() for processor in pipeline.spec.processors]
+    Args:
+        pipeline: the document.
+        origin: what its events share.
+        tallies: where the processors' work is counted.
+        watcher: told about their trouble.
+        ending: asked while one is tried again; True gives up.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        origin: Origin,
+        tallies: Tallies,
+        watcher: ProcessorWatcher,
+        ending: Callable[[], bool],
+    ) -> None:
+        self._chain = Chain(pipeline.spec.processors, tallies, watcher, ending)
         self._renderers = {sink.id: Renderer(sink, origin) for sink in pipeline.spec.sinks}
+
+    def open(self) -> None:
+        """Start the processors; see ``Chain.open``."""
+        self._chain.open()
 
     def render(self, rows: pa.RecordBatch) -> Rendered:
         """Run every processor in order, then render for every sink."""
-        if rows.num_rows:
-            for worker in self._workers:
-                rows = worker.process(rows).rows
+        chained = self._chain.process(rows)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
         for name, renderer in self._renderers.items():
-            messages[name], rejections[name] = renderer.render(rows)
-        return Rendered(messages, rejections)
+            messages[name], rejections[name] = renderer.render(chained.rows)
+        return Rendered(chained, messages, rejections)
+
+    def close(self) -> None:
+        """Close the processors. Safe to call twice."""
+        self._chain.close()

@@ -87,7 +87,9 @@ class SinkThread:
 
     def _run(self) -> None:
         while (messages := self._jobs.get()) is not None:
-            self._results.put(self._deliver(messages))
+            outcome = self._deliver(messages)
+            del messages  # Not held while waiting for the next ones.
+            self._results.put(outcome)
         if self._writer is not None:
             self._writer.close()
 
@@ -109,12 +111,14 @@ class SinkThread:
         return Delivered(rejections)
 
     def _write(self, messages: Messages) -> Sequence[Rejection]:
+        if not len(messages):
+            return ()  # Of a batch that was filtered to nothing the sink need not know.
         if self._writer is None:
             self._writer = self._sink.open(self._pipeline)
         if self._closing.is_set():
             # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
-        return self._writer.write(messages) if len(messages) else ()
+        return self._writer.write(messages)
 
     def _report(self, state: RetryCallState) -> None:
         if state.outcome is not None:

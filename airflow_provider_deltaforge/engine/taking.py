@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.runner import Runner
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
 from airflow_provider_deltaforge.engine.staying import Deaths, rest
+from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.engine.watching import guarding, showing_troubles
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.requests import Request
@@ -64,7 +65,11 @@ def _attempt(
     bench: Bench, runner: Runner, request: Request | None, deaths: Deaths
 ) -> Outcome | None:
     """Copy what is left; None when tasks died and the rest may be tried again."""
-    board = Board({sink.id: SinkState() for sink in bench.pipeline.spec.sinks})
+    spec = bench.pipeline.spec
+    board = Board(
+        {sink.id: SinkState() for sink in spec.sinks},
+        processors=Tallies(processor.id for processor in spec.processors),
+    )
     heart = Heart(bench, board, _FOREVER_S, "snapshotting")
     try:
         heart.start()
@@ -91,12 +96,13 @@ def _copy_all(
     tables = [_dealt(chunks, hands) for chunks in plan.remaining.values()]
     with guarding(run, plan, heart) as lost, showing_troubles(bench, board):
         for copied in runner.copy(bench.job, plan.run.id, tables, settings.max_parallel_tables):
+            board.processors.add(copied.processors)
             if lost:
                 return Outcome.of(lost[0])
             if copied.outcome is not None:
                 heart.end(copied.outcome.why)
                 return copied.outcome
-            board.copied(copied.table, copied.rows, copied.sink_bytes)
+            board.copied(copied.table, copied.rows, copied.taken)
         if lost:
             return Outcome.of(lost[0])
     if heart.failure is not None:

@@ -47,16 +47,27 @@ def guarding(run: SnapshotRun, plan: Plan, heart: Heart) -> Iterator[list[Except
         over.set()
 
 
+_SINK = "sink "
+
+
 class Troubles:
-    """Tells the driver, through the store, which sink keeps a task from going on."""
+    """Tells the driver, through the store, what keeps a task from going on."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._prefix = f"{pipeline}/trouble/"
 
     def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
-        """Write or clear a sink's trouble; when the store is away there is nobody to tell."""
-        key = f"{self._prefix}{sink_id}"
+        """Write or clear a sink's trouble."""
+        self.trouble(f"{_SINK}{sink_id}", error)
+
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        """Write or clear a processor's trouble."""
+        self.trouble(f"processor {processor_id}", error)
+
+    def trouble(self, name: str, error: BaseException | None) -> None:
+        """Write or clear trouble; when the store is away there is nobody to tell."""
+        key = f"{self._prefix}{name}"
         with suppress(RetryableError):
             if error is None:
                 self._store.delete(names.SNAPSHOTS, key)
@@ -66,7 +77,7 @@ class Troubles:
             self._store.put(names.SNAPSHOTS, key, told.encode(), _TROUBLE_TTL_S)
 
     def read(self) -> dict[str, RetryableError]:
-        """Return the troubles of now, by sink id."""
+        """Return the troubles of now, by name."""
         return {
             key.removeprefix(self._prefix): RetryableError(json.loads(told)["reason"])
             for key, told in self._store.items(names.SNAPSHOTS, self._prefix)
@@ -84,10 +95,10 @@ def showing_troubles(bench: Bench, board: Board) -> Iterator[None]:
         while not over.wait(_SHOW_S):
             with suppress(RetryableError):
                 now = troubles.read()
-                for sink_id in shown - now.keys():
-                    board.sink_trouble(sink_id, None)
-                for sink_id, error in now.items():
-                    board.sink_trouble(sink_id, error)
+                for name in shown - now.keys():
+                    _show(board, name, None)
+                for name, error in now.items():
+                    _show(board, name, error)
                 shown = set(now)
 
     threading.Thread(target=show, name="troubles", daemon=True).start()
@@ -95,3 +106,10 @@ def showing_troubles(bench: Bench, board: Board) -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+def _show(board: Board, name: str, error: BaseException | None) -> None:
+    if name.startswith(_SINK):
+        board.sink_trouble(name.removeprefix(_SINK), error)
+    else:
+        board.trouble(name, error)

@@ -4,11 +4,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES
-from airflow_provider_deltaforge.spec.choice import choose
+from airflow_provider_deltaforge.spec.choice import choose, refusal
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
 
@@ -52,6 +52,13 @@ class SinkFilter(Settings):
     """Leave out events that came from the source."""
     producers: tuple[str, ...] = ()
     """Only events made by these processors; empty takes every event."""
+
+    @model_validator(mode="after")
+    def _check_meaning(self) -> "SinkFilter":
+        if self.exclude_synthetic and (self.synthetic_only or self.producers):
+            other = "synthetic_only" if self.synthetic_only else "producers"
+            raise refusal((other,), "no event could pass it together with exclude_synthetic")
+        return self
 
 
 class Sink(PluginSettings):

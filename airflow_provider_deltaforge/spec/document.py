@@ -143,6 +143,18 @@ class Spec(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_producers(self) -> "Spec":
+        known = [processor.id for processor in self.processors]
+        for index, sink in enumerate(self.sinks):
+            for name in getattr(getattr(sink, "filter", None), "producers", ()):
+                if name not in known:
+                    raise refusal(
+                        ("sinks", index, "config", "filter", "producers"),
+                        f"no processor has the id {name!r} (known: {', '.join(known) or 'none'})",
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _check_quorum(self) -> "Spec":
         quorum = self.commit_policy.quorum
         if quorum is not None and quorum > len(self.sinks):

@@ -52,8 +52,6 @@ def _sinks(spec: Any) -> Iterator[Ask]:
         if not sink.required:
             yield f"{key}.config.required", "false (a sink that may be behind)"
         keys = {key for key, _ in named}
-        if sink.filter is not None and f"{key}.config.filter" not in keys:
-            yield f"{key}.config.filter", "a filter on a sink"
         if getattr(sink, "exactly_once", False) and f"{key}.config.exactly_once" not in keys:
             yield f"{key}.config.exactly_once", "true"
 

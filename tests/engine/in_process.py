@@ -25,6 +25,8 @@ spec:
       {{id: {name}-source, transactions: {transactions}, rows: 3, keys: 30, {source}
        snapshot: {{mode: {snapshot}, chunk_size: 10}}}}
   batch: {{{batch}max_events: 30, max_ms: 10}}
+  processors: [{processors}]
+  journal: {{{journal}}}
   sinks:
 {sinks}
 """
@@ -41,6 +43,9 @@ class InProcess:
     source: str = ""
     batch: str = ""
     sinks: tuple[str, ...] = ("out",)
+    sink: str = ""
+    processors: str = ""
+    journal: str = ""
     name: str = field(default_factory=lambda: f"{NAME}-{next(_unique)}")
 
     def __post_init__(self) -> None:
@@ -48,7 +53,7 @@ class InProcess:
         self.store = self.location.open()
         self.control = Control(self.store, self.name)
         lines = [
-            f"    - {{type: memory, config: {{id: {sink}, log: {self.name}-{sink}}}}}"
+            f"    - {{type: memory, config: {{id: {sink}, log: {self.name}-{sink}, {self.sink}}}}}"
             for sink in self.sinks
         ]
         self.document = DOCUMENT.format(
@@ -56,6 +61,8 @@ class InProcess:
             transactions=self.transactions,
             source=self.source,
             batch=self.batch,
+            processors=self.processors,
+            journal=self.journal,
             snapshot=self.snapshot,
             sinks="\n".join(lines),
         )

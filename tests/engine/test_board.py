@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.engine import board as board_module
-from airflow_provider_deltaforge.engine.board import LATENCY_BUCKETS_S, BatchFacts, Board
+from airflow_provider_deltaforge.engine.board import BatchFacts, Board, Taken
+from airflow_provider_deltaforge.engine.tallies import LATENCY_BUCKETS_S
 
 
 class Clock:
@@ -34,7 +35,7 @@ def facts(ages_s):
 
 def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
     board = Board()
-    board.delivered(facts([20.0, 20.0, 0.0]), {"kafka": 10})
+    board.delivered(facts([20.0, 20.0, 0.0]), {"kafka": Taken(1, 10)})
 
     latency = board.counters()["latency"]
     counts = dict(zip([*LATENCY_BUCKETS_S, None], latency["counts"], strict=True))
@@ -45,14 +46,14 @@ def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
 
 def test_lag_is_the_age_of_the_newest_event():
     board = Board()
-    board.delivered(facts([90.0, 20.0]), {"kafka": 10})
+    board.delivered(facts([90.0, 20.0]), {"kafka": Taken(1, 10)})
 
     assert board.lag_ms() == 20_000
 
 
 def test_lag_grows_while_a_sink_is_away(clock):
     board = Board()
-    board.delivered(facts([0.0]), {"kafka": 10})
+    board.delivered(facts([0.0]), {"kafka": Taken(1, 10)})
     board.sink_trouble("kafka", RuntimeError("away"))
     clock.now_s += 7
 
@@ -61,7 +62,7 @@ def test_lag_grows_while_a_sink_is_away(clock):
 
 def test_snapshot_rows_count_for_every_sink():
     board = Board()
-    board.copied("shop.orders", 7, {"kafka": 700, "file": 70})
+    board.copied("shop.orders", 7, {"kafka": Taken(7, 700), "file": Taken(7, 70)})
 
     assert board.counters()["tables"] == {"shop.orders": {"r": 7}}
     assert {name: (sink.events, sink.bytes) for name, sink in board.sinks.items()} == {

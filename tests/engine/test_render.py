@@ -169,7 +169,6 @@ def test_without_tombstones_a_delete_is_one_message():
         pytest.param({"exclude_synthetic": True}, [0], id="from the source"),
         pytest.param({"synthetic_only": True}, [1, 2], id="made by processors"),
         pytest.param({"producers": ("js",)}, [1], id="made by one processor"),
-        pytest.param({"producers": ("js",), "exclude_synthetic": True}, [], id="both"),
     ],
 )
 def test_filter(keep, rows):

@@ -94,6 +94,28 @@ def test_broken_templates_of_a_sink_are_refused(written, message):
     assert message in told[0]
 
 
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            "filter: {exclude_synthetic: true, synthetic_only: true}",
+            "filter.synthetic_only: no event could pass it together with exclude_synthetic",
+        ),
+        (
+            "filter: {exclude_synthetic: true, producers: [f]}",
+            "filter.producers: no event could pass it together with exclude_synthetic",
+        ),
+        (
+            "filter: {producers: [f, fliter]}",
+            "filter.producers: no processor has the id 'fliter' (known: f)",
+        ),
+    ],
+)
+def test_a_filter_that_no_event_could_pass_is_refused(written, message):
+    (told,) = messages(document(sink=written, spec="processors: [{type: filter, id: f}]"))
+    assert told.endswith(f"spec.sinks[0].config.{message}")
+
+
 def test_an_unknown_version_is_refused():
     assert messages("apiVersion: deltaforge/v2\n" + document()) == [
         "line 1: apiVersion: Input should be 'deltaforge/v1'"
@@ -113,10 +135,6 @@ class TestUnbuilt:
             (
                 document(sink="required: false"),
                 "spec.sinks[0].config.required: false (a sink that may be behind)",
-            ),
-            (
-                document(sink="filter: {exclude_synthetic: true}"),
-                "spec.sinks[0].config.filter: a filter on a sink",
             ),
             (
                 document(sink="encoding: {type: avro, schema_registry_url: http://r}"),

@@ -1,0 +1,260 @@
+"""The processors of a pipeline, one behind the other.
+
+The chain answers for what no processor needs to know of: which row of the log each event stands
+for, ids that are the same on every replay, the mark of events that were made, and where a
+transaction ends when its last row was dropped.
+"""
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+
+from airflow_provider_deltaforge.engine.marking import checked, flags, marked, numbers, with_ends
+from airflow_provider_deltaforge.engine.tallies import Tallies
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    EventError,
+    FatalError,
+    RetryableError,
+    SpecError,
+)
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.processors.contract import Processed, Processor, Worker
+
+_LONGEST_WAIT_S = 10.0
+_POLL_S = 0.1
+_CLOSE_S = 10.0
+_PLAIN = (EventError, FatalError, RetryableError, SpecError)
+
+_log = logging.getLogger(__name__)
+
+
+class ProcessorWatcher(Protocol):
+    """Is told how a processor is doing."""
+
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        """Called at every failed attempt, and with None when the processor works again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Events that one processor could not process, as they came to it.
+
+    Attributes:
+        processor_id: which one.
+        rows: the events, one per rejection.
+        origins: per event, the row of the source's batch it stands for.
+        rejections: why; ``event_row`` counts in ``rows``.
+    """
+
+    processor_id: str
+    rows: pa.RecordBatch
+    origins: np.ndarray
+    rejections: Sequence[Rejection]
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """What the chain made of a batch.
+
+    Attributes:
+        rows: change events, in the order of delivery.
+        origins: per row, the row of the source's batch it stands for; None: one for one.
+        refused: what processors could not process, by processor in the order of the chain.
+    """
+
+    rows: pa.RecordBatch
+    origins: np.ndarray | None = None
+    refused: Sequence[Refused] = ()
+
+    def origin(self, row: int) -> int:
+        """Return the row of the source's batch that a row stands for."""
+        return row if self.origins is None else int(self.origins[row])
+
+
+class Chain:
+    """Runs a pipeline's processors in order. ``process`` is called by one thread at a time.
+
+    Args:
+        processors: in the order of the document.
+        tallies: where their work is counted.
+        watcher: told about trouble.
+        ending: asked while a processor is tried again; True gives up.
+    """
+
+    def __init__(
+        self,
+        processors: Sequence[Processor],
+        tallies: Tallies,
+        watcher: ProcessorWatcher,
+        ending: Callable[[], bool],
+    ) -> None:
+        self._processors = processors
+        self._tallies = tallies
+        self._watcher = watcher
+        self._ending = ending
+        self._links: list[_Link] = []
+        self._closing = threading.Event()
+        self._busy = threading.Lock()
+
+    def open(self) -> None:
+        """Start every worker; those that did start are closed if one does not.
+
+        Raises:
+            SpecError: a processor's settings cannot work.
+        """
+        try:
+            for processor in self._processors:
+                with _named(processor.id):
+                    self._links.append(_Link(processor.id, processor.open()))
+        except BaseException:
+            self._let_go()
+            raise
+
+    def process(self, rows: pa.RecordBatch) -> Chained:
+        """Run every processor; nothing is left out but what they drop or refuse.
+
+        Raises:
+            EventError: a batch cannot be processed as a whole.
+            FatalError: processing can never work.
+            RetryableError: asked to end while a processor was tried again.
+        """
+        with self._busy:
+            if self._closing.is_set():
+                raise RetryableError("the processors are closed: the lane has ended")
+            if not self._links or not rows.num_rows:
+                return Chained(rows)
+            ends = flags(rows.column("tx_end"))
+            # Ordinals of transactions begin anew in the middle of a batch: the flags tell.
+            transactions = np.cumsum(ends) - ends
+            origins: np.ndarray | None = None
+            refused: list[Refused] = []
+            for link in self._links:
+                done = self._patiently(link, rows)
+                if done.rejections:
+                    refused.append(_refused(link.id, rows, origins, done.rejections))
+                origins = _composed(origins, done.origins)
+                rows = marked(link.id, link.key, rows, done)
+                own = transactions if origins is None else transactions[origins]
+                rows = with_ends(rows, own, int(ends.sum()))
+                if not rows.num_rows:
+                    break
+            return Chained(rows, origins, refused)
+
+    def close(self) -> None:
+        """Close every worker, also one that still works after a while. Safe to call twice.
+
+        An interpreter that nobody closes can keep the process from ending.
+        """
+        self._closing.set()
+        idle = self._busy.acquire(timeout=_CLOSE_S)
+        try:
+            self._let_go()
+        finally:
+            if idle:
+                self._busy.release()
+
+    def _let_go(self) -> None:
+        links, self._links = self._links, []
+        for link in links:
+            try:
+                link.worker.close()
+            except Exception as error:  # noqa: BLE001 - the others are closed all the same
+                _log.warning("processor %s did not close: %s", link.id, type(error).__name__)
+
+    def _patiently(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
+        def report(state: RetryCallState) -> None:
+            if state.outcome is not None:
+                self._watcher.processor_trouble(link.id, state.outcome.exception())
+
+        attempts = Retrying(
+            retry=retry_if_exception_type(RetryableError),
+            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
+            sleep=self._rest,
+            stop=lambda _: self._over(),
+            before_sleep=report,
+            reraise=True,
+        )
+        done = attempts(self._once, link, rows)
+        if attempts.statistics["attempt_number"] > 1:
+            self._watcher.processor_trouble(link.id, None)
+        events = (rows.num_rows, done.rows.num_rows)
+        self._tallies.processed(link.id, events, len(done.rejections), done.counts)
+        return done
+
+    def _once(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
+        began = time.perf_counter()
+        failed = True
+        try:
+            with _named(link.id):
+                done = link.worker.process(rows)
+            done = checked(link.id, rows, done)
+            failed = False
+        finally:
+            self._tallies.called(link.id, time.perf_counter() - began, failed=failed)
+        return done
+
+    def _over(self) -> bool:
+        return self._closing.is_set() or self._ending()
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._over():
+            self._closing.wait(min(left, _POLL_S))
+
+
+class _Link:
+    """One processor at work, and the key of the ids of what it makes."""
+
+    def __init__(self, processor_id: str, worker: Worker) -> None:
+        self.id = processor_id
+        self.worker = worker
+        self.key = id_key("made", processor_id)
+
+
+@contextmanager
+def _named(processor_id: str) -> Iterator[None]:
+    """Name the processor in what it raises; an error nobody foresaw may quote a row's values."""
+    who = f"processor {processor_id}"
+    try:
+        yield
+    except DeltaForgeError as error:
+        if type(error) in _PLAIN and who not in str(error):
+            raise type(error)(f"{who}: {error}") from error
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a processor raises has a name
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
+        _log.error("%s failed at:\n%s", who, "".join(frames))
+        raise FatalError(
+            f"{who} failed with {type(error).__name__}; the log of the driver says where. Nothing "
+            "of the batch was delivered: correct the processor or its settings, then start again"
+        ) from None
+
+
+def _refused(
+    processor_id: str,
+    rows: pa.RecordBatch,
+    origins: np.ndarray | None,
+    rejections: Sequence[Rejection],
+) -> Refused:
+    at = np.array([one.event_row for one in rejections], np.int32)
+    told = [Rejection(row, one.kind, one.reason) for row, one in enumerate(rejections)]
+    own = at if origins is None else origins[at]
+    return Refused(processor_id, rows.take(pa.array(at)), own, told)
+
+
+def _composed(origins: np.ndarray | None, following: pa.Int32Array | None) -> np.ndarray | None:
+    if following is None:
+        return origins
+    own = numbers(following)
+    return own if origins is None else origins[own]

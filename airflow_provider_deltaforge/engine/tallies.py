@@ -1,0 +1,113 @@
+"""What processors did, counted: the truth behind their metrics."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Latency:
+    """A histogram of seconds. Its owner keeps two threads from using it at once."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(len(LATENCY_BUCKETS_S) + 1, dtype=np.int64)
+        self._sum_s = 0.0
+
+    def measure(self, seconds: np.ndarray) -> None:
+        """Count so many waits."""
+        slots = np.searchsorted(LATENCY_BUCKETS_S, seconds)
+        self._counts += np.bincount(slots, minlength=self._counts.size)
+        self._sum_s += float(seconds.sum())
+
+    def add(self, told: Mapping[str, Any] | None) -> None:
+        """Add what ``as_dict`` said elsewhere; of another release's buckets nothing is known."""
+        if told is not None and told["buckets_s"] == list(LATENCY_BUCKETS_S):
+            self._counts += np.asarray(told["counts"], dtype=np.int64)
+            self._sum_s += told["sum_s"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "buckets_s": list(LATENCY_BUCKETS_S),
+            "counts": self._counts.tolist(),
+            "sum_s": self._sum_s,
+        }
+
+
+@dataclass(slots=True)
+class _Tally:
+    events_in: int = 0
+    events_out: int = 0
+    errors: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    latency: Latency = field(default_factory=Latency)
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        self.events_in += told["events_in"]
+        self.events_out += told["events_out"]
+        self.errors += told["errors"]
+        self.counts.update(told["counts"])
+        self.latency.add(told["latency"])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "events_in": self.events_in,
+            "events_out": self.events_out,
+            "errors": self.errors,
+            "counts": dict(self.counts),
+            "latency": self.latency.as_dict(),
+        }
+
+
+class Tallies:
+    """Counters by processor. Every method may be called from any thread."""
+
+    def __init__(self, processor_ids: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._tallies = {processor_id: _Tally() for processor_id in processor_ids}
+
+    def processed(
+        self, processor_id: str, events: tuple[int, int], refused: int, counts: Mapping[str, int]
+    ) -> None:
+        """Count a batch: events that went in and came out, and those that were refused."""
+        with self._lock:
+            tally = self._tallies.setdefault(processor_id, _Tally())
+            tally.events_in += events[0]
+            tally.events_out += events[1]
+            tally.errors += refused
+            tally.counts.update(counts)
+
+    def called(self, processor_id: str, seconds: float, *, failed: bool) -> None:
+        """Count one call of a processor."""
+        with self._lock:
+            tally = self._tallies.setdefault(processor_id, _Tally())
+            tally.latency.measure(np.array([seconds]))
+            tally.errors += failed
+
+    def add(self, told: Mapping[str, Any], *, known_only: bool = False) -> None:
+        """Add what ``as_dict`` said elsewhere.
+
+        Args:
+            told: by processor id.
+            known_only: leave out processors that are not in the document any more.
+        """
+        with self._lock:
+            for processor_id, counted in told.items():
+                if not known_only or processor_id in self._tallies:
+                    self._tallies.setdefault(processor_id, _Tally()).add(counted)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, by processor id."""
+        with self._lock:
+            return {name: tally.as_dict() for name, tally in self._tallies.items()}
+
+    def take(self) -> dict[str, Any]:
+        """Return everything as plain data, and begin anew."""
+        with self._lock:
+            taken, self._tallies = self._tallies, {}
+        return {name: tally.as_dict() for name, tally in taken.items()}

@@ -1,0 +1,262 @@
+"""Processors under a lane and under a snapshot: what they drop, make, refuse and fail at."""
+
+import threading
+
+import orjson
+import pytest
+
+from airflow_provider_deltaforge.engine.copying import copy_chunks
+from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.job import Job
+from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.errors import EventError, RetryableError
+from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from tests.engine.in_process import DRIVER, InProcess
+from tests.engine.planted import CLOSED, doubling, keeping, plant, refusing
+from tests.waiting import PATIENCE_S, wait_until
+
+CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
+
+
+class _Running:
+    """A lane in a thread."""
+
+    def __init__(self, pipeline):
+        self.lane = Lane(pipeline.bench(), 60.0)
+        self._outcome = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        self._outcome = self.lane.run()
+
+    def end(self):
+        self._thread.join(PATIENCE_S)
+        assert self._outcome is not None, "the lane did not end"
+        return self._outcome
+
+
+def run_to_the_end(pipeline, tx=20):
+    running = _Running(pipeline)
+    wait_until(lambda: {at["tx"] for at in pipeline.checkpoints().load().values()} == {tx})
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    return pipeline.control.progress()
+
+
+def begun(**settings):
+    pipeline = InProcess(**settings)
+    pipeline.begin_at(**dict.fromkeys(pipeline.sinks, 0))
+    return pipeline
+
+
+def events(pipeline, sink="out"):
+    return [orjson.loads(message.value) for message in pipeline.log(sink).messages()]
+
+
+def places(pipeline):
+    return [(event["after"]["tx"], event["after"]["row"]) for event in events(pipeline)]
+
+
+def row_of(text):
+    return orjson.loads(text)["row"]
+
+
+def test_an_emptied_batch_moves_the_position_and_counts_as_read(monkeypatch):
+    plant(monkeypatch, nothing=keeping(lambda _: False))
+    pipeline = begun(processors="{type: planted, id: nothing}")
+    # A sink that is away need not know of what it is not given.
+    pipeline.log().fail_next(10_000, RetryableError("away"))
+    progress = run_to_the_end(pipeline)
+
+    assert events(pipeline) == []
+    assert progress.events == 60
+    assert progress.tables == {"script.rows": {"events": {"u": 60}}}
+    assert progress.sinks["out"].events == 0
+    assert progress.extra["processors"]["nothing"]["counts"] == {"dropped": 60}
+    pipeline.log().clear()
+
+
+def test_fan_out_keeps_the_order_of_each_key(monkeypatch):
+    plant(monkeypatch, twice=doubling)
+    pipeline = begun(processors="{type: planted, id: twice}")
+    progress = run_to_the_end(pipeline)
+
+    source = pipeline.bench().pipeline.spec.source
+    expected = [(tx, row) for tx, row, _ in source.events(1, 20) for _ in range(2)]
+    assert places(pipeline) == expected
+    assert [event.get("synthetic") for event in events(pipeline)] == [None, "twice"] * 60
+    assert len({event["event_id"] for event in events(pipeline)}) == 120
+    ends = [event.get("tx_end", False) for event in events(pipeline)]
+    assert ends == [False] * 0 + ([False] * 5 + [True]) * 20
+    assert progress.sinks["out"].events == 120
+
+
+def test_a_failing_processor_leaves_nothing_half_delivered_and_the_rest_comes_once(monkeypatch):
+    broken = threading.Event()
+    broken.set()
+
+    def work(rows):
+        if broken.is_set() and any(b'"tx":7,' in text for text in rows["after"].to_pylist()):
+            raise EventError("no such field")
+        return Processed(rows)
+
+    plant(monkeypatch, picky=work)
+    pipeline = begun(processors="{type: planted, id: picky}", batch="max_bytes: 500, ")
+    outcome = _Running(pipeline).end()
+
+    assert (outcome.why, outcome.error_class) == ("failed", "event")
+    assert outcome.reason == "processor picky: no such field"
+    at = pipeline.checkpoints().load()["out"]["tx"]
+    # What came before is delivered and checkpointed, and of the batch with the fault nothing is.
+    assert 0 < at < 7
+    assert places(pipeline) == [(tx, row) for tx in range(1, at + 1) for row in range(3)]
+
+    broken.clear()
+    progress = run_to_the_end(pipeline)
+    assert places(pipeline) == [(tx, row) for tx in range(1, 21) for row in range(3)]
+    assert CLOSED == ["picky", "picky"]
+    assert progress.extra["processors"]["picky"]["errors"] == 1, "counters do not fall"
+
+
+def test_a_refused_event_stops_the_pipeline_and_says_what_to_do(monkeypatch):
+    plant(
+        monkeypatch,
+        most=keeping(lambda text: row_of(text) != 0),
+        picky=refusing(lambda text: b'"tx":7,"row":2' in text),
+    )
+    pipeline = begun(processors="{type: planted, id: most}, {type: planted, id: picky}")
+    outcome = _Running(pipeline).end()
+
+    assert (outcome.why, outcome.error_class) == ("failed", "event")
+    assert outcome.reason.startswith("processor picky: 1 of ")
+    assert "table script.rows: planted" in outcome.reason
+    assert "spec.journal.enabled: true" in outcome.reason
+    assert all(tx < 7 for tx, _ in places(pipeline))
+    assert CLOSED == ["most", "picky"]
+
+
+def test_a_processor_that_waits_blocks_the_pipeline_visibly_until_it_works(monkeypatch):
+    away = threading.Event()
+    away.set()
+
+    def work(rows):
+        if away.is_set():
+            raise RetryableError("the key server is away")
+        return Processed(rows)
+
+    plant(monkeypatch, slow=work)
+    pipeline = begun(processors="{type: planted, id: slow}")
+    running = _Running(pipeline)
+    wait_until(lambda: pipeline.status()[0] == "blocked")
+    reason = pipeline.control.progress().reason
+    assert reason == "processor slow: processor slow: the key server is away"
+    away.clear()
+    wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    wait_until(lambda: pipeline.status()[0] == "running")
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+
+
+def test_a_lane_asked_to_end_while_a_processor_waits_ends_as_asked(monkeypatch):
+    def work(_):
+        raise RetryableError("away")
+
+    plant(monkeypatch, slow=work)
+    pipeline = begun(processors="{type: planted, id: slow}")
+    running = _Running(pipeline)
+    wait_until(lambda: pipeline.status()[0] == "blocked")
+    pipeline.want("paused")
+    assert running.end().why == "paused"
+    assert CLOSED == ["slow"]
+
+
+def test_a_processor_that_does_not_open_ends_the_lane_with_its_class(monkeypatch):
+    plant(monkeypatch, one=doubling)
+    pipeline = begun(processors="{type: planted, id: one}, {type: planted, id: two}")
+    outcome = Lane(pipeline.bench(), 60.0).run()
+    assert (outcome.why, outcome.error_class) == ("failed", "fatal")
+    assert "processor two" in outcome.reason
+    assert CLOSED == ["one"]
+
+
+def test_copied_rows_go_the_same_way(monkeypatch):
+    plant(monkeypatch, some=keeping(lambda text: orjson.loads(text)["id"] <= 5), twice=doubling)
+    pipeline = InProcess(
+        snapshot="initial",
+        processors="{type: planted, id: some}, {type: planted, id: twice}",
+    )
+    pipeline.control.take_epoch(DRIVER)
+    (told,) = copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK])
+
+    assert (told.outcome, told.rows, told.taken["out"].events) == (None, 10, 10)
+    assert [event["after"]["id"] for event in events(pipeline)] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert told.processors["some"]["counts"] == {"dropped": 5}
+    assert told.processors["twice"]["events_out"] == 10
+    assert CLOSED == ["some", "twice"]
+
+
+def test_a_refused_copied_row_stops_the_snapshot(monkeypatch):
+    plant(monkeypatch, picky=refusing(lambda text: orjson.loads(text)["id"] == 4))
+    pipeline = InProcess(snapshot="initial", processors="{type: planted, id: picky}")
+    pipeline.control.take_epoch(DRIVER)
+    (told,) = copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK])
+
+    assert told.outcome.error_class == "event"
+    assert "processor picky: 1 of 10 events cannot be processed" in told.outcome.reason
+    assert told.processors["picky"]["errors"] == 1
+    assert (events(pipeline), CLOSED) == ([], ["picky"])
+
+
+def test_counters_go_on_from_the_snapshot_to_the_stream(monkeypatch):
+    plant(monkeypatch, twice=doubling)
+    pipeline = InProcess(snapshot="initial", processors="{type: planted, id: twice}")
+    outcome = []
+    driver = threading.Thread(
+        target=lambda: outcome.append(
+            drive_stream(Assignment(pipeline.name, pipeline.location, 1), LocalRunner())
+        ),
+        daemon=True,
+    )
+    driver.start()
+    wait_until(lambda: pipeline.status()[0] == "running")
+    pipeline.want("stopped")
+    driver.join(PATIENCE_S)
+
+    told = pipeline.control.progress().extra["processors"]["twice"]
+    copied = len(events(pipeline)) // 2
+    assert (told["events_in"], told["events_out"]) == (copied, 2 * copied)
+    assert outcome[0].why == "stopped"
+    assert CLOSED.count("twice") >= 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("exclude_synthetic: true", {None}),
+        ("synthetic_only: true", {"twice", "thrice"}),
+        ("producers: [thrice]", {"thrice"}),
+    ],
+)
+def test_a_sink_takes_the_events_its_filter_wants(monkeypatch, wanted, expected):
+    plant(monkeypatch, twice=doubling, thrice=doubling)
+    pipeline = begun(
+        processors="{type: planted, id: twice}, {type: planted, id: thrice}",
+        sink=f"filter: {{{wanted}}}",
+    )
+    progress = run_to_the_end(pipeline)
+    assert {event.get("synthetic") for event in events(pipeline)} == expected
+    assert progress.sinks["out"].events == len(events(pipeline)) > 0
+
+
+def test_with_a_filter_and_processors_the_refused_event_is_the_one_that_is_named(monkeypatch):
+    plant(monkeypatch, most=keeping(lambda text: row_of(text) != 0), twice=doubling)
+    pipeline = begun(
+        processors="{type: planted, id: most}, {type: planted, id: twice}",
+        sink="filter: {synthetic_only: true}",
+    )
+    lane = Lane(pipeline.bench(), 60.0)
+    pipeline.log().value_bytes_max = 1
+    assert lane.run().error_class == "event"
