@@ -16,6 +16,8 @@ _ROOF = ("operators", "sensors", "triggers", "links", "hooks", "plugins_airflow"
 _DRIVERS = {
     "confluent_kafka",
     "nats",
+    "duckdb",
+    "fastjsonschema",
     "psycopg",
     "py_mini_racer",
     "pymysql",

@@ -1,0 +1,226 @@
+"""DuckDB, shut off from everything but the batch, with one prepared query."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.errors import EventError, FatalError, SpecError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.processors.bad_rows import RowsError
+from airflow_provider_deltaforge.processors.changed_events import ROUTED
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+ROW = "_row"
+_JSON = ("before", "after", "key")
+_SETTABLE = {
+    **dict.fromkeys(("op", "db", "schema", "table"), "VARCHAR"),
+    **dict.fromkeys(_JSON, "JSON"),
+    "ts_ms": "BIGINT",
+    "tags": "VARCHAR[]",
+    "topic": "VARCHAR",
+    "routing_key": "VARCHAR",
+    "headers": "MAP(VARCHAR, VARCHAR)",
+    "raw_payload": "BOOLEAN",
+}
+_READ_ONLY = ("tx_id", "event_id", "schema_version", "schema_sequence", "ddl", "synthetic")
+_EXTENSIONS = {**dict.fromkeys((*_JSON, "ddl"), b"arrow.json"), "event_id": b"arrow.uuid"}
+
+_CLOSED = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+    "lock_configuration": "true",
+}
+
+
+def _event_fields() -> Sequence[pa.Field]:
+    fields = []
+    for name in (*_SETTABLE, *_READ_ONLY):
+        if name in ROUTED:
+            kind = CHANGE_SCHEMA.field("routing").type.field(ROUTED[name]).type
+        else:
+            kind = CHANGE_SCHEMA.field(name).type
+        if name in (*_JSON, "ddl"):
+            kind = pa.utf8()
+        extension = _EXTENSIONS.get(name)
+        metadata = {b"ARROW:extension:name": extension, b"ARROW:extension:metadata": b""}
+        fields.append(pa.field(name, kind, metadata=metadata if extension else None))
+    return [*fields, pa.field(ROW, pa.int32())]
+
+
+_EVENTS = pa.schema(_event_fields())
+
+
+class Engine:
+    """One prepared query over a table ``events`` that is exchanged between its runs.
+
+    Raises:
+        SpecError: DuckDB is not installed, or the query cannot work; with DuckDB's own reason.
+    """
+
+    def __init__(self, query: str, mem_mb: int, timeout_s: float) -> None:
+        try:
+            import duckdb
+        except ImportError as error:
+            raise SpecError(
+                "the processor 'sql' needs DuckDB: pip install 'airflow-provider-deltaforge[sql]'"
+            ) from error
+        self._duckdb = duckdb
+        self._mem_mb = mem_mb
+        self._table = _Exchangeable()
+        self._selected: Any = None
+        self._connection: Any = duckdb.connect(
+            ":memory:", config={**_CLOSED, "memory_limit": f"{mem_mb}MiB"}
+        )
+        try:
+            self._connection.register("events", self._table)
+            self.columns, self._selected = self._prepare(query)
+            self._run(_NOTHING, timeout_s)
+        except (duckdb.Error, EventError, RowsError) as error:
+            self.close()
+            raise SpecError(f"query: {redacted(str(error))}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, rows: pa.RecordBatch, timeout_s: float) -> pa.Table:
+        """Run the query over some events.
+
+        Raises:
+            RowsError: it fails for some of them.
+            EventError: it takes too long, or too much memory.
+            FatalError: the engine is broken.
+        """
+        return self._run(_as_events(rows), timeout_s)
+
+    def _run(self, events: pa.Table, timeout_s: float) -> pa.Table:
+        duckdb, count = self._duckdb, events.num_rows
+        self._table.content = events
+        watch = threading.Timer(timeout_s, self._connection.interrupt)
+        watch.daemon = True
+        watch.start()
+        try:
+            return self._selected.to_arrow_table()
+        except (duckdb.DataError, duckdb.InvalidInputException) as error:
+            # What follows quotes the query, and shows where in it.
+            raise RowsError(str(error).partition("\nLINE ")[0]) from None
+        except duckdb.InterruptException:
+            raise EventError(
+                f"the query did not end within limits.timeout_ms for {count} events; raise "
+                "it, lower batch.max_events, or change the query"
+            ) from None
+        except duckdb.OutOfMemoryException:
+            raise EventError(
+                f"the query needs more than limits.mem_mb ({self._mem_mb}) for {count} "
+                "events; raise it, lower batch.max_events, or change the query"
+            ) from None
+        except duckdb.Error as error:
+            raise FatalError(f"DuckDB failed with {type(error).__name__}; start again") from None
+        finally:
+            watch.cancel()
+            self._table.content = _NOTHING
+
+    def close(self) -> None:
+        """Close the database. Safe to call twice."""
+        self._selected = None
+        self._connection.close()
+
+    def _prepare(self, query: str) -> tuple[Sequence[str], Any]:
+        """Check a query; return the columns that it sets, and what runs it each time anew."""
+        statements = self._duckdb.extract_statements(query)
+        kinds = [statement.type for statement in statements]
+        if kinds != [self._duckdb.StatementType.SELECT]:
+            raise SpecError("query: must be one select, and nothing else")
+        text = statements[0].query.strip().rstrip(";")
+        described = self._connection.sql(text)
+        names = list(described.columns)
+        kinds_of = dict(zip(names, map(str, described.types), strict=False))
+        del described
+        _check(names, kinds_of)
+        columns = [name for name in names if name in _SETTABLE]
+        shown = [
+            _quoted(ROW),
+            *(f"{_expression(name, kinds_of[name])} as {_quoted(name)}" for name in columns),
+        ]
+        # A line of its own: the query may end in a comment.
+        selected = f"select {', '.join(shown)} from (\n{text}\n) as _selected"
+        return columns, self._connection.sql(selected)
+
+
+class _Exchangeable:
+    """A table for DuckDB whose content is asked for anew in every run of a prepared query."""
+
+    def __init__(self) -> None:
+        self.content = _NOTHING
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.content.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return _EVENTS.__arrow_c_schema__()
+
+
+_NOTHING = _EVENTS.empty_table()
+
+
+def _as_events(rows: pa.RecordBatch) -> pa.Table:
+    columns = []
+    routing = rows.column("routing")
+    for field in _EVENTS:
+        if field.name == ROW:
+            columns.append(pa.array(range(rows.num_rows), pa.int32()))
+        elif field.name in ROUTED:
+            child = pa.compute.struct_field(routing, ROUTED[field.name])
+            columns.append(child)
+        elif field.type == pa.utf8() and field.name in _EXTENSIONS:
+            columns.append(rows.column(field.name).view(pa.utf8()))
+        else:
+            columns.append(rows.column(field.name))
+    return pa.Table.from_arrays(columns, schema=_EVENTS)
+
+
+def _check(names: Sequence[str], kinds: dict[str, str]) -> None:
+    known = {*_SETTABLE, *_READ_ONLY, ROW}
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(
+            f"query: returns {twice[0]!r} twice; to change a column write "
+            f"'select * replace (… as {twice[0]})', or name the columns one by one"
+        )
+    if ROW not in names:
+        raise SpecError(
+            f"query: must return {ROW!r}, the event that each row of the result stands for or was "
+            "made from; aggregates over the whole batch belong to none"
+        )
+    if not kinds[ROW].endswith("INT") and kinds[ROW] != "INTEGER":
+        raise SpecError(f"query: {ROW!r} must stay the integer that it is in 'events'")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SpecError(
+            f"query: returns {unknown[0]!r}, which is no column of 'events'; to add it to the row "
+            "put it into 'after', for example with json_merge_patch(after, json_object(…))"
+        )
+
+
+def _expression(name: str, kind: str) -> str:
+    column, target = _quoted(name), _SETTABLE[name]
+    if target != "JSON":
+        return column if kind == target else f"cast({column} as {target})"
+    if kind == "JSON":
+        text = f"cast({column} as VARCHAR)"
+    elif kind == "VARCHAR":
+        text = f"cast(cast({column} as JSON) as VARCHAR)"
+    else:
+        text = f"cast(to_json({column}) as VARCHAR)"
+    return f"nullif({text}, 'null')"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
