@@ -11,7 +11,9 @@ from airflow_provider_deltaforge.sources.postgres.positions import (
 )
 from airflow_provider_deltaforge.sources.postgres.publication import (
     Newcomers,
+    creation_of,
     ensure_publication,
+    publication_exists,
 )
 from airflow_provider_deltaforge.sources.postgres.published import check_roots
 from airflow_provider_deltaforge.sources.postgres.server import (
@@ -56,13 +58,17 @@ def prepare(
             "restart the server"
         )
     name = publication.name
+    found = find_slot(connection, slot.name)
+    if found is not None:
+        check_usable(found, info)
+        if not publication_exists(connection, name):
+            create = creation_of(connection, info, name, matcher)[-1]
+            raise FatalError(_too_old(slot, name, create))
     ensure_publication(connection, info, name, matcher, create=publication.create)
     if publication.create and matcher.patterns:
         Newcomers(name, matcher, info.version, add=True).look(connection)
     check_roots(connection, name, matcher)
-    found = find_slot(connection, slot.name)
     if found is not None:
-        check_usable(found, info)
         return found, False
     if not slot.create:
         raise FatalError(
@@ -70,6 +76,20 @@ def prepare(
             f"SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput')"
         )
     return create_slot(connection, info, slot.name, failover=slot.failover), True
+
+
+def _too_old(slot: SlotSettings, publication: str, create: str) -> str:
+    """Say what to do about a slot that is older than the publication it is to be read with."""
+    again = f"; SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput')"
+    return (
+        f"replication slot {slot.name!r} is there, but publication {publication!r} is not: what "
+        "the slot holds cannot be read through a publication that is created later. Put the "
+        "publication before the slot, and run: "
+        f"{create}; SELECT pg_drop_replication_slot('{slot.name}')"
+        f"{'' if slot.create else again}. What the "
+        "slot holds now is not delivered: the next start's snapshot copies the rows, if the "
+        "document asks for one"
+    )
 
 
 def first_position(

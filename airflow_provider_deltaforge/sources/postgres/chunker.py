@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.sources.postgres.chunk import (
     Marker,
     WalChunk,
 )
-from airflow_provider_deltaforge.sources.postgres.connection import error_response
+from airflow_provider_deltaforge.sources.postgres.connection import check_report
 from airflow_provider_deltaforge.sources.postgres.plans import TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import (
     TxPositions,
@@ -151,13 +151,13 @@ class Chunker:
     def _special(self, result: int) -> None:
         """Deal with the frame the scanner stopped at, and step over it."""
         frame = self._log.frame()
-        if result == f.SERVER_ERROR:
-            raise error_response(frame[5:])
         if result == f.ENDED:
             raise ConnectionResetError("the server ended the log")
         body = frame[f.MESSAGE :]
         kind = body[:1] if result == f.SPECIAL else b""
-        if kind in (b"R", b"Y"):
+        if result == f.REPORTED:
+            check_report(frame)
+        elif kind in (b"R", b"Y"):
             self._relations.take(body)
         elif kind == b"T":
             self._truncated(messages.parse_truncate(body))

@@ -25,6 +25,16 @@ _FORM = "write postgres://user:password@host:5432/database, or host=… user=…
 _RETRIED = ("08", "40", "53", "57P", "58000", "58030", "55P", "25P03", "57014", "XX000")
 _ACCESS = ("28", "42501", "3D000")
 _SLOT_IN_USE = "55006"
+_NO_OBJECT = "42704"
+_ERROR, _LEFT_OUT = b"E", b"LoadPublications"
+_ANEW = (
+    "drop the slot with pg_drop_replication_slot, reset the pipeline and take a new snapshot of "
+    "the tables"
+)
+_UNPUBLISHED = (
+    "The slot holds changes that are older than the publication, which cannot be read through it; "
+    "to this pipeline they are lost"
+)
 _ACCESS_WORDS = (
     "authentication failed",
     "no pg_hba.conf entry",
@@ -179,11 +189,10 @@ def server_error(code: str, text: str, doing: str) -> DeltaForgeError:
     lowered = text.lower()
     if code == _SLOT_IN_USE:
         return SlotInUseError(f"{doing}: {text}")
-    if any(words in lowered for words in _LOST_WORDS):
-        return PositionLostError(
-            f"{doing}: {text}. The changes it held are lost: drop the slot with "
-            "pg_drop_replication_slot, reset the pipeline and take a new snapshot of the tables"
-        )
+    unpublished = code == _NO_OBJECT and doing == _READING and "publication" in lowered
+    if unpublished or any(words in lowered for words in _LOST_WORDS):
+        why = _UNPUBLISHED if unpublished else "The changes it held are lost"
+        return PositionLostError(f"{doing}: {text}. {why}: {_ANEW}")
     denied = not code and (any(w in lowered for w in _ACCESS_WORDS) or _MISSING.search(lowered))
     if denied or code.startswith(_ACCESS):
         return AccessError(
@@ -198,9 +207,33 @@ def server_error(code: str, text: str, doing: str) -> DeltaForgeError:
     return FatalError(f"{doing}: error {code}: {text}")
 
 
+def check_report(frame: bytes) -> None:
+    """Raise the error that the server of the log reports; a notice that is none passes.
+
+    Servers before 18 report an error for changes that are older than the publication; from 18 on
+    they leave them out, and only a notice says so.
+    """
+    if frame[:1] == _ERROR:
+        raise error_response(frame[5:])
+    if b"\0R" + _LEFT_OUT + b"\0" in frame:
+        text = _fields(frame[5:]).get(b"M", "changes are left out")
+        raise PositionLostError(f"{_READING}: {text}. {_UNPUBLISHED}: {_ANEW}")
+
+
+def notice_frame(code: str, text: str, routine: str) -> bytes:
+    """Return a notice as it came over the wire, from what the driver says of it."""
+    fields = (b"C" + code.encode(), b"M" + text.encode(), b"R" + routine.encode(), b"")
+    body = b"\0".join(fields) + b"\0"
+    return b"N" + (len(body) + 4).to_bytes(4, "big") + body
+
+
+def _fields(body: bytes) -> dict[bytes, str]:
+    return {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
+
+
 def error_response(body: bytes, doing: str = _READING) -> DeltaForgeError:
     """Return our error for the body of an ErrorResponse; ``doing`` as in ``server_error``."""
-    fields = {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
+    fields = _fields(body)
     text = fields.get(b"M", "the server reported an error")
     if b"H" in fields:
         text = f"{text} ({fields[b'H']})"

@@ -9,7 +9,7 @@ import numpy as np
 from airflow_provider_deltaforge.events.compiled import kernel
 
 # Results of ``scan``.
-DONE, SPECIAL, FULL, SERVER_ERROR, ENDED, STRAY = range(6)
+DONE, SPECIAL, FULL, REPORTED, ENDED, STRAY = range(6)
 
 # The scanner's state, one int64 each: whether a transaction is open, how many transactions and
 # rows the tables hold, where the open transaction's first frame begins, the index of its next
@@ -144,11 +144,11 @@ def scan(data, at, end, state, transactions, rows, keys, plans):
         if at + size > end:
             break
         if letter != 100:  # d
-            if letter == 69:  # E
-                return SERVER_ERROR, at
+            if letter in {69, 78}:  # E, N: an error, a notice
+                return REPORTED, at
             if letter in {99, 67}:  # c, C: it sends no more
                 return ENDED, at
-            at += size  # The start of the copy, a notice, a setting that changed.
+            at += size  # The start of the copy, a setting that changed.
             continue
         if data[at + _HEAD] == 107:  # k
             _keepalive(data, at, state)

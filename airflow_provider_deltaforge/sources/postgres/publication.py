@@ -75,9 +75,7 @@ def ensure_publication(
     """
     if publication_exists(connection, name):
         return
-    every = not matcher.patterns and info.superuser
-    tables = [] if every else missing_tables(connection, name, matcher)
-    sql = creation(name, tables, every=every)
+    every, tables, sql = creation_of(connection, info, name, matcher)
     if not create:
         raise FatalError(
             f"publication {name!r} does not exist, and source.publication.create is false; run: "
@@ -93,6 +91,15 @@ def ensure_publication(
         return  # Somebody was faster.
     log.info("created publication %s", name, extra={"tables": len(tables), "all_tables": every})
     _warn_bare(tables)
+
+
+def creation_of(
+    connection: Any, info: ServerInfo, name: str, matcher: TableMatcher
+) -> tuple[bool, list[Table], str]:
+    """Return whether a publication is for all tables, those it is for, and what creates it."""
+    every = not matcher.patterns and info.superuser
+    tables = [] if every else missing_tables(connection, name, matcher)
+    return every, tables, creation(name, tables, every=every)
 
 
 def creation(name: str, tables: Sequence[Table], *, every: bool) -> str:

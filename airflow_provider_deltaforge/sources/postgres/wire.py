@@ -16,7 +16,11 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
-from airflow_provider_deltaforge.sources.postgres.connection import server_error, translated
+from airflow_provider_deltaforge.sources.postgres.connection import (
+    notice_frame,
+    server_error,
+    translated,
+)
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text
 
 _ASKING = "asking for the log"
@@ -167,6 +171,8 @@ class LibpqSocket:
         self._using = threading.Lock()
         self._rest = memoryview(b"")
         self._closed = False
+        self._notices: list[bytes] = []
+        connection.add_notice_handler(self._note)
         try:
             result = self._pgconn.exec_(command)
         except self._driver.Error as error:
@@ -211,9 +217,11 @@ class LibpqSocket:
         while size < len(view):
             if not self._rest:
                 message = self._message()
-                if message is None:
+                frame = _HEADER.pack(b"d", len(message) + 4) + message if message else b""
+                self._rest = memoryview(b"".join(self._notices) + frame)
+                self._notices.clear()
+                if not self._rest:
                     break
-                self._rest = memoryview(_HEADER.pack(b"d", len(message) + 4) + message)
             part = self._rest[: len(view) - size]
             view[size : size + len(part)] = part
             size += len(part)
@@ -235,6 +243,10 @@ class LibpqSocket:
         if result is not None and result.status == self._driver.pq.ExecStatus.FATAL_ERROR:
             raise _error_of(result, _READING)
         raise ConnectionResetError("the server ended the log")
+
+    def _note(self, told: Any) -> None:
+        text, routine = told.message_primary or "", told.source_function or ""
+        self._notices.append(notice_frame(told.sqlstate or "", text, routine))
 
     def _alive(self) -> None:
         if self._closed:

@@ -1,6 +1,7 @@
 """Slot and publication: what is created, where a stream begins, and what is refused by name."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -13,13 +14,15 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.postgres import reader as readers
-from airflow_provider_deltaforge.sources.postgres import watching
+from airflow_provider_deltaforge.sources.postgres import session, watching, wire
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
     connect,
+    drop,
     events,
     execute,
+    fresh,
     read_until,
     rows,
     slot_of,
@@ -299,3 +302,53 @@ def test_two_patterns_of_one_connection_are_free_of_each_other(
     found = [rows(source, start) for source, start in zip((one, two), starts, strict=True)]
     assert [ids(each) for each in found] == [[1], [1]]
     assert found[0][0]["event_id"] != found[1][0]["event_id"]
+
+
+def test_a_slot_is_refused_that_is_older_than_its_publication(
+    postgres_server: Server, database: str
+) -> None:
+    slot = {"name": database, "create": False}
+    create = f"SELECT pg_create_logical_replication_slot('{database}', 'pgoutput')"
+    execute(postgres_server, create, database=database)
+    source = source_of(postgres_server, database, slot=slot)
+    with pytest.raises(FatalError, match="publication before the slot") as refused:
+        source.beginning()
+    assert execute(postgres_server, TABLES, database=database) == []
+    text = str(refused.value)
+    commands = text[text.index("CREATE PUBLICATION") : text.index(". What the slot")].split("; ")
+    execute(postgres_server, *commands, database=database)
+    assert source.beginning()["lsn"] == slot_of(postgres_server, database)[0]
+
+
+def reads_through_a_new_publication(server: Server, database: str) -> None:
+    """Read changes through a publication that was made anew behind them."""
+    source = source_of(server, database)
+    start = source.beginning()
+    statements = (
+        "DROP PUBLICATION df",
+        "INSERT INTO t VALUES (1)",
+        "CREATE PUBLICATION df FOR TABLE t",
+        "INSERT INTO t VALUES (2)",
+    )
+    execute(server, *statements, database=database)
+    lost = "older than the publication.*lost: drop the slot with pg_drop_replication_slot, reset"
+    with pytest.raises(PositionLostError, match=lost):
+        rows(source, start)
+
+
+def test_changes_older_than_their_publication_are_lost_and_said_so(
+    postgres_server: Server, database: str
+) -> None:
+    reads_through_a_new_publication(postgres_server, database)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plain", [True, False])
+def test_version_18_that_leaves_them_out_is_heard(
+    postgres18_server: Server, monkeypatch: pytest.MonkeyPatch, *, plain: bool
+) -> None:
+    kind = partial(wire.log_socket, plain=plain)
+    monkeypatch.setattr(session, "log_socket", lambda *given, **_: kind(*given))
+    fresh(postgres18_server, "unpublished", TABLE)
+    reads_through_a_new_publication(postgres18_server, "unpublished")
+    drop(postgres18_server, "unpublished")
