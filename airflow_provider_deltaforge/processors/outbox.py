@@ -1,12 +1,16 @@
-"""The outbox pattern: described so that documents can be checked, not built yet."""
+"""The outbox pattern: rows of outbox tables and logical messages become routed domain events."""
 
 from collections.abc import Mapping
 
+from pydantic import field_validator
+
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
+from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
+from airflow_provider_deltaforge.spec.template import Template, without_variables
 
-_UNBUILT = "processor type 'outbox'"
+_OWN_HEADERS = "df-"
 
 
 class Columns(Settings):
@@ -44,17 +48,44 @@ class Outbox(Processor):
     """Headers to add: name to column."""
     raw_payload: bool = False
     """Send the payload alone, without envelope."""
+    parse_payload: bool = False
+    """Take a payload that is text for the JSON in it, if it holds JSON: from columns of text, and
+    on MariaDB, where columns of type JSON are text."""
     strict: bool = False
-    """Fail the batch when a field is missing, instead of leaving it out."""
+    """Refuse messages that lack topic, payload, aggregate type, aggregate id or event type, or that
+    are no object, instead of leaving out what is missing and dropping what is no object."""
 
-    def unbuilt(self) -> list[str]:
-        """Name the whole processor."""
-        return [_UNBUILT]
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            check_patterns(value, "tables")
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+    @field_validator("topic", "key")
+    @classmethod
+    def _templates(cls, value: str | None) -> str | None:
+        try:
+            Template.parse(without_variables(value or ""))
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+    @field_validator("additional_headers")
+    @classmethod
+    def _headers(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name in value:
+            if name.lower().startswith(_OWN_HEADERS):
+                raise ValueError(
+                    f"header {name!r}: headers that begin with 'df-' are the processor's own; say "
+                    "under 'columns' what they are filled from, or choose another name"
+                )
+        return value
 
     def open(self) -> Worker:
-        """Refuse.
+        """Start the worker."""
+        from airflow_provider_deltaforge.processors.outbox_worker import OutboxWorker
 
-        Raises:
-            SpecError: always.
-        """
-        raise SpecError(f"{_UNBUILT} is not part of this release; remove it from the document")
+        return OutboxWorker(self)
