@@ -41,7 +41,8 @@ class RetryableError(DeltaForgeError):
 class ServerChangedError(DeltaForgeError):
     """Another server answers than the one that was read from.
 
-    What was read is delivered; then the log is opened anew, and both servers are compared.
+    The whole transactions that were read are delivered; then the log is opened anew, and both
+    servers are compared. What was read of a transaction without its end is read again.
     """
 
     error_class = RetryableError.error_class

@@ -1,9 +1,9 @@
-"""``./dev.sh bench [drain|latency|render|idle]``: figures as JSON, and a table of them.
+"""``./dev.sh bench [drain|latency|transaction|render|idle]``: figures as JSON, and a table of them.
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
-a steady writer under default settings; ``idle`` shows how soon a pipeline obeys and what it costs
-at rest.
+a steady writer under default settings; ``transaction`` lets one transaction of millions of rows
+pass and watches memory; ``idle`` shows how soon a pipeline obeys and what it costs at rest.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import idle, postgres_workload, stages, whole, workload
+from benchmarks import idle, postgres_workload, stages, transaction, whole, workload
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
@@ -39,15 +39,23 @@ def main() -> None:
     """Measure what was asked for and write it down."""
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
     parser.add_argument(
-        "what", choices=["drain", "latency", "render", "idle"], nargs="?", default="drain"
+        "what",
+        choices=["drain", "latency", "transaction", "render", "idle"],
+        nargs="?",
+        default="drain",
     )
-    parser.add_argument("--events", type=int, default=1_000_000, help="backlog of drain")
+    parser.add_argument(
+        "--events",
+        type=int,
+        help="backlog of drain, 1,000,000 by default; rows of transaction, 5,000,000",
+    )
     parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
     parser.add_argument("--source", choices=sorted(_SOURCES), default="mysql")
     parser.add_argument("--rate", type=int, default=20_000, help="events/s of latency")
     parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
     parser.add_argument("--local", action="store_true", help="without Spark")
     asked = parser.parse_args()
+    asked.events = asked.events or (5_000_000 if asked.what == "transaction" else 1_000_000)
     if asked.what == "render":
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
@@ -58,7 +66,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))
     RESULTS.mkdir(exist_ok=True)
-    name = f"{asked.what}-{asked.source}-{asked.kind}{'-local' if asked.local else ''}.json"
+    kind = "" if asked.what == "transaction" else f"-{asked.kind}"
+    name = f"{asked.what}-{asked.source}{kind}{'-local' if asked.local else ''}.json"
     (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
     _show(result)
     _out.print(f"written to benchmarks/results/{name}")
@@ -95,6 +104,9 @@ def _measured_one(
         master = None if asked.local else "local[2]"
         if asked.what == "latency":
             told = whole.latency(pipeline, source, asked.rate, asked.seconds, master, servers)
+            return {"settings": "defaults", "whole": told}
+        if asked.what == "transaction":
+            told = transaction.measure(pipeline, source, asked.events, master, servers)
             return {"settings": "defaults", "whole": told}
         if asked.kind == "mixed":
             work.load(source, asked.events // 4, "inserts")

@@ -77,6 +77,17 @@ def load(server: Server, events: int, kind: str) -> Written:
     return Written(transactions * ROWS_PER_TRANSACTION, _log_bytes(server) - before)
 
 
+def write_transaction(server: Server, rows: int) -> None:
+    """Insert rows in one transaction, with one statement."""
+    times = -(-rows // ROWS_PER_TRANSACTION)
+    _execute(
+        server,
+        f"INSERT INTO {TABLE} ({_COLUMNS})"
+        " SELECT customer, sku, amount, note, now(), quantity"
+        f" FROM seed, generate_series(1, {times}) LIMIT {rows}",
+    )
+
+
 def writer(server: Server) -> Any:
     """Return a connection that commits each statement."""
     return _connect(server, DATABASE)

@@ -87,6 +87,22 @@ def load(server: Server, events: int, kind: str) -> Written:
     return Written(transactions * ROWS_PER_TRANSACTION, _log_bytes(server) - before)
 
 
+def write_transaction(server: Server, rows: int) -> None:
+    """Insert rows in one transaction, with one statement."""
+    times = -(-rows // ROWS_PER_TRANSACTION)
+    limit = "max_recursive_iterations" if server.name == "mariadb" else "cte_max_recursion_depth"
+    execute(
+        server,
+        f"SET SESSION {limit} = {times}",
+        f"INSERT INTO {TABLE} (customer, sku, amount, note, created, quantity)"
+        " WITH RECURSIVE numbers (n) AS"
+        f" (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {times})"
+        " SELECT customer, sku, amount, note, NOW(3), quantity FROM seed, numbers"
+        f" LIMIT {rows}",
+        database=DATABASE,
+    )
+
+
 def _log_bytes(server: Server) -> int:
     return sum(int(row[1]) for row in execute(server, "SHOW BINARY LOGS"))
 

@@ -1,15 +1,25 @@
 """The ``deltaforge`` command."""
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 from airflow_provider_deltaforge import __version__
-from airflow_provider_deltaforge.cli import control, documents, failover, run, schemas, snapshot
+from airflow_provider_deltaforge.cli import (
+    control,
+    documents,
+    failover,
+    run,
+    schemas,
+    slots,
+    snapshot,
+)
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
 from airflow_provider_deltaforge.cli.options import err
 from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _HELP = """Change data capture from one YAML document: MySQL, MariaDB, PostgreSQL and Turso to Kafka
 and files.
@@ -35,6 +45,7 @@ snapshot.register(app)
 control.register(app)
 failover.register(app)
 schemas.register(app)
+slots.register(app)
 
 
 def _version(wanted: bool) -> None:
@@ -58,8 +69,12 @@ def main() -> None:
         app()
     except DeltaForgeError as error:
         err.print(f"[bold red]{error.error_class}[/]: ", end="")
-        err.print(str(error), markup=False, highlight=False)
+        # It may quote a driver or a document, and with it a password.
+        err.print(redacted(str(error)), markup=False, highlight=False)
         sys.exit(exit_code(error))
+    except Exception:  # noqa: BLE001 - a fault of ours: its traceback may quote as much
+        err.print(redacted(traceback.format_exc()), markup=False, highlight=False)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(FAILED)
 

@@ -21,7 +21,7 @@ class Limits:
     max_bytes: int
     max_age_s: float
     respect_source_tx: bool = True
-    max_transaction_bytes: int = 64 * 1024 * 1024
+    max_transaction_bytes: int = 8 << 20
 
     @classmethod
     def of(cls, batch: Batch) -> "Limits":
@@ -82,6 +82,10 @@ class Batcher:
         if self._since_s is None or now_s - self._since_s < self._limits.max_age_s:
             return None
         return self._flush_to_border()
+
+    def rest(self) -> SourceBatch | None:
+        """Return what waits, up to the last transaction border: nothing more comes."""
+        return self._flush_to_border() if self._has_border() else None
 
     def wait_s(self, now_s: float) -> float | None:
         """Return how long until something is due; None when nothing can become due by waiting."""

@@ -22,6 +22,11 @@ from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
 _READ_S = 0.2
 _PUT_S = 0.1
 _CHUNKS_AHEAD = 4
+_BYTES_AHEAD = 8 << 20
+"""Bytes of log in deliveries that are prepared and not over; one delivery may be larger, alone.
+
+Rows and rendered messages take several times as much memory.
+"""
 _JOIN_S = 5.0
 _WAITS = wait_random_exponential(multiplier=0.2, max=1)  # A reader paces itself as well.
 
@@ -55,6 +60,34 @@ class _Handover(Generic[Delivery]):
             return None
 
 
+class _Room:
+    """Bounds what is prepared before it is delivered. One delivery has room, whatever its size."""
+
+    def __init__(self, size: int, ending: threading.Event) -> None:
+        self._size = size
+        self._ending = ending
+        self._used = 0
+        self._changed = threading.Condition()
+
+    def take(self, nbytes: int) -> None:
+        """Wait until there is room.
+
+        Raises:
+            Ended: the lane ended while waiting.
+        """
+        with self._changed:
+            while self._used and self._used + nbytes > self._size:
+                if self._ending.is_set():
+                    raise Ended
+                self._changed.wait(_PUT_S)
+            self._used += nbytes
+
+    def give(self, nbytes: int) -> None:
+        with self._changed:
+            self._used -= nbytes
+            self._changed.notify()
+
+
 class Pump(Generic[Delivery]):
     """Reads, decodes and prepares ahead of delivery.
 
@@ -83,7 +116,10 @@ class Pump(Generic[Delivery]):
         self._admit = admit
         self._ending = threading.Event()
         self._chunks: _Handover[Chunk | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
-        self._ready: _Handover[Delivery] = _Handover(max(1, ready_ahead), self._ending)
+        self._ready: _Handover[tuple[Delivery, int]]
+        self._ready = _Handover(max(1, ready_ahead), self._ending)
+        self._room = _Room(_BYTES_AHEAD, self._ending)
+        self._under_way = 0
         self._failure: Exception | None = None
         self._reading = threading.Thread(target=self._run_reader, name="reader", daemon=True)
         self._reading.start()
@@ -92,12 +128,20 @@ class Pump(Generic[Delivery]):
     def next(self, timeout_s: float) -> Delivery | None:
         """Return the next delivery, or None when none is ready within ``timeout_s``.
 
+        The one before it is over by then, and its caller holds nothing of it any more.
+
         Raises:
             Exception: what the reader or decoder failed with, after everything that was ready.
         """
-        delivery = self._ready.get(timeout_s)
-        if delivery is None and self._failure is not None:
-            raise self._failure
+        failure = self._failure  # Looked at first: what was ready is there then.
+        self._room.give(self._under_way)
+        self._under_way = 0
+        ready = self._ready.get(timeout_s)
+        if ready is None:
+            if failure is not None:
+                raise failure
+            return None
+        delivery, self._under_way = ready
         return delivery
 
     def close(self) -> None:
@@ -112,7 +156,7 @@ class Pump(Generic[Delivery]):
         self._reader.close()
 
     def _run_reader(self) -> None:
-        """Hand a failure on in order: what was read before it is still delivered."""
+        """Hand a failure on in order: whole transactions read before it are still delivered."""
         with suppress(Ended):
             try:
                 self._read()
@@ -147,9 +191,15 @@ class Pump(Generic[Delivery]):
             wait_s = self._batcher.wait_s(time.monotonic())
             chunk = self._chunks.get(_READ_S if wait_s is None else min(wait_s, _READ_S))
             if isinstance(chunk, Exception):
+                if (rest := self._batcher.rest()) is not None:
+                    self._make_ready(rest)
                 raise chunk
             for batch in self._batches(chunk):
-                self._ready.put(self._prepare(batch))
+                self._make_ready(batch)
+
+    def _make_ready(self, batch: SourceBatch) -> None:
+        self._room.take(batch.nbytes)
+        self._ready.put((self._prepare(batch), batch.nbytes))
 
     def _batches(self, chunk: Chunk | None) -> Iterator[SourceBatch]:
         if chunk is not None:

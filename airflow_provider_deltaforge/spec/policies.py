@@ -26,8 +26,9 @@ class Batch(Settings):
     """Age of the oldest event, in milliseconds."""
     respect_source_tx: bool = True
     """Keep the events of a source transaction in one batch, whatever the limits say."""
-    max_transaction_bytes: PositiveInt = 64 * 2**20
-    """A transaction larger than this many bytes is split all the same."""
+    max_transaction_bytes: PositiveInt = 8 * 2**20
+    """A transaction of more bytes of log is split all the same. Memory grows with it: a delivery
+    takes up to twenty times its bytes of log."""
     max_inflight: PositiveInt = 1
     """Closed batches that may wait for delivery."""
 

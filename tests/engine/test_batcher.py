@@ -15,7 +15,7 @@ class _After:
         return {"tx": self._base + tx}
 
 
-def _batch(*sizes, first=1, open_tx=False, continues=False, row_bytes=100):
+def batch_of(*sizes, first=1, open_tx=False, continues=False, row_bytes=100):
     """Return a decoded batch: one transaction per size; the last stays open if asked."""
     rows = [
         {
@@ -48,7 +48,7 @@ def _batcher(**limits):
 
 def test_small_transactions_stay_whole_when_many_of_them_exceed_the_limit_of_one():
     batcher = _batcher(max_events=10**6, max_bytes=10**6, max_transaction_bytes=2000)
-    out = list(batcher.add(_batch(8, 8, 8, open_tx=True), 0.0))
+    out = list(batcher.add(batch_of(8, 8, 8, open_tx=True), 0.0))
     assert [batch.rows.num_rows for batch in out] == [16]
     assert [batch.position for batch in out] == [{"tx": 2}]
     assert not any(batch.splits_transaction for batch in out)
@@ -56,7 +56,7 @@ def test_small_transactions_stay_whole_when_many_of_them_exceed_the_limit_of_one
 
 def test_a_transaction_beyond_its_limit_is_split():
     batcher = _batcher(max_transaction_bytes=2000)
-    out = list(batcher.add(_batch(8, 30, open_tx=True), 0.0))
+    out = list(batcher.add(batch_of(8, 30, open_tx=True), 0.0))
     assert [(batch.rows.num_rows, batch.position) for batch in out] == [(8, {"tx": 1}), (30, None)]
     assert out[-1].splits_transaction
 
@@ -64,7 +64,7 @@ def test_a_transaction_beyond_its_limit_is_split():
 @pytest.mark.parametrize("whole", [True, False])
 def test_nothing_is_due_while_all_that_waits_is_an_open_transaction(whole):
     batcher = _batcher(respect_source_tx=whole)
-    assert list(batcher.add(_batch(5, open_tx=True), 0.0)) == []
+    assert list(batcher.add(batch_of(5, open_tx=True), 0.0)) == []
     late = 10.0
     if whole:
         assert batcher.due(late) is None
@@ -77,8 +77,8 @@ def test_nothing_is_due_while_all_that_waits_is_an_open_transaction(whole):
 
 def test_the_border_of_a_transaction_that_waited_makes_it_due():
     batcher = _batcher()
-    assert list(batcher.add(_batch(5, open_tx=True), 0.0)) == []
-    assert list(batcher.add(_batch(2, continues=True), 1.0)) == []
+    assert list(batcher.add(batch_of(5, open_tx=True), 0.0)) == []
+    assert list(batcher.add(batch_of(2, continues=True), 1.0)) == []
     assert batcher.wait_s(1.1) == 0
     due = batcher.due(1.1)
     assert (due.rows.num_rows, due.position) == (7, {"tx": 1})

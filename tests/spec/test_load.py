@@ -46,7 +46,7 @@ def test_defaults_are_those_of_the_contract():
         spec.batch.respect_source_tx,
         spec.batch.max_inflight,
         spec.batch.max_transaction_bytes,
-    ) == (2000, 16777216, 50, True, 1, 67108864)
+    ) == (2000, 16777216, 50, True, 1, 8388608)
     assert (
         spec.commit_policy.mode,
         spec.trigger.window,

@@ -6,6 +6,8 @@ from typing import Any
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.kafka import replies
 
+_AT_ONCE = 4096
+
 
 @dataclass
 class Work:
@@ -24,6 +26,16 @@ class Work:
     next: int = 0
     refused: dict[int, Any] = field(default_factory=dict)
     failures: list[Any] = field(default_factory=list)
+
+    def some(self) -> tuple[list[str], list[Any], list[Any]]:
+        """Return topics, keys and values of the next messages; as objects they take much memory."""
+        these = slice(self.next, self.next + _AT_ONCE)
+        names = self.messages.topics.dictionary.to_pylist()
+        return (
+            [names[code] for code in self.messages.topics.indices[these].to_pylist()],
+            self.messages.keys[these].to_pylist(),
+            self.messages.values[these].to_pylist(),
+        )
 
     def is_for(self, messages: Messages) -> bool:
         """Say whether these are the same messages, perhaps rendered again."""

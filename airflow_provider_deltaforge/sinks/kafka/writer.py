@@ -110,16 +110,14 @@ class KafkaWriter:
     def _hand_over(self, work: Work, deadline: float) -> None:
         messages = work.messages
         names = messages.topics.dictionary.to_pylist()
-        topics = [names[code] for code in messages.topics.indices[work.next :].to_pylist()]
-        keys = messages.keys[work.next :].to_pylist()
-        values = messages.values[work.next :].to_pylist()
         refused_topic = any(self._topics.get(name) is not None for name in names)
-        if not work.singly and messages.headers is None and not refused_topic:
-            sent = self._hand_over_quickly(topics, keys, values)
+        careful = work.singly or messages.headers is not None or refused_topic
+        while work.next < len(messages):
+            columns = work.some()
+            sent = 0 if careful else self._hand_over_quickly(*columns)
             work.next += sent
-            topics, keys, values = topics[sent:], keys[sent:], values[sent:]
-        if topics:
-            self._hand_over_carefully(work, deadline, topics, keys, values)
+            if sent < len(columns[0]):
+                self._hand_over_carefully(work, deadline, *(column[sent:] for column in columns))
 
     def _hand_over_quickly(self, topics: list[Any], keys: list[Any], values: list[Any]) -> int:
         """Hand over until the producer objects, and return how many it took."""
@@ -137,7 +135,8 @@ class KafkaWriter:
     ) -> None:
         """Hand over message by message: full queues, headers, refusals."""
         given = work.messages.headers
-        headers = [None] * len(topics) if given is None else given[work.next :].to_pylist()
+        these = slice(work.next, work.next + len(topics))
+        headers = [None] * len(topics) if given is None else given[these].to_pylist()
         for message in zip(topics, values, keys, headers, strict=True):
             refused = self._topics.get(message[0]) or work.refused.get(work.next)
             if refused is None:

@@ -1,0 +1,91 @@
+"""What was read before a reader fails is delivered, as far as its transactions are whole."""
+
+import threading
+
+import pytest
+
+from airflow_provider_deltaforge.engine.batcher import Batcher, Limits
+from airflow_provider_deltaforge.engine.reading import _BYTES_AHEAD, Pump
+from airflow_provider_deltaforge.errors import ServerChangedError
+from airflow_provider_deltaforge.events.change import ChangeBatch
+from tests.engine.test_batcher import batch_of
+from tests.waiting import PATIENCE_S
+
+PATIENT = Limits(max_events=10**6, max_bytes=10**9, max_age_s=10**6)
+"""Nothing is due by itself."""
+
+
+class Chunks:
+    """A reader that hands out decoded batches, and then fails."""
+
+    def __init__(self, *chunks: ChangeBatch) -> None:
+        self._chunks = list(chunks)
+
+    def read(self, timeout_s: float) -> ChangeBatch | None:
+        if self._chunks:
+            return self._chunks.pop(0)
+        raise ServerChangedError("another server answers")
+
+    def decode(self, chunk: ChangeBatch) -> ChangeBatch:
+        return chunk
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture
+def pumped():
+    pumps = []
+
+    def pump(*chunks, limits=PATIENT, prepare=lambda batch: batch, ahead=1):
+        pumps.append(
+            Pump(Chunks(*chunks), Batcher(limits), prepare, ahead, lambda _: None, lambda b: b)
+        )
+        return pumps[-1]
+
+    yield pump
+    for one in pumps:
+        one.close()
+
+
+def test_whole_transactions_read_before_a_failure_are_delivered(pumped):
+    pump = pumped(batch_of(3, 4, 5, open_tx=True))
+    delivered = pump.next(PATIENCE_S)
+    assert (delivered.rows.num_rows, delivered.position) == (7, {"tx": 2})
+    with pytest.raises(ServerChangedError):
+        exhaust(pump)
+
+
+def exhaust(pump):
+    """Wait for what the reader failed with."""
+    while pump.next(0.1) is None:
+        pass
+
+
+def test_a_large_delivery_is_alone_in_memory(pumped):
+    one_each = Limits(max_events=5, max_bytes=10**9, max_age_s=10**6)
+    prepared = [threading.Event() for _ in range(4)]
+
+    def prepare(batch):
+        prepared[batch.position["tx"] - 1].set()
+        return batch
+
+    large = [batch_of(5, first=n + 1, row_bytes=_BYTES_AHEAD) for n in range(4)]
+    pump = pumped(*large, limits=one_each, prepare=prepare, ahead=10)
+    for number in range(3):
+        assert pump.next(PATIENCE_S).position == {"tx": number + 1}
+        # While it is delivered: this gives the next one its chance.
+        assert not prepared[number + 1].wait(0.2)
+
+
+def test_small_deliveries_are_prepared_ahead(pumped):
+    one_each = Limits(max_events=5, max_bytes=10**9, max_age_s=10**6)
+    ready = threading.Event()
+
+    def prepare(batch):
+        if batch.position == {"tx": 3}:
+            ready.set()
+        return batch
+
+    pumped(*(batch_of(5, first=n + 1) for n in range(3)), limits=one_each, prepare=prepare, ahead=2)
+    assert ready.wait(PATIENCE_S)
