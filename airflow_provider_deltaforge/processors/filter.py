@@ -1,16 +1,20 @@
-"""Dropping events by condition: described so that documents can be checked, not built yet."""
+"""Dropping events by operation, table, or the contents of the row."""
 
-import re
+import json
+import math
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
+from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
-_UNBUILT = "processor type 'filter'"
 _WITHOUT_VALUE = frozenset({"exists", "not_exists", "changed"})
+_ORDERS = frozenset({"gt", "gte", "lt", "lte"})
 
 Comparison = Literal[
     "eq",
@@ -37,6 +41,15 @@ class Tables(Settings):
     exclude: tuple[str, ...] = ()
     """Patterns of the tables that do not pass."""
 
+    @field_validator("include", "exclude")
+    @classmethod
+    def _check_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            check_patterns(value, "tables")
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return value
+
 
 class Condition(Settings):
     """One condition on a field of the row's new image."""
@@ -48,12 +61,28 @@ class Condition(Settings):
     value: Any = None
     """What to compare with; not used by ``exists``, ``not_exists`` and ``changed``."""
 
+    @property
+    def names(self) -> list[str]:
+        """The keys on the way to the field."""
+        return self.path.split(".")
+
     @model_validator(mode="after")
-    def _check_value(self) -> "Condition":
-        if self.op not in _WITHOUT_VALUE and "value" not in self.model_fields_set:
+    def _check(self) -> "Condition":
+        if not all(self.names):
+            raise ValueError(f"path {self.path!r} has an empty part")
+        if self.op in _WITHOUT_VALUE:
+            if "value" in self.model_fields_set:
+                raise ValueError(f"comparison {self.op!r} takes no 'value'; remove it")
+            return self
+        if "value" not in self.model_fields_set:
             raise ValueError(f"comparison {self.op!r} needs a 'value'")
+        _check_json(self.value)
         if self.op in {"in", "not_in"} and not isinstance(self.value, list):
             raise ValueError(f"comparison {self.op!r} needs a list as its 'value'")
+        if self.op in _ORDERS and (
+            isinstance(self.value, bool) or not isinstance(self.value, int | float | str)
+        ):
+            raise ValueError(f"comparison {self.op!r} needs a number or text as its 'value'")
         if self.op == "regex":
             _compile(self.value)
         return self
@@ -72,23 +101,34 @@ class Filter(Processor):
     match: Literal["all", "any"] = "all"
     """Whether all conditions must hold, or one is enough."""
 
-    def unbuilt(self) -> list[str]:
-        """Name the whole processor."""
-        return [_UNBUILT]
-
     def open(self) -> Worker:
-        """Refuse.
+        """Prepare the comparisons and load the kernels."""
+        from airflow_provider_deltaforge.processors.filter_worker import FilterWorker
 
-        Raises:
-            SpecError: always.
-        """
-        raise SpecError(f"{_UNBUILT} is not part of this release; remove it from the document")
+        self.warm()
+        return FilterWorker(self)
+
+    def warm(self) -> None:
+        """Compile the kernels."""
+        from airflow_provider_deltaforge.events import json_compare, json_fields
+
+        json_fields.warm()
+        json_compare.warm()
+
+
+def _check_json(value: Any) -> None:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        raise ValueError("'value' is not text, a number, a list or a mapping; quote it") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("'value' must be a finite number")
 
 
 def _compile(pattern: Any) -> None:
     if not isinstance(pattern, str):
         raise ValueError("comparison 'regex' needs text as its 'value'")  # noqa: TRY004
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error.msg}") from error
+        pc.match_substring_regex(pa.array([""], pa.utf8()), pattern)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"not a regular expression in RE2's syntax: {error}") from error

@@ -196,7 +196,6 @@ class TestUnbuilt:
         (SINKS, "nats", {"id": "a", "url": "u", "subject": "s"}, lambda sink: sink.open("orders")),
         (PROCESSORS, "javascript", {"id": "a", "inline": "x"}, lambda step: step.open()),
         (PROCESSORS, "flatten", {}, lambda step: step.open()),
-        (PROCESSORS, "filter", {}, lambda step: step.open()),
         (ENCODINGS, "avro", {"schema_registry_url": "r"}, lambda encoding: encoding.encode(None)),
     ],
 )

@@ -1,0 +1,262 @@
+"""The conditions of a filter, each over whole columns of row images.
+
+Values are compared where they lie in the JSON text. Only objects and arrays, and numbers in long
+lists, are parsed, once for each distinct value.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.events import json_compare, json_fields
+from airflow_provider_deltaforge.events.binary_columns import parts_of
+from airflow_provider_deltaforge.events.json_compare import DEEP, EQUAL, GREATER, LESS
+from airflow_provider_deltaforge.events.json_fields import ARRAY, NULL, OBJECT, STRING, Spans
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.processors.filter import Condition
+
+_NUMBERS_ONE_BY_ONE = 8
+
+
+class Images:
+    """The row images of a batch, and where the fields that conditions name lie in them."""
+
+    def __init__(
+        self, before: pa.BinaryArray, after: pa.BinaryArray, tests: Sequence["Test"]
+    ) -> None:
+        self.before = before
+        self.after = after
+        paths = [test.names for test in tests]
+        self._found = dict(
+            zip(map(tuple, paths), json_fields.locate_each(after, paths), strict=True)
+        )
+
+    def field(self, names: Sequence[str]) -> "Column":
+        """Return one field of the new images."""
+        return Column(self.after, self._found[tuple(names)])
+
+
+@dataclass(frozen=True)
+class Column:
+    """One value per row, somewhere in a column of texts."""
+
+    texts: pa.BinaryArray
+    places: Spans
+
+    @cached_property
+    def data(self) -> Any:
+        """The bytes the places count in."""
+        return parts_of(self.texts).data
+
+    @cached_property
+    def unchanged(self) -> Any:
+        """Whether the server did not send the value, because the change did not touch it."""
+        out = np.empty(len(self.texts), np.bool_)
+        json_compare.find_unchanged(self.data, *self.places, out)
+        return out
+
+    @cached_property
+    def kinds(self) -> Any:
+        """What each value is; a value that was not sent is absent."""
+        return np.where(self.unchanged, 0, json_fields.kinds(self.texts, self.places))
+
+    def only(self, rows: Any) -> "Column":
+        """Return the column with the values of the given rows (bool) only."""
+        return Column(self.texts, Spans(*(np.where(rows, place, -1) for place in self.places)))
+
+    def order(self, constant: bytes) -> Any:
+        """Compare each value with a constant's JSON text."""
+        out = np.empty(len(self.texts), np.int8)
+        wanted = np.frombuffer(constant, np.uint8)
+        json_compare.compare_to(self.data, *self.places, wanted, out)
+        return out
+
+    def strings(self) -> pa.StringArray:
+        """Return the values that are strings, decoded; null for the others."""
+        return json_fields.as_text(self._values(self.kinds == STRING))
+
+    def parsed(self, rows: Any, verdict: Callable[[Any], bool]) -> Any:
+        """Ask for a verdict on the parsed value of the given rows, once per distinct text."""
+        if not rows.any():
+            return rows
+        distinct = self._values(rows).dictionary_encode()
+        found = [verdict(_parsed(text)) for text in distinct.dictionary.to_pylist()]
+        codes = distinct.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
+        return np.array([*found, False], np.bool_)[codes]
+
+    def _values(self, rows: Any) -> pa.BinaryArray:
+        return json_fields.values(self.texts, self.only(rows).places)
+
+
+@dataclass(frozen=True)
+class Test:
+    """One condition, ready to be asked.
+
+    Attributes:
+        names: the keys on the way to the field.
+        verdict: gets the field and all images, returns a bool per row.
+    """
+
+    names: Sequence[str]
+    verdict: Callable[[Column, Images], Any]
+
+    def holds(self, images: Images) -> Any:
+        """Return a bool per row."""
+        return self.verdict(images.field(self.names), images)
+
+
+def test_of(condition: "Condition") -> Test:
+    """Prepare one condition of the document."""
+    names, value = condition.names, condition.value
+    if condition.op == "changed":
+        return Test(names, lambda field, images: _changed(field, images, names))
+    made: Mapping[str, Callable[[], Callable[[Column], Any]]] = {
+        "exists": lambda: lambda field: (field.kinds > NULL) | field.unchanged,
+        "not_exists": lambda: lambda field: (field.kinds <= NULL) & ~field.unchanged,
+        "eq": lambda: _among([value]),
+        "ne": lambda: _known_but(_among([value])),
+        "in": lambda: _among(value),
+        "not_in": lambda: _not(_among(value)),
+        "gt": lambda: _ordered(value, GREATER),
+        "gte": lambda: _ordered(value, GREATER, EQUAL),
+        "lt": lambda: _ordered(value, LESS),
+        "lte": lambda: _ordered(value, LESS, EQUAL),
+        "contains": lambda: _containing(value),
+        "regex": lambda: _matching(value),
+    }
+    verdict = made[condition.op]()
+    return Test(names, lambda field, _images: verdict(field))
+
+
+def _ordered(value: Any, *wanted: int) -> Callable[[Column], Any]:
+    constant = _text(value)
+    return lambda field: np.isin(field.order(constant), wanted)
+
+
+def _not(verdict: Callable[[Column], Any]) -> Callable[[Column], Any]:
+    return lambda field: ~verdict(field)
+
+
+def _known_but(verdict: Callable[[Column], Any]) -> Callable[[Column], Any]:
+    return lambda field: (field.kinds >= NULL) & ~verdict(field)
+
+
+def _among(constants: Sequence[Any]) -> Callable[[Column], Any]:
+    """Return what says whether a value equals one of several constants."""
+    strings = [value for value in constants if isinstance(value, str)]
+    deep = [value for value in constants if isinstance(value, list | dict)]
+    scalars = [value for value in constants if not isinstance(value, str | list | dict)]
+    texts = [_text(value) for value in scalars]
+    if len(strings) == 1:
+        texts.append(_text(strings.pop()))
+    many = {_frozen(value) for value in deep}
+    if len(texts) > _NUMBERS_ONE_BY_ONE:
+        many |= {_frozen(json.loads(text, parse_float=Decimal)) for text in texts}
+        texts = []
+    lookup = pa.array(strings, pa.utf8())
+
+    def verdict(field: Column) -> Any:
+        found = np.zeros(len(field.texts), np.bool_)
+        for text in texts:
+            found |= field.order(text) == EQUAL
+        if strings:
+            found |= _flags(pc.is_in(field.strings(), lookup))
+        if many:
+            kinds = field.kinds
+            asked = (kinds >= NULL) & (kinds != STRING)
+            asked &= kinds >= OBJECT if not len(many) > len(deep) else True
+            found |= field.parsed(asked, many.__contains__)
+        return found
+
+    return verdict
+
+
+def _containing(value: Any) -> Callable[[Column], Any]:
+    """Return what looks for text in text, and for elements in arrays."""
+    if isinstance(value, list | dict):
+        wanted = _frozen(value)
+        return lambda field: field.parsed(
+            field.kinds == ARRAY, lambda array: array[0] == "array" and wanted in array[1]
+        )
+    constant = np.frombuffer(_text(value), np.uint8)
+
+    def verdict(field: Column) -> Any:
+        found = np.empty(len(field.texts), np.bool_)
+        json_compare.any_element(field.data, *field.places, constant, found)
+        if isinstance(value, str):
+            found |= _flags(pc.match_substring(field.strings(), value))
+        return found
+
+    return verdict
+
+
+def _matching(pattern: str) -> Callable[[Column], Any]:
+    return lambda field: _flags(pc.match_substring_regex(field.strings(), pattern))
+
+
+def _changed(field: Column, images: Images, names: Sequence[str]) -> Any:
+    earlier = Column(images.before, json_fields.locate(images.before, names))
+    order = np.empty(len(images.after), np.int8)
+    json_compare.compare_both(field.data, *field.places, earlier.data, *earlier.places, order)
+    missing = ~(_flags(images.before.is_valid()) & _flags(images.after.is_valid()))
+    differs = (order != EQUAL) & ~field.unchanged
+    closer = np.flatnonzero((order == DEEP) & differs)
+    if len(closer):
+        rows = order == DEEP
+        pairs = zip(*(_texts(one, rows, closer) for one in (field, earlier)), strict=True)
+        differs[closer] = [_parsed(new) != _parsed(old) for new, old in pairs]
+    return differs | missing
+
+
+def _texts(column: Column, rows: Any, chosen: Any) -> Iterable[bytes]:
+    places = column.only(rows).places
+    texts: list[bytes] = json_fields.values(column.texts, places).take(pa.array(chosen)).to_pylist()
+    return texts
+
+
+def _flags(column: pa.BooleanArray) -> Any:
+    if column.null_count:
+        column = column.fill_null(False)  # noqa: FBT003 - pyarrow takes it by position
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _parsed(text: bytes | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return _frozen(json.loads(text, parse_int=_number, parse_float=_number))
+    except (ValueError, RecursionError):
+        # Deeper than Python reads, or not UTF-8: equal to nothing but the same bytes.
+        return ("text", text)
+
+
+def _number(text: str) -> Decimal | str:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return text
+
+
+def _frozen(value: Any) -> Any:
+    """Return something that equals the same of another value only if both are the same JSON."""
+    if isinstance(value, dict):
+        return ("object", frozenset((key, _frozen(inner)) for key, inner in value.items()))
+    if isinstance(value, list):
+        return ("array", tuple(_frozen(inner) for inner in value))
+    if isinstance(value, bool) or value is None:
+        return ("constant", value)
+    if isinstance(value, float):
+        return ("number", Decimal(repr(value)))
+    return ("text", value) if isinstance(value, str) else ("number", Decimal(value))

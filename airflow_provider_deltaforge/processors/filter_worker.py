@@ -1,0 +1,118 @@
+"""The gates of a filter at work: cheap ones first, and whole columns at a time."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.events.change import OUTBOX
+from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.filter_conditions import Images, test_of
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.processors.filter import Filter, Tables
+
+_OPS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
+_DDL = "ddl"
+
+Names = tuple[str | None, str, str]
+
+
+class FilterWorker:
+    """Keeps the events that pass every gate. Events about schemas always do."""
+
+    def __init__(self, settings: "Filter") -> None:
+        self._ops = {_OPS[op] for op in settings.ops} | {_DDL} if settings.ops else None
+        self._tables = _Gate(settings.tables) if _names_tables(settings.tables) else None
+        self._tests = [test_of(condition) for condition in settings.fields]
+        self._join = np.logical_and if settings.match == "all" else np.logical_or
+
+    def process(self, rows: pa.RecordBatch) -> Processed:
+        """Drop the events that do not pass."""
+        passing = np.ones(rows.num_rows, np.bool_)
+        if self._ops is not None:
+            passing &= _spread(rows["op"], lambda op: op in self._ops)
+        if self._tables is not None:
+            passing &= self._tables.passing(rows)
+        if self._tests and passing.any():
+            self._test(rows, passing)
+        if passing.all():
+            return Processed(rows)
+        kept = np.flatnonzero(passing).astype(np.int32)
+        origins = pa.array(kept, pa.int32())
+        return Processed(rows.take(origins), origins, counts={"dropped": len(passing) - len(kept)})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _test(self, rows: pa.RecordBatch, passing: Any) -> None:
+        before, after, op = rows["before"], rows["after"], rows["op"]
+        some = not passing.all()
+        if some:
+            chosen = pa.array(np.flatnonzero(passing).astype(np.int32), pa.int32())
+            before, after, op = (column.take(chosen) for column in (before, after, op))
+        images = Images(before, after, self._tests)
+        holds = self._join.reduce([test.holds(images) for test in self._tests])
+        passing[passing] = holds | _spread(op, lambda name: name == _DDL)
+
+
+class _Gate:
+    """The tables that pass; each is matched once."""
+
+    def __init__(self, tables: "Tables") -> None:
+        self._include = TableMatcher(tables.include)
+        self._exclude = TableMatcher(tables.exclude) if tables.exclude else None
+        self._known: dict[Names, bool] = {}
+
+    def passing(self, rows: pa.RecordBatch) -> Any:
+        """Return a bool per row."""
+        columns = [rows["schema"], rows["db"], rows["table"]]
+        codes = [_codes(column) for column in columns]
+        sizes = [len(column.dictionary) + 1 for column in columns]
+        mixed = np.ravel_multi_index(codes, sizes)
+        seen, ordinals = np.unique(mixed, return_inverse=True)
+        places = zip(*np.unravel_index(seen, sizes), strict=True)
+        verdicts = [self._passes(_names(columns, place)) for place in places]
+        passing = np.array(verdicts, np.bool_)[ordinals]
+        return passing | _spread(rows["op"], lambda op: op == _DDL)
+
+    def _passes(self, names: Names) -> bool:
+        if names not in self._known:
+            schema, db, table = names
+            # An outbox row of MySQL is marked where the schema stands; its table is db.table.
+            qualifiers = [db] if schema is None else [schema]
+            if schema == OUTBOX:
+                qualifiers.append(db)
+            included = any(self._include.matches(one, table) for one in qualifiers)
+            excluded = self._exclude is not None and any(
+                self._exclude.matches(one, table) for one in qualifiers
+            )
+            self._known[names] = included and not excluded
+        return self._known[names]
+
+
+def _names_tables(tables: "Tables") -> bool:
+    return bool(tables.include or tables.exclude)
+
+
+def _names(columns: Sequence[pa.DictionaryArray], place: Sequence[int]) -> Any:
+    return tuple(
+        column.dictionary[int(code)].as_py() if code < len(column.dictionary) else None
+        for column, code in zip(columns, place, strict=True)
+    )
+
+
+def _codes(column: pa.DictionaryArray) -> Any:
+    """Return each row's index in the dictionary; the dictionary's length stands for null."""
+    indices = column.indices
+    if indices.null_count:
+        indices = indices.fill_null(len(column.dictionary))
+    return indices.to_numpy(zero_copy_only=False)
+
+
+def _spread(column: pa.DictionaryArray, verdict: Any) -> Any:
+    """Return a verdict per row, asked for once per distinct value."""
+    verdicts = [bool(verdict(value)) for value in column.dictionary.to_pylist()]
+    return np.array([*verdicts, False], np.bool_)[_codes(column)]

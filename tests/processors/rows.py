@@ -1,0 +1,32 @@
+"""Change events for processors, from little."""
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+
+
+def rows(*changes):
+    """Return a batch, a slice of a larger one; each change is what differs from an insert."""
+    filled = [
+        {
+            "op": "c",
+            "db": "shop",
+            "table": "orders",
+            "ts_ms": 1_700_000_000_000 + n,
+            "tx": n,
+            "row": 0,
+            "tx_end": True,
+            "event_id": n.to_bytes(16, "big"),
+            **change,
+        }
+        for n, change in enumerate([{"after": b'{"a":"around"}'}, *changes, {}])
+    ]
+    return pa.RecordBatch.from_pylist(filled, CHANGE_SCHEMA).slice(1, len(changes))
+
+
+def images(*after, before=None):
+    """Return a batch of updates with these new images."""
+    earlier = before or [None] * len(after)
+    return rows(
+        *({"op": "u", "before": b, "after": a} for b, a in zip(earlier, after, strict=True))
+    )
