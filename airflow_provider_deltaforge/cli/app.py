@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from airflow_provider_deltaforge import __version__
-from airflow_provider_deltaforge.cli import control, documents, failover, run, schemas, snapshot
+from airflow_provider_deltaforge.cli import (
+    control,
+    documents,
+    failover,
+    run,
+    schemas,
+    slots,
+    snapshot,
+)
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
 from airflow_provider_deltaforge.cli.options import err
 from airflow_provider_deltaforge.errors import DeltaForgeError
@@ -37,6 +45,7 @@ snapshot.register(app)
 control.register(app)
 failover.register(app)
 schemas.register(app)
+slots.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -63,7 +63,7 @@ def prepare(
         check_usable(found, info)
         if not publication_exists(connection, name):
             create = creation_of(connection, info, name, matcher)[-1]
-            raise FatalError(_too_old(slot, name, create))
+            raise FatalError(too_old(slot, name, create))
     ensure_publication(connection, info, name, matcher, create=publication.create)
     if publication.create and matcher.patterns:
         Newcomers(name, matcher, info.version, add=True).look(connection)
@@ -78,7 +78,7 @@ def prepare(
     return create_slot(connection, info, slot.name, failover=slot.failover), True
 
 
-def _too_old(slot: SlotSettings, publication: str, create: str) -> str:
+def too_old(slot: SlotSettings, publication: str, create: str) -> str:
     """Say what to do about a slot that is older than the publication it is to be read with."""
     again = f"; SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput')"
     return (

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
+from airflow_provider_deltaforge.sources.postgres.beginning import too_old
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.forecast import forecast, kept_bytes, log_rate
 from airflow_provider_deltaforge.sources.postgres.publication import creation, missing_tables
@@ -15,7 +16,7 @@ from airflow_provider_deltaforge.sources.postgres.server_findings import (
     server_findings,
     slot_findings,
 )
-from airflow_provider_deltaforge.sources.postgres.slots import find_slot
+from airflow_provider_deltaforge.sources.postgres.slots import Slot, find_slot
 from airflow_provider_deltaforge.sources.postgres.table_findings import (
     Publication,
     publication_findings,
@@ -65,7 +66,7 @@ def _findings(
     found = server_findings(connection, server, slot)
     found += slot_findings(slot, wanted.name, server, may_create=wanted.create)
     found += table_findings(tables, source.tables)
-    found += _publication(source, connection, server, publication, logged)
+    found += _publication(source, connection, server, publication, logged, slot)
     found += long_findings(connection, creating=slot is None)
     rate = log_rate(connection, sleep)
     kept = kept_bytes(connection, wanted.name)
@@ -79,6 +80,7 @@ def _publication(
     server: ServerInfo,
     found: Publication | None,
     tables: Sequence[CapturedTable],
+    slot: Slot | None,
 ) -> list[Finding]:
     matcher, name = source.matcher, source.publication_settings.name
     may = source.publication_settings.create and not server.standby
@@ -86,6 +88,9 @@ def _publication(
         every = not matcher.patterns and server.superuser
         missing = [] if every else missing_tables(connection, name, matcher)
         sql: str | None = creation(name, missing, every=every)
+        if slot is not None:
+            text = too_old(source.slot_settings, name, sql or "")
+            return [Finding("publication", "fail", text, {"sql": sql})]
         may = may and (server.superuser or connection.execute(_MAY_CREATE).fetchone()[0])
     else:
         # Without patterns nothing is put into a publication that somebody made.

@@ -19,7 +19,7 @@ metadata: {{name: {name}, tenant: tests}}
 spec:
   source:
     type: postgres
-    config: {{id: {name}, dsn: "{dsn}", publication: df, slot: {database}, tables: ["*"],
+    config: {{id: {name}, dsn: "{dsn}", publication: df, slot: "{database}", tables: ["*"],
               on_undecodable: {policy}, snapshot: {{mode: never}}}}
   batch: {{max_ms: 10}}
   sinks:

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.postgres import reader as readers
 from airflow_provider_deltaforge.sources.postgres import session, watching, wire
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
+from airflow_provider_deltaforge.sources.postgres.preflight import preflight
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
     connect,
@@ -314,6 +315,8 @@ def test_a_slot_is_refused_that_is_older_than_its_publication(
     with pytest.raises(FatalError, match="publication before the slot") as refused:
         source.beginning()
     assert execute(postgres_server, TABLES, database=database) == []
+    told = [f.verdict for f in preflight(source, lambda _: None) if f.check == "publication"]
+    assert told == ["fail"]
     text = str(refused.value)
     commands = text[text.index("CREATE PUBLICATION") : text.index(". What the slot")].split("; ")
     execute(postgres_server, *commands, database=database)

@@ -1,0 +1,90 @@
+"""Commands about PostgreSQL's replication slots: ``slots`` and ``drop-slot``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from airflow_provider_deltaforge.cli.options import (
+    GivenStoreOption,
+    chosen_store,
+    opened,
+    out,
+)
+from airflow_provider_deltaforge.control.slots import OwnedSlot, drop, list_slots
+from airflow_provider_deltaforge.spec.load import load
+
+_FileArgument = Annotated[
+    Path,
+    typer.Argument(exists=True, dir_okay=False, help="Pipeline document (YAML) of the database."),
+]
+_MIB = 1 << 20
+
+
+def slots(
+    file: _FileArgument,
+    store: GivenStoreOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the replication slots of a document's PostgreSQL database, and what they keep.
+
+    Slots of the pipelines in the state store, of DataFrame readers beside them, and others.
+    """
+    text = file.read_text()
+    with opened(chosen_store(text, store)) as state:
+        found = list_slots(load(text), state)
+    if as_json:
+        told = [
+            {**asdict(one.slot), "owner": one.owner or None, "kept_for": one.kept_for}
+            for one in found
+        ]
+        typer.echo(json.dumps(told, indent=2))
+    elif found:
+        out.print(_grid(found))
+    else:
+        out.print("No slot keeps log for this database.")
+
+
+def drop_slot(
+    file: _FileArgument,
+    slot: Annotated[str, typer.Argument(help="Name of the slot.")],
+    confirm: Annotated[str, typer.Option(help="The slot's name, once more.")],
+    store: GivenStoreOption = None,
+) -> None:
+    """Drop a PostgreSQL slot that nobody reads from any more, such as an old DataFrame query's.
+
+    Refused for a slot in use, one of a pipeline in the state store, and one that is not known as
+    DeltaForge's. Changes that it kept for its reader are lost to that reader.
+    """
+    text = file.read_text()
+    with opened(chosen_store(text, store)) as state:
+        dropped = drop(load(text), state, slot, confirm=confirm)
+    out.print(f"{slot} is dropped; it kept {_size(dropped.kept_bytes)}", highlight=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for command in (slots, drop_slot):
+        app.command(rich_help_panel="Running pipelines")(command)
+
+
+def _grid(found: list[OwnedSlot]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("slot", "keeps", "read from", "whose"):
+        table.add_column(title, overflow="fold")
+    for one in found:
+        since = f"no, since {one.slot.idle_since}" if one.slot.idle_since else "no"
+        kept = (
+            "nothing, it is lost" if one.slot.wal_status == "lost" else _size(one.slot.kept_bytes)
+        )
+        cells = (one.slot.name, kept, "yes" if one.slot.active else since, one.owner or "not known")
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _size(kept: int | None) -> str:
+    return "nothing" if kept is None else f"{kept / _MIB:,.1f} MiB"
