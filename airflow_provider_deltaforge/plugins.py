@@ -80,6 +80,7 @@ PROCESSORS = Room(
         "flatten": f"{_ROOT}.processors.flatten:Flatten",
         "javascript": f"{_ROOT}.processors.javascript:JavaScript",
         "outbox": f"{_ROOT}.processors.outbox:Outbox",
+        "python": f"{_ROOT}.processors.python_function:Python",
         "sql": f"{_ROOT}.processors.sql:Sql",
     },
 )

@@ -16,7 +16,25 @@ _FEW = 20
 
 
 class RowsError(Exception):
-    """Some events of those given cannot be processed; the text may quote their values."""
+    """Some events of those given cannot be processed; the text may quote their values.
+
+    Args:
+        text: why.
+        place: what is told with it, and quotes nothing.
+    """
+
+    def __init__(self, text: str, place: str = "") -> None:
+        super().__init__(text)
+        self.place = place
+
+    def about(self, row: int, event: pa.RecordBatch) -> Rejection:
+        """Return the rejection of one event, without its values.
+
+        Args:
+            row: its row in the batch.
+            event: the event alone.
+        """
+        return Rejection(row, REJECTED, without_values(str(self), event) + self.place)
 
 
 def apart(
@@ -50,8 +68,7 @@ def apart(
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
                 continue
-            reason = without_values(str(error), part)
-            rejections.append(Rejection(start, REJECTED, reason))
+            rejections.append(error.about(start, part))
             if len(rejections) > most:
                 raise EventError(
                     f"more than {most} of {rows.num_rows} events cannot be processed; the first: "

@@ -54,13 +54,18 @@ def replaced(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.Record
     if routed:
         columns["routing"] = _routing(rows.column("routing"), routed)
     arrays = [
-        _cast(columns[field.name], field.type) if field.name in columns else rows.column(index)
+        cast_to(columns[field.name], field.type) if field.name in columns else rows.column(index)
         for index, field in enumerate(CHANGE_SCHEMA)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast_to(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in another type, dictionaries included.
+
+    Raises:
+        ArrowInvalid, ArrowNotImplementedError: it cannot be.
+    """
     if column.type == kind:
         return column
     if pa.types.is_dictionary(kind):
@@ -71,7 +76,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _routing(former: pa.StructArray, fields: Mapping[str, pa.Array]) -> pa.StructArray:
     """Return routing with some fields replaced; an event without any of them has none."""
     children = [
-        _cast(fields[field.name], field.type)
+        cast_to(fields[field.name], field.type)
         if field.name in fields
         else pc.struct_field(former, field.name)
         for field in ROUTING

@@ -1,0 +1,170 @@
+"""Change events as dicts, and what differs in dicts that came back."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.processors.bad_rows import RowsError
+from airflow_provider_deltaforge.processors.changed_events import OPS
+from airflow_provider_deltaforge.processors.json_objects import parsed, written
+
+_IMAGES = ("before", "after", "key")
+_PLACE = ("db", "schema", "table")
+_ROUTING = ("topic", "key", "headers", "raw_payload")
+_PLAIN = ("op", "ts_ms", "tags", "schema_version", "schema_sequence", "synthetic")
+_READ_ONLY = ("table", "transaction", "schema_version", "schema_sequence", "synthetic", "ddl")
+_KEYS = frozenset({*_IMAGES, *_PLAIN, *_READ_ONLY, "source", "event_id", "routing"})
+_LONG = range(-(2**63), 2**63)
+
+
+class EventDicts:
+    """The events of one batch.
+
+    An event has the native event's keys, all of them always, and ``table`` (``shop.orders``),
+    ``key`` and ``routing`` besides; ``source`` holds where the row belongs, not its position.
+    """
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        names = (*_IMAGES, *_PLAIN, *_PLACE, "ddl", "routing", "tx_id", "event_id")
+        self._columns = {name: _values(rows.column(name)) for name in names}
+
+    def event(self, row: int) -> dict[str, Any]:
+        """Return one event, new at every call."""
+        at = {name: values[row] for name, values in self._columns.items()}
+        return {
+            "before": parsed(at["before"]),
+            "after": parsed(at["after"]),
+            "source": {"db": at["db"], "schema": at["schema"], "table": at["table"]},
+            "table": f"{at['schema'] or at['db']}.{at['table']}",
+            "op": at["op"],
+            "ts_ms": at["ts_ms"],
+            "key": parsed(at["key"]),
+            "event_id": _uuid(at["event_id"]),
+            "transaction": None if at["tx_id"] is None else {"id": at["tx_id"]},
+            "schema_version": at["schema_version"],
+            "schema_sequence": at["schema_sequence"],
+            "ddl": parsed(at["ddl"]),
+            "tags": None if at["tags"] is None else [*at["tags"]],
+            "synthetic": at["synthetic"],
+            "routing": _routing(at["routing"]),
+        }
+
+    def changes(self, row: int, result: Any) -> tuple[dict[str, Any], bool]:
+        """Return the columns that differ in a dict that came back, and if it stands for the event.
+
+        Keys that are left out stay as they are. A dict with another id is a new event.
+
+        Raises:
+            RowsError: it is no event.
+        """
+        if not isinstance(result, dict):
+            raise RowsError(
+                f"returned a {type(result).__name__}; return a dict, a list of dicts, or None"
+            )
+        unknown = [key for key in result if key not in _KEYS]
+        if unknown:
+            raise RowsError(f"returned the key {unknown[0]!r}, which no event has")
+        changed: dict[str, Any] = {}
+        stands = result.get("event_id") in (None, _uuid(self._columns["event_id"][row]))
+        if stands:
+            self._refuse_read_only(row, result)
+        for name in _IMAGES:
+            if name in result and self._differs(name, row, result[name]):
+                changed[name] = None if result[name] is None else _json(name, result[name])
+        for name, value in _flat(result).items():
+            if value != self._columns[name][row]:
+                changed[name] = value
+        return changed, stands
+
+    def _differs(self, name: str, row: int, value: Any) -> bool:
+        """Say whether an image is another one; the same values written otherwise are none."""
+        former = self._columns[name][row]
+        if former is None or value is None:
+            return former is not value
+        text = _json(name, value)
+        return text != former and text != written(parsed(former))
+
+    def _refuse_read_only(self, row: int, result: dict[str, Any]) -> None:
+        event = None
+        for name in _READ_ONLY:
+            if result.get(name) is not None:
+                event = event or self.event(row)
+                if result[name] != event[name]:
+                    hint = "; change source" if name == "table" else ""
+                    raise RowsError(f"changed {name!r}, which cannot be changed{hint}")
+
+
+def _flat(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the other keys that are there under the names of their columns, checked."""
+    found: dict[str, Any] = {}
+    if "op" in result:
+        _demand(result["op"] in OPS, "op", "one of c, u, d, r, t and ddl")
+        found["op"] = result["op"]
+    if "ts_ms" in result:
+        _demand(type(result["ts_ms"]) is int and result["ts_ms"] in _LONG, "ts_ms", "an integer")
+        found["ts_ms"] = result["ts_ms"]
+    if "tags" in result:
+        tags = result["tags"]
+        texts = isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)
+        _demand(tags is None or texts, "tags", "a list of texts, or None")
+        found["tags"] = tags
+    if "source" in result:
+        source = result["source"]
+        fits = isinstance(source, dict) and set(source) <= set(_PLACE)
+        _demand(fits, "source", "a dict of db, schema and table")
+        for name, value in source.items():
+            _demand(isinstance(value, str) or (name == "schema" and value is None), name, "text")
+            found[name] = value
+    if "routing" in result:
+        found["routing"] = _routed(result["routing"])
+    return found
+
+
+def _routed(routing: Any) -> Any:
+    """Return routing as Arrow has it."""
+    if routing is None:
+        return None
+    fits = isinstance(routing, dict) and set(routing) <= set(_ROUTING)
+    _demand(fits, "routing", "a dict of topic, key, headers and raw_payload, or None")
+    whole = {name: routing.get(name) for name in _ROUTING}
+    for name in ("topic", "key"):
+        _demand(whole[name] is None or isinstance(whole[name], str), f"routing.{name}", "text")
+    raw, headers = whole["raw_payload"], whole["headers"]
+    _demand(raw is None or isinstance(raw, bool), "routing.raw_payload", "true or false")
+    if headers is not None:
+        fits = isinstance(headers, dict) and all(
+            isinstance(part, str) for item in headers.items() for part in item
+        )
+        _demand(fits, "routing.headers", "a dict of texts")
+        whole["headers"] = [*headers.items()]
+    return None if all(value is None for value in whole.values()) else whole
+
+
+def _routing(routing: dict[str, Any] | None) -> dict[str, Any] | None:
+    if routing is None:
+        return None
+    headers = routing["headers"]
+    return {**routing, "headers": None if headers is None else dict(headers)}
+
+
+def _demand(fits: bool, name: str, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not fits:
+        raise RowsError(f"returned {name} that is not {what}")
+
+
+def _json(name: str, value: Any) -> bytes:
+    try:
+        return written(value)
+    except (TypeError, ValueError) as error:
+        raise RowsError(f"returned {name} that is not JSON: {error}") from None
+
+
+def _uuid(raw: bytes) -> str:
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if isinstance(column, pa.DictionaryArray):
+        column = column.cast(pa.utf8())
+    return column.to_pylist()  # type: ignore[no-any-return]

@@ -1,0 +1,156 @@
+"""Functions and classes as users write them, for the processor ``python``."""
+
+import json
+import sys
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.errors import RetryableError
+
+NUMBER = 7
+
+
+def only_paid(batch, *, status="paid"):
+    images = [
+        text is not None and json.loads(text).get("status") == status
+        for text in batch.column("after").to_pylist()
+    ]
+    return batch.filter(pa.array(images))
+
+
+def as_given(given):
+    return given
+
+
+def twice(batch):
+    both = pa.Table.from_batches([batch, batch]).combine_chunks().to_batches()[0]
+    order = sorted(range(both.num_rows), key=lambda at: at % batch.num_rows)
+    return both.take(pa.array(order))
+
+
+def plain_types(batch):
+    """Go through Python objects: dictionaries become plain text, ids of new events are null."""
+    events = batch.to_pylist()
+    made = {**events[0], "event_id": None, "op": "c", "after": b'{"new":true}', "tx": 99}
+    fields = [field.with_nullable(True) for field in batch.schema]
+    fields[0] = pa.field("op", pa.string())
+    return pa.Table.from_pylist([events[0], made, *events[1:]], schema=pa.schema(fields))
+
+
+def set_column(batch, name, value):
+    at = batch.schema.get_field_index(name)
+    kind = batch.schema.field(at).type
+    kind = pa.utf8() if pa.types.is_dictionary(kind) else kind
+    value = value.encode() if pa.types.is_binary(kind) and value is not None else value
+    column = pa.array([value] * batch.num_rows, kind)
+    return batch.set_column(at, pa.field(name, kind), column)
+
+
+def without_op(batch):
+    return batch.drop_columns(["op"])
+
+
+def one_more_column(batch):
+    return batch.append_column("total", pa.nulls(batch.num_rows))
+
+
+def numbers_for_ops(batch):
+    return batch.set_column(0, "op", pa.array([[1]] * batch.num_rows))
+
+
+def strict(batch):
+    """Fail for the whole batch because of one row."""
+    for text in batch.column("after").to_pylist():
+        int(json.loads(text)["n"])
+    return batch
+
+
+def leaves(_):
+    sys.exit(3)
+
+
+def away(_):
+    raise RetryableError("the service is away")
+
+
+def no_argument():
+    return None
+
+
+class Counting:
+    """Holds state for one lane."""
+
+    closed = 0
+
+    def __init__(self, start=0):
+        self.seen = start
+
+    def process(self, event):
+        self.seen += 1
+        event["tags"] = [f"number-{self.seen}"]
+        return event
+
+    def close(self):
+        type(self).closed += 1
+
+
+class WithoutProcess:
+    pass
+
+
+class Broken:
+    def __init__(self):
+        raise ValueError("password=hunter2 was refused")
+
+
+def by_status(event):
+    """Drop, keep, change, multiply and refuse, by the row's status."""
+    row = event["after"]
+    match row["status"]:
+        case "drop":
+            return None
+        case "change":
+            row["seen"] = [event["op"], event["table"]]
+            event["routing"] = {"topic": "t", "headers": {"a": "b"}}
+        case "split":
+            return [{"after": {"part": part}} for part in (1, 2)]
+        case "generate":
+            return (part for part in [event, {**event, "op": "d", "after": None}])
+        case "replace":
+            return {"event_id": "another", "op": "u", "after": {"new": 1}}
+        case "raise":
+            raise ValueError(f"cannot do {row['secret']}")
+    return event
+
+
+def returning(_, value):
+    return value
+
+
+def merged(event, changes):
+    return {**event, **changes}
+
+
+def discounted(table, percent):
+    total = pc.multiply(table["total"], pa.scalar(100 - percent, pa.int64()))
+    total = pc.divide(total.cast(pa.float64()), 100.0).cast(pa.decimal128(12, 2), safe=False)
+    table = table.set_column(table.schema.get_field_index("total"), "total", total)
+    return table.append_column("discount", pa.array([f'{percent} "%"'] * table.num_rows))
+
+
+def dear_ones(table):
+    return table.filter(pc.greater(table["total"], 50))
+
+
+def fewer(table):
+    return table.slice(0, 1).drop_columns(["_row"])
+
+
+def nulled(table, column):
+    at = table.schema.get_field_index(column)
+    return table.set_column(at, column, pa.nulls(table.num_rows))
+
+
+def parts(table):
+    return table.append_column("parts", pa.array([[1]] * table.num_rows))
