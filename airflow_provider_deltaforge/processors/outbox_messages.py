@@ -52,10 +52,10 @@ class Form:
         if template.text not in self._warned:
             self._warned.add(template.text)
             log.warning(
-                "processor %s: template %r names a column that some messages do not have; it is "
-                "left empty",
-                self.settings.id, template.text,
-            )  # fmt: skip
+                "processor %s: template %r names a column that some messages do not have",
+                self.settings.id,
+                template.text,
+            )
 
 
 class Messages:
@@ -126,7 +126,9 @@ class Messages:
         settings = self._form.settings
         found = _unless_empty(self._word((settings.columns.topic,)))
         if self._form.topic is not None:
-            found = pc.coalesce(_unless_empty(self._filled(self._form.topic)), found)
+            # Half a destination would be a wrong one: such a message takes the next way.
+            filled = self._filled(self._form.topic, "emit_null")
+            found = pc.coalesce(_unless_empty(filled), found)
         if settings.default_topic:
             found = pc.fill_null(found, settings.default_topic)
         return found
@@ -135,7 +137,7 @@ class Messages:
         default = self._word((self._form.settings.columns.aggregate_id,))
         if self._form.key is None:
             return default
-        return pc.coalesce(_unless_empty(self._filled(self._form.key)), default)
+        return pc.coalesce(_unless_empty(self._filled(self._form.key, "replace")), default)
 
     def _headers(self) -> pa.MapArray:
         """Return each message's headers, in order, without those it has no value for."""
@@ -160,14 +162,15 @@ class Messages:
         absent = [self.topics.is_null(), payload, *(word.is_null() for word in words)]
         return sum(np.asarray(one).astype(np.int64) << bit for bit, one in enumerate(absent))
 
-    def _filled(self, template: Template) -> pa.StringArray:
+    def _filled(self, template: Template, null_handling: str) -> pa.StringArray:
         texts = {path.segments: self._text(path.segments) for path in template.paths}
         if any(text.filter(pa.array(self.fates == TAKEN)).null_count for text in texts.values()):
             self._form.warn_lacking(template)
-        nothing = pa.nulls(len(self._after), pa.utf8())  # A template may have no column at all.
+        # A template may have no column at all.
+        nothing = pa.repeat(pa.scalar("", pa.utf8()), len(self._after))
         parts = [part if isinstance(part, str) else texts[part.segments] for part in template.parts]
         return pc.binary_join_element_wise(
-            *parts, nothing, "", null_handling="replace", null_replacement=""
+            *parts, nothing, "", null_handling=null_handling, null_replacement=""
         )
 
     def _word(self, path: Path) -> pa.StringArray:
