@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.tallies import Latency, Tallies
+from airflow_provider_deltaforge.engine.tallies import Latency, LetterTallies, Tallies
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -85,6 +85,7 @@ class Board:
     by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
     latency: Latency = field(default_factory=Latency)
     processors: Tallies = field(default_factory=Tallies)
+    letters: LetterTallies = field(default_factory=LetterTallies)
     troubles: dict[str, Trouble] = field(default_factory=dict)
     """Why something other than a sink or the source does not go on, by its name."""
 
@@ -109,6 +110,7 @@ class Board:
         self.reconnects = extra.get("source_reconnects", 0)
         self.latency.add(extra.get("latency"))
         self.processors.add(extra.get("processors") or {}, known_only=True)
+        self.letters.add(extra.get("dlq") or {})
 
     def source_trouble(self, error: BaseException | None) -> None:
         """Note that the log cannot be read, or (None) that it can again."""
@@ -218,6 +220,7 @@ class Board:
                 "tables": tables,
                 "latency": self.latency.as_dict(),
                 "processors": self.processors.as_dict(),
+                "dlq": self.letters.as_dict(),
             }
 
     def _count(self, taken: Mapping[str, Taken]) -> None:

@@ -24,6 +24,7 @@ class Border(Enum):
     BATCH_RENDERED = "batch_rendered"
     SINK_WRITTEN = "sink_written"
     CHECKPOINT_STORED = "checkpoint_stored"
+    DEAD_LETTERS_STORED = "dead_letters_stored"
     SOURCE_ACKNOWLEDGED = "source_acknowledged"
     SNAPSHOT_STARTED = "snapshot_started"
     CHUNK_RENDERED = "chunk_rendered"

@@ -1,7 +1,7 @@
 """Copies snapshot chunks, in whatever process they were dealt to."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -9,17 +9,19 @@ from typing import Any
 
 from airflow_provider_deltaforge.engine.board import Taken
 from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.job import Bench, Job
 from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
-from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
 from airflow_provider_deltaforge.engine.sinking import SinkGroup
 from airflow_provider_deltaforge.engine.snapshot import full_name
-from airflow_provider_deltaforge.engine.tallies import Tallies
+from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
 from airflow_provider_deltaforge.engine.watching import Troubles
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
@@ -42,6 +44,8 @@ class Copied:
     """What each sink was given."""
     processors: Mapping[str, Any] = field(default_factory=dict)
     """What processors did since the last chunk; also told by a chunk that failed."""
+    letters: Mapping[str, Any] = field(default_factory=dict)
+    """What was set aside since the last chunk."""
 
 
 def copy_chunks(
@@ -79,7 +83,7 @@ def copy_chunks(
         return
     try:
         for chunk in chunks:
-            copied = replace(copier.attempt(chunk), processors=copier.tallies.take())
+            copied = copier.told(copier.attempt(chunk))
             yield copied
             if copied.outcome is not None:
                 return
@@ -132,11 +136,12 @@ class _Copier:
         self._listener = listener
         self._ending = listener.ending
         self._records = Snapshots(bench.store, bench.pipeline.name)
-        self.tallies = Tallies()
+        self._tallies = Tallies()
+        self._letter_tallies = LetterTallies()
         troubles = Troubles(bench.store, bench.pipeline.name)
         self._registrar = Registrar(bench, registry_of(bench), lambda call: call())
         self._rendering = Rendering(
-            bench.pipeline, bench.origin, self.tallies, troubles, self._ending.is_set
+            bench.pipeline, bench.origin, self._tallies, troubles, self._ending.is_set
         )
         self._rendering.open()
         try:
@@ -144,7 +149,12 @@ class _Copier:
         except BaseException:
             self._rendering.close()
             raise
+        self._letters = LetterBox(bench, self._letter_tallies, troubles.trouble, self._ending)
         self._sinks = SinkGroup(spec.sinks, bench.pipeline.name, troubles, self._ending)
+
+    def told(self, copied: Copied) -> Copied:
+        """Return what became of a chunk, with what was counted since the last one."""
+        return replace(copied, processors=self._tallies.take(), letters=self._letter_tallies.take())
 
     def attempt(self, chunk: TableChunk) -> Copied:
         table = full_name(chunk)
@@ -160,30 +170,45 @@ class _Copier:
     def _copy(self, chunk: TableChunk) -> Copied | None:
         """Copy one chunk; return None when asked to end before it was durable."""
         rows = 0
+        self._letters.forget()  # What a former attempt held comes again.
         taken: dict[str, Taken] = {}
         cut: dict[str, Any] = {}
         for batch in self._snapshotter.read(chunk, self._run_id):
             source = self._registrar.admit(batch).rows
             rendered = self._rendering.render(source)
-            stop_for_processors(rendered.chained, source)
+            self._letters.check(rendered, source)
             crossing(Border.CHUNK_RENDERED)
             self._listener.confirm()
             outcomes = self._sinks.deliver(dict(rendered.messages), self._ending.is_set)
             if outcomes is None:
                 return None
-            for name, outcome in outcomes.items():
-                if outcome.error is not None:
-                    raise outcome.error
-                rejections = [*rendered.rejections[name], *outcome.rejections]
-                stop_for_sink(name, rejections, rendered.chained, source)
-                taken[name] = taken.get(name, Taken(0, 0)) + rendered.taken(name)
+            refused = {name: outcome.durable() for name, outcome in outcomes.items()}
+            self._letters.take(rendered, source, refused)
+            if self._letters.overflows and not self._store([]):
+                return None
+            for name in outcomes:
+                taken[name] = taken.get(name, Taken(0, 0)) + rendered.taken(name, refused[name])
             rows += batch.rows.num_rows
             cut = dict(batch.end)
         crossing(Border.CHUNK_WRITTEN)
         done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut)
-        self._bench.store.transact([done], self._bench.fence)
+        if not self._store([done]):
+            return None
         crossing(Border.CHUNK_STORED)
         return Copied(chunk.id, full_name(chunk), rows, taken=taken)
+
+    def _store(self, writes: Sequence[Write]) -> bool:
+        """Store, together with what is set aside; False when asked to end before there is room."""
+        if not self._letters.awaits_room():
+            return False
+        told = [*writes, *self._letters.writes()]
+        try:
+            self._bench.store.transact(told, self._bench.fence)
+        except RetryableError:
+            self._letters.failed()
+            raise
+        self._letters.stored()
+        return True
 
     def close(self) -> None:
         try:

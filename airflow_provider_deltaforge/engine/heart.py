@@ -126,6 +126,9 @@ class Heart:
         if (status, error_class) != self._was:
             self._was, self._since_ms = (status, error_class), _now_ms()
         counters = self._board.counters()
+        journal = self._bench.pipeline.spec.journal
+        if journal.enabled:
+            counters["dlq"]["max_entries"] = journal.dlq.max_entries
         host, pid = place()
         return Progress(
             status=status,

@@ -21,18 +21,19 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from airflow_provider_deltaforge.engine.ahead import Ahead
 from airflow_provider_deltaforge.engine.batcher import Batcher, Limits, SourceBatch
 from airflow_provider_deltaforge.engine.board import BatchFacts, Board, SinkState
 from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.identity import Succession, advised
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.reading import Pump
-from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
-from airflow_provider_deltaforge.engine.sinking import Delivered, SinkGroup
+from airflow_provider_deltaforge.engine.sinking import SinkGroup
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import RetryableError, ServerChangedError, TableError
@@ -86,8 +87,10 @@ class Lane:
         self._registry = registry_of(bench)
         self._succession = Succession(bench, self._registry)
         self._tables = TableWatch(bench, self._registry)
-        self._ahead: dict[str, Position] = {}
-        self._rejoined: set[str] = set()
+        self._letters = LetterBox(
+            bench, self._board.letters, self._board.trouble, self._heart.ending
+        )
+        self._ahead = Ahead(self._source, self._sink_ids)
         self._idle_since: tuple[float, Position] | None = None
 
     def run(self) -> Outcome:
@@ -147,6 +150,7 @@ class Lane:
 
     def _step(self, pump: Pump[Ready], sinks: SinkGroup, reader: LogReader) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
+        self._patiently(self._letters.tend)
         ready = pump.next(_WAIT_S)
         if ready is not None:
             self._deliver(ready, sinks, reader)
@@ -155,6 +159,7 @@ class Lane:
 
     def _open(self) -> tuple[LogReader, Registrar]:
         """Open the log where the slowest sink stands; a new one begins where the source says."""
+        self._letters.forget()  # What was refused behind the checkpoint is read again.
         stored = self._checkpoints.load()
         known = {name: stored[name] for name in self._sink_ids if name in stored}
         start = self._source.earliest(list(known.values()))
@@ -168,11 +173,7 @@ class Lane:
         if missing or settled:
             self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
         crossing(Border.START_POSITION_STORED)
-        self._ahead = {
-            name: position
-            for name, position in known.items()
-            if self._source.compare(position, start) > 0
-        }
+        self._ahead = Ahead(self._source, self._sink_ids, known, start)
         self._idle_since = None  # Read again, the log is behind it.
         self._board.checkpointed(start, self._sink_ids)
         history = self._tables.history()
@@ -183,12 +184,12 @@ class Lane:
     def _prepare(self, batch: SourceBatch) -> Ready:
         """Run processors and rendering, in the decoder thread."""
         rendered = self._rendering.render(batch.rows)
-        stop_for_processors(rendered.chained, batch.rows)
+        self._letters.check(rendered, batch.rows)
         crossing(Border.BATCH_RENDERED)
         return Ready(batch, rendered, BatchFacts.of(batch.rows, batch.nbytes))
 
     def _deliver(self, ready: Ready, sinks: SinkGroup, reader: LogReader) -> None:
-        behind = self._sinks_behind(ready.batch.position)
+        behind = self._ahead.behind(ready.batch.position)
         if ready.facts.events == 0:
             if ready.batch.position is not None:
                 self._idle_since = self._idle_since or (time.monotonic(), ready.batch.position)
@@ -200,63 +201,37 @@ class Lane:
         outcomes = sinks.deliver(messages, self._heart.gives_up)
         if outcomes is None:
             return
-        self._settle(outcomes, ready)
+        refused = {name: outcome.durable() for name, outcome in outcomes.items()}
+        self._letters.take(ready.rendered, ready.batch.rows, refused)
         crossing(Border.SINK_WRITTEN)
-        self._board.delivered(ready.facts, {name: ready.rendered.taken(name) for name in messages})
+        taken = {name: ready.rendered.taken(name, refused[name]) for name in messages}
+        self._board.delivered(ready.facts, taken)
         self._succession.watch(ready.batch.rows)
         self._tables.watch(ready.batch.rows)
         if ready.batch.splits_transaction:
             self._board.splits += 1
         if ready.batch.position is not None:
             self._commit(ready.batch.position, reader)
-
-    def _sinks_behind(self, position: Position | None) -> list[str]:
-        """Return the sinks that do not hold this batch yet.
-
-        A sink that was given a part of a transaction is given all that follows as well, although
-        it may hold it: the part alone would leave it with an older state.
-        """
-        if position is None:
-            self._rejoined.update(self._ahead)
-            return self._sink_ids
-        ahead = self._still_ahead(position)
-        return [name for name in self._sink_ids if name not in ahead or name in self._rejoined]
-
-    def _still_ahead(self, position: Position) -> set[str]:
-        """Return the sinks whose checkpoint lies at or behind a position; forget the others."""
-        for name, at in list(self._ahead.items()):
-            if not self._source.covers(at, position):
-                del self._ahead[name]
-        return set(self._ahead)
+        elif self._letters.overflows and self._patiently(self._letters.awaits_room):
+            self._store([])
 
     def _progress(self, position: Position, former: Position) -> int:
         """Return -1 for a step back; two positions that lack something each are none."""
         covers = self._source.covers
         return -1 if covers(former, position) and not covers(position, former) else 1
 
-    def _settle(self, outcomes: dict[str, Delivered], ready: Ready) -> None:
-        """Raise what a sink could not do; nothing is checkpointed then.
-
-        Without a dead-letter queue an undeliverable event stops the pipeline; the events around
-        it are durable, and are delivered again once a person has decided.
-        """
-        for name, outcome in outcomes.items():
-            if outcome.error is not None:
-                raise outcome.error
-            rejections = [*ready.rendered.rejections[name], *outcome.rejections]
-            stop_for_sink(name, rejections, ready.rendered.chained, ready.batch.rows)
-
     def _commit(self, position: Position, reader: LogReader) -> None:
+        if not self._patiently(self._letters.awaits_room):
+            return
         self._idle_since = None
-        ahead = self._still_ahead(position)
-        names = [name for name in self._sink_ids if name not in ahead]
+        names = self._ahead.reached(position)
         told, ends_by = self._succession.passed(position)
         told = [*told, *self._tables.passed(position, reader)]
         self._store([*(self._checkpoints.put(name, position) for name in names), *told])
         crossing(Border.CHECKPOINT_STORED)
         self._patiently(self._tables.stored)
         self._board.checkpointed(position, names)
-        if not self._ahead:
+        if not self._ahead.any:
             reader.acknowledge(position)
             crossing(Border.SOURCE_ACKNOWLEDGED)
         if ends_by is not None:
@@ -271,7 +246,17 @@ class Lane:
             self._commit(position, reader)
 
     def _store(self, writes: Sequence[Write]) -> None:
-        self._patiently(lambda: self._bench.store.transact(writes, self._bench.fence))
+        """Store, together with what is set aside, under the lane's fence."""
+        told = [*writes, *self._patiently(self._letters.writes)]
+        self._patiently(lambda: self._transact(told))
+        self._patiently(self._letters.stored)
+
+    def _transact(self, writes: Sequence[Write]) -> None:
+        try:
+            self._bench.store.transact(writes, self._bench.fence)
+        except RetryableError:
+            self._letters.failed()
+            raise
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""

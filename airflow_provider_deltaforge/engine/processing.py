@@ -174,8 +174,9 @@ class Chain:
 
     def _patiently(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
         def report(state: RetryCallState) -> None:
-            if state.outcome is not None:
-                self._watcher.processor_trouble(link.id, state.outcome.exception())
+            error = state.outcome.exception() if state.outcome is not None else None
+            if error is not None:  # Whoever is told names the processor, too.
+                self._watcher.processor_trouble(link.id, error.__cause__ or error)
 
         attempts = Retrying(
             retry=retry_if_exception_type(RetryableError),

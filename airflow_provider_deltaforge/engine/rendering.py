@@ -23,11 +23,12 @@ class Rendered:
     messages: Mapping[str, Messages]
     rejections: Mapping[str, Sequence[Rejection]]
 
-    def taken(self, sink_id: str) -> Taken:
-        """Return what a sink is given; a tombstone is no event of its own."""
+    def taken(self, sink_id: str, refused: Sequence[Rejection] = ()) -> Taken:
+        """Return what a sink holds but for what it refused; a tombstone is no event of its own."""
         messages = self.messages[sink_id]
         rows = messages.event_rows.to_numpy()
         events = int(np.count_nonzero(np.diff(rows))) + 1 if len(rows) else 0
+        events -= len({one.event_row for one in refused})
         return Taken(events, messages.values.nbytes)
 
 
@@ -50,7 +51,11 @@ class Rendering:
         watcher: ProcessorWatcher,
         ending: Callable[[], bool],
     ) -> None:
-        self._chain = Chain(pipeline.spec.processors, tallies, watcher, ending)
+        settled = [
+            processor.within(origin.pipeline, origin.tenant, origin.connector)
+            for processor in pipeline.spec.processors
+        ]
+        self._chain = Chain(settled, tallies, watcher, ending)
         self._renderers = {sink.id: Renderer(sink, origin) for sink in pipeline.spec.sinks}
 
     def open(self) -> None:

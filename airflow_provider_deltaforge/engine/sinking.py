@@ -40,6 +40,12 @@ class Delivered:
     rejections: Sequence[Rejection] = ()
     error: Exception | None = None
 
+    def durable(self) -> Sequence[Rejection]:
+        """Return what the sink refused while the rest is durable; raise what it could not do."""
+        if self.error is not None:
+            raise self.error
+        return self.rejections
+
 
 class SinkThread:
     """Owns a sink's connection. ``submit`` and ``result`` are called by one other thread.

@@ -97,6 +97,7 @@ def _copy_all(
     with guarding(run, plan, heart) as lost, showing_troubles(bench, board):
         for copied in runner.copy(bench.job, plan.run.id, tables, settings.max_parallel_tables):
             board.processors.add(copied.processors)
+            board.letters.add(copied.letters)
             if lost:
                 return Outcome.of(lost[0])
             if copied.outcome is not None:

@@ -10,6 +10,8 @@ import numpy as np
 
 LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
+_LETTER_COUNTS = ("evicted", "rejected", "expired", "write_failures")
+
 
 class Latency:
     """A histogram of seconds. Its owner keeps two threads from using it at once."""
@@ -111,3 +113,46 @@ class Tallies:
         with self._lock:
             taken, self._tallies = self._tallies, {}
         return {name: tally.as_dict() for name, tally in taken.items()}
+
+
+class LetterTallies:
+    """Counters of the dead-letter queue. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: Counter[tuple[str, str, str]] = Counter()
+        self._told: Counter[str] = Counter()
+
+    def set_aside(self, sink_id: str | None, processor_id: str | None, kind: str) -> None:
+        """Count an event that is durable in the queue."""
+        with self._lock:
+            self._events[sink_id or "", processor_id or "", kind] += 1
+
+    def count(self, what: str, events: int) -> None:
+        """Count what became of events otherwise: ``evicted``, ``rejected``, ``expired``."""
+        with self._lock:
+            self._told[what] += events
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """Add what ``as_dict`` said elsewhere."""
+        with self._lock:
+            for one in told.get("events", ()):
+                self._events[one["sink"], one["processor"], one["error_kind"]] += one["count"]
+            self._told.update({key: told[key] for key in told if key in _LETTER_COUNTS})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        with self._lock:
+            events = [
+                {"sink": sink, "processor": processor, "error_kind": kind, "count": count}
+                for (sink, processor, kind), count in sorted(self._events.items())
+            ]
+            return {"events": events, **{what: self._told[what] for what in _LETTER_COUNTS}}
+
+    def take(self) -> dict[str, Any]:
+        """Return everything as plain data, and begin anew."""
+        taken = self.as_dict()
+        with self._lock:
+            self._events.clear()
+            self._told.clear()
+        return taken

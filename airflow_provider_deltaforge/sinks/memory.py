@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -30,10 +30,12 @@ class MemoryLog:
     Attributes:
         latency_s: Seconds each write takes.
         value_bytes_max: Longer values are rejected as ``message_too_large``; None takes all.
+        refuses: Values for which it is true are rejected as ``refused``; None takes all.
     """
 
     latency_s: float = 0.0
     value_bytes_max: int | None = None
+    refuses: Callable[[bytes], bool] | None = None
     _messages: list[Delivered] = field(default_factory=list)
     _failures: list[DeltaForgeError] = field(default_factory=list)
     _partial: int = 0
@@ -55,7 +57,7 @@ class MemoryLog:
         with self._lock:
             self._messages.clear()
             self._failures.clear()
-        self.latency_s, self.value_bytes_max = 0.0, None
+        self.latency_s, self.value_bytes_max, self.refuses = 0.0, None, None
 
     def write(self, messages: Messages) -> list[Rejection]:
         """Store the messages, or fail as asked."""
@@ -79,6 +81,10 @@ class MemoryLog:
                 row = messages.event_rows[index].as_py()
                 reason = f"memory sink: the value is longer than {self.value_bytes_max} bytes"
                 rejections.append(Rejection(row, "message_too_large", reason))
+                continue
+            if self.refuses is not None and self.refuses(value or b""):
+                row = messages.event_rows[index].as_py()
+                rejections.append(Rejection(row, "refused", "memory sink: it refuses this one"))
                 continue
             given = None if headers is None else headers[index].as_py()
             self._messages.append(

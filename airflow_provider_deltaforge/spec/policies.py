@@ -56,9 +56,10 @@ class DeadLetters(Settings):
     max_entries: PositiveInt = 10_000
     """Events kept."""
     max_age_secs: NonNegativeInt = 604_800
-    """How long an event is kept, in seconds; 0 keeps it for good."""
+    """How long an event is kept while the pipeline runs, in seconds; 0 keeps it for good."""
     overflow_policy: Literal["drop_oldest", "reject", "block"] = "drop_oldest"
-    """What to do with one more event when the queue is full."""
+    """With a full queue: ``drop_oldest`` makes room, ``reject`` counts the new event and loses it,
+    ``block`` stops until somebody makes room."""
 
 
 class Journal(Settings):
@@ -67,7 +68,7 @@ class Journal(Settings):
     enabled: bool = False
     """Set undeliverable events aside, and go on."""
     max_event_bytes: PositiveInt = 262_144
-    """Longer events are cut to this many bytes."""
+    """Of an event longer than this, the entry holds neither image nor statement."""
     dlq: DeadLetters = DeadLetters()
     """Limits of the queue."""
 

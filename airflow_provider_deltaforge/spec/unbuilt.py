@@ -65,8 +65,6 @@ def _policies(spec: Any) -> Iterator[Ask]:
         yield "spec.commit_policy.mode", policy.mode
     if spec.schema_sensing.enabled:
         yield "spec.schema_sensing.enabled", "true"
-    if spec.journal.enabled:
-        yield "spec.journal.enabled", "true"
     if spec.delivery.parallelism > 1:
         yield "spec.delivery.parallelism", f"{spec.delivery.parallelism} lanes"
 

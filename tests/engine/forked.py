@@ -26,6 +26,7 @@ _context.set_forkserver_preload(
         "airflow_provider_deltaforge.sources.postgres.reader",
         "airflow_provider_deltaforge.sources.postgres.snapshot",
         "psycopg",
+        "tests.engine.picky",
     ]
 )
 

@@ -22,7 +22,7 @@ spec:
   source:
     type: scripted
     config:
-      {{id: {name}-source, transactions: {transactions}, rows: 3, keys: 30, {source}
+      {{id: {name}-source, transactions: {transactions}, rows: {rows}, keys: 30, {source}
        snapshot: {{mode: {snapshot}, chunk_size: 10}}}}
   batch: {{{batch}max_events: 30, max_ms: 10}}
   processors: [{processors}]
@@ -39,6 +39,7 @@ class InProcess:
     """One applied pipeline, wanted to run."""
 
     transactions: int = 20
+    rows: int = 3
     snapshot: str = "never"
     source: str = ""
     batch: str = ""
@@ -59,6 +60,7 @@ class InProcess:
         self.document = DOCUMENT.format(
             name=self.name,
             transactions=self.transactions,
+            rows=self.rows,
             source=self.source,
             batch=self.batch,
             processors=self.processors,

@@ -46,6 +46,8 @@ spec:
       snapshot: {{mode: {snapshot}, chunk_size: 20, intra_table_parallel: true}}
   batch: {{max_events: 30, max_ms: 20}}
   trigger: {{window: {window}}}
+  processors: [{processors}]
+  journal: {{{journal}}}
   sinks:
     - type: file
       config: {{id: out, path: "{directory}/out.jsonl"}}
@@ -66,6 +68,8 @@ class ScriptedRun:
     rate: int = 400
     window_s: int = 600
     dsn: str | None = None
+    processors: str = ""
+    journal: str = ""
     extra_environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,6 +84,8 @@ class ScriptedRun:
             started_ms=int(time.time() * 1000) - 300,
             snapshot=self.snapshot,
             window=self.window_s,
+            processors=self.processors,
+            journal=self.journal,
             directory=self.directory,
         )
         self.store = StoreLocation.from_dsn(self.dsn).open()

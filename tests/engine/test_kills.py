@@ -15,6 +15,8 @@ from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from tests.engine import picky  # noqa: F401 - its type is known then
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.waiting import wait_until
@@ -37,8 +39,12 @@ OF_REQUESTS = [
     Border.REQUEST_REMOVED,
 ]
 """Borders of a copy that is made beside a stream; those of a stream cannot be crossed then."""
+OF_LETTERS = [Border.SINK_WRITTEN, Border.DEAD_LETTERS_STORED, Border.CHUNK_STORED]
+"""Borders where an event that was refused could be lost, or be there twice."""
 OF_PIPELINES = [
-    border for border in Border if border not in (Border.REQUEST_RECORDED, Border.REQUEST_REMOVED)
+    border
+    for border in Border
+    if border not in (Border.REQUEST_RECORDED, Border.REQUEST_REMOVED, Border.DEAD_LETTERS_STORED)
 ]
 
 
@@ -95,8 +101,41 @@ def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_p
         assert Border.CHUNK_STORED is not border or min(copied.values()) == 1
 
 
+@pytest.mark.parametrize("border", OF_LETTERS, ids=lambda border: border.value)
+def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path):
+    copies = border is Border.CHUNK_STORED
+    run = ScriptedRun(
+        tmp_path,
+        snapshot="initial" if copies else "never",
+        processors="{type: picky}",
+        journal="enabled: true",
+    )
+    if not copies:
+        run.begin_at(0)
+    driver = run.start(hold=(border, 2))
+    kill(run.wait_held(driver))
+    driver.wait()
+    start = run.first_position()
+
+    driver = run.start()
+    run.wait_delivered(driver)
+    assert run.stop(driver) == 0
+
+    events = [letter.event for letter in DeadLetters(run.store, NAME).read()]
+    since = 0 if not copies else int(start["tx"])
+    history = run.history({"tx": since})
+    refused = [change.name for change in history if change.state["id"] % 2 == 0]
+    streamed = [(e["after"]["tx"], e["after"]["row"]) for e in events if e["op"] != "r"]
+    assert sorted(streamed) == sorted(refused)
+    copied = [event["after"]["id"] for event in events if event["op"] == "r"]
+    assert len(copied) == len(set(copied)) == (KEYS // 2 if copies else 0)
+    assert {event["after"]["id"] % 2 for event in events} == {0}
+    delivered = [event for event in run.seen() if event.name is not None]
+    assert {event.name for event in delivered} == {change.name for change in history} - {*refused}
+
+
 def test_every_border_has_a_kill():
-    assert set(OF_PIPELINES) | set(OF_REQUESTS) == set(Border)
+    assert set(OF_PIPELINES) | set(OF_REQUESTS) | set(OF_LETTERS) == set(Border)
 
 
 def wrong_schemas(run):

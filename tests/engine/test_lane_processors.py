@@ -13,51 +13,13 @@ from airflow_provider_deltaforge.engine.local import LocalRunner
 from airflow_provider_deltaforge.errors import EventError, RetryableError
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.planted import CLOSED, doubling, keeping, plant, refusing
+from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
 from tests.waiting import PATIENCE_S, wait_until
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
-
-
-class _Running:
-    """A lane in a thread."""
-
-    def __init__(self, pipeline):
-        self.lane = Lane(pipeline.bench(), 60.0)
-        self._outcome = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        self._outcome = self.lane.run()
-
-    def end(self):
-        self._thread.join(PATIENCE_S)
-        assert self._outcome is not None, "the lane did not end"
-        return self._outcome
-
-
-def run_to_the_end(pipeline, tx=20):
-    running = _Running(pipeline)
-    wait_until(lambda: {at["tx"] for at in pipeline.checkpoints().load().values()} == {tx})
-    pipeline.want("stopped")
-    assert running.end().why == "stopped"
-    return pipeline.control.progress()
-
-
-def begun(**settings):
-    pipeline = InProcess(**settings)
-    pipeline.begin_at(**dict.fromkeys(pipeline.sinks, 0))
-    return pipeline
-
-
-def events(pipeline, sink="out"):
-    return [orjson.loads(message.value) for message in pipeline.log(sink).messages()]
-
-
-def places(pipeline):
-    return [(event["after"]["tx"], event["after"]["row"]) for event in events(pipeline)]
 
 
 def row_of(text):
@@ -105,7 +67,7 @@ def test_a_failing_processor_leaves_nothing_half_delivered_and_the_rest_comes_on
 
     plant(monkeypatch, picky=work)
     pipeline = begun(processors="{type: planted, id: picky}", batch="max_bytes: 500, ")
-    outcome = _Running(pipeline).end()
+    outcome = RunningLane(pipeline).end()
 
     assert (outcome.why, outcome.error_class) == ("failed", "event")
     assert outcome.reason == "processor picky: no such field"
@@ -128,7 +90,7 @@ def test_a_refused_event_stops_the_pipeline_and_says_what_to_do(monkeypatch):
         picky=refusing(lambda text: b'"tx":7,"row":2' in text),
     )
     pipeline = begun(processors="{type: planted, id: most}, {type: planted, id: picky}")
-    outcome = _Running(pipeline).end()
+    outcome = RunningLane(pipeline).end()
 
     assert (outcome.why, outcome.error_class) == ("failed", "event")
     assert outcome.reason.startswith("processor picky: 1 of ")
@@ -149,10 +111,10 @@ def test_a_processor_that_waits_blocks_the_pipeline_visibly_until_it_works(monke
 
     plant(monkeypatch, slow=work)
     pipeline = begun(processors="{type: planted, id: slow}")
-    running = _Running(pipeline)
+    running = RunningLane(pipeline)
     wait_until(lambda: pipeline.status()[0] == "blocked")
     reason = pipeline.control.progress().reason
-    assert reason == "processor slow: processor slow: the key server is away"
+    assert reason == "processor slow: the key server is away"
     away.clear()
     wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
     wait_until(lambda: pipeline.status()[0] == "running")
@@ -166,7 +128,7 @@ def test_a_lane_asked_to_end_while_a_processor_waits_ends_as_asked(monkeypatch):
 
     plant(monkeypatch, slow=work)
     pipeline = begun(processors="{type: planted, id: slow}")
-    running = _Running(pipeline)
+    running = RunningLane(pipeline)
     wait_until(lambda: pipeline.status()[0] == "blocked")
     pipeline.want("paused")
     assert running.end().why == "paused"
@@ -252,11 +214,19 @@ def test_a_sink_takes_the_events_its_filter_wants(monkeypatch, wanted, expected)
 
 
 def test_with_a_filter_and_processors_the_refused_event_is_the_one_that_is_named(monkeypatch):
+    """Its row in the messages is neither that of the batch rendered nor that of the source's."""
     plant(monkeypatch, most=keeping(lambda text: row_of(text) != 0), twice=doubling)
     pipeline = begun(
         processors="{type: planted, id: most}, {type: planted, id: twice}",
         sink="filter: {synthetic_only: true}",
+        journal="enabled: true",
     )
-    lane = Lane(pipeline.bench(), 60.0)
-    pipeline.log().value_bytes_max = 1
-    assert lane.run().error_class == "event"
+    pipeline.log().refuses = lambda value: b'"tx":7,"row":1' in value
+    run_to_the_end(pipeline)
+
+    (letter,) = DeadLetters(pipeline.store, pipeline.name).read()
+    assert (letter.event["after"]["tx"], letter.event["after"]["row"]) == (7, 1)
+    assert letter.event["synthetic"] == "twice"
+    assert letter.event_id == letter.event["event_id"]
+    assert letter.event_id not in {event["event_id"] for event in events(pipeline)}
+    assert len(events(pipeline)) == 39

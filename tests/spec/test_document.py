@@ -148,7 +148,6 @@ class TestUnbuilt:
                 document(spec="schema_sensing: {enabled: true}"),
                 "spec.schema_sensing.enabled: true",
             ),
-            (document(spec="journal: {enabled: true}"), "spec.journal.enabled: true"),
             (document(spec="delivery: {parallelism: 4}"), "spec.delivery.parallelism: 4 lanes"),
             (
                 document(spec="sharding: {mode: hash}"),
@@ -194,7 +193,6 @@ class TestUnbuilt:
     [
         (SINKS, "redis", {"id": "a", "uri": "u", "stream": "s"}, lambda sink: sink.open("orders")),
         (SINKS, "nats", {"id": "a", "url": "u", "subject": "s"}, lambda sink: sink.open("orders")),
-        (PROCESSORS, "javascript", {"id": "a", "inline": "x"}, lambda step: step.open()),
         (PROCESSORS, "flatten", {}, lambda step: step.open()),
         (ENCODINGS, "avro", {"schema_registry_url": "r"}, lambda encoding: encoding.encode(None)),
     ],

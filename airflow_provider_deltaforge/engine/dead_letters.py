@@ -1,0 +1,224 @@
+"""Sets events aside that nobody could take, in the transaction that moves the position past them.
+
+Killed before that transaction, the events are refused again; killed after it, they are there. Only
+of a transaction or chunk that is refused in masses, entries are stored before its end, and are
+there twice after a kill: memory is bounded.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.letters import Letter, LetterWriter
+from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
+from airflow_provider_deltaforge.engine.rendering import Rendered
+from airflow_provider_deltaforge.engine.tallies import LetterTallies
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+
+NAME = "dead-letter queue"
+
+_HELD_LETTERS, _HELD_BYTES = 1000, 16 << 20
+_POLL_S = 0.5
+_FIRST_EXPIRY_S, _EXPIRY_S = 5.0, 60.0
+_SAY_S = 10.0
+_WARN, _ALARM = 0.8, 0.95
+
+_log = logging.getLogger(__name__)
+
+
+class LetterBox:
+    """Collects what a lane or a copy cannot deliver, and stores it. Used by one thread.
+
+    Without a queue (``spec.journal``) an event that nobody takes stops the pipeline.
+
+    Args:
+        bench: the opened job.
+        tallies: where it is counted.
+        trouble: told by name that the queue is full, and with None that it is not any more.
+        ending: set when the lane ends.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        tallies: LetterTallies,
+        trouble: Callable[[str, BaseException | None], None],
+        ending: threading.Event,
+    ) -> None:
+        journal = bench.pipeline.spec.journal
+        self.enabled = bool(journal.enabled)
+        self._limits = journal.dlq
+        self._queue = DeadLetters(bench.store, bench.pipeline.name)
+        self._pipeline = bench.pipeline.name
+        self._writer = LetterWriter(bench.origin, journal.max_event_bytes)
+        self._tallies = tallies
+        self._trouble = trouble
+        self._ending = ending
+        self._held: list[Letter] = []
+        self._chosen: list[Letter] = []
+        self._unsaid = [0, 0]
+        self._said_at = 0.0
+        self._level = 0.0
+        self._expiry_at = time.monotonic() + _FIRST_EXPIRY_S
+
+    def check(self, rendered: Rendered, source: pa.RecordBatch) -> None:
+        """Make sure that what processors refused can be set aside, before anything is delivered.
+
+        Raises:
+            EventError: there is no queue.
+        """
+        if not self.enabled:
+            stop_for_processors(rendered.chained, source)
+
+    def take(
+        self,
+        rendered: Rendered,
+        source: pa.RecordBatch,
+        refused: Mapping[str, Sequence[Rejection]],
+    ) -> None:
+        """Take what nobody could take of a batch that is delivered otherwise.
+
+        Args:
+            rendered: the batch; with what its processors and its rendering refused.
+            source: as it was read.
+            refused: by the sinks it was delivered to, by sink id.
+
+        Raises:
+            EventError: there is no queue.
+        """
+        if self.enabled:
+            self._held += self._writer.of_processors(rendered.chained)
+        for sink_id, rejections in refused.items():
+            told = [*rendered.rejections[sink_id], *rejections]
+            if not self.enabled:
+                stop_for_sink(sink_id, told, rendered.chained, source)
+            elif told:
+                self._held += self._writer.of_sink(sink_id, told, rendered.chained.rows)
+
+    def forget(self) -> None:
+        """Forget what is not stored: it will be read again."""
+        self._held, self._chosen = [], []
+
+    @property
+    def overflows(self) -> bool:
+        """Say whether so much is held that it is stored before the position moves."""
+        many = len(self._held) > _HELD_LETTERS
+        return many or sum(len(letter.text) for letter in self._held) > _HELD_BYTES
+
+    def awaits_room(self) -> bool:
+        """Wait for room where the policy says so; return False when the lane ended meanwhile."""
+        if not self._held or self._limits.overflow_policy != "block":
+            return True
+        is_told = False
+        while not self._has_room():
+            is_told = True
+            count = self._queue.count()
+            self._trouble(NAME, RetryableError(self._full(count)))
+            if self._ending.wait(_POLL_S):
+                return False
+        if is_told:
+            self._trouble(NAME, None)
+        return True
+
+    def writes(self) -> list[Write]:
+        """Return what is to be stored together with the position."""
+        if not self._held:
+            return []
+        most = self._limits.max_entries
+        self._chosen = self._held
+        if self._limits.overflow_policy == "drop_oldest":
+            self._chosen = self._held[-most:]
+        elif self._limits.overflow_policy == "reject":
+            self._chosen = self._held[: max(0, most - self._queue.count())]
+        return [self._queue.push(letter.text) for letter in self._chosen]
+
+    def failed(self) -> None:
+        """Note that the store did not take what was to be stored."""
+        if self._held:
+            self._tallies.count("write_failures", 1)
+
+    def stored(self) -> None:
+        """Count what is stored now, and keep the queue within its limits."""
+        if not self._held:
+            return
+        crossing(Border.DEAD_LETTERS_STORED)
+        held, chosen = self._held, self._chosen
+        self.forget()
+        for letter in chosen:
+            why = letter.refusal
+            self._tallies.set_aside(why.sink_id, why.processor_id, why.error_kind)
+        count = self._queue.count()
+        lost = len(held) - len(chosen)
+        if self._limits.overflow_policy == "drop_oldest":
+            if count > self._limits.max_entries:
+                lost += self._queue.drop_oldest(count - self._limits.max_entries)
+            self._tallies.count("evicted", lost)
+        elif lost:
+            self._tallies.count("rejected", lost)
+        self._say(len(chosen), lost)
+        self._warn(min(count, self._limits.max_entries))
+
+    def tend(self) -> None:
+        """Forget what is older than the document allows, now and then."""
+        if not self.enabled or time.monotonic() < self._expiry_at:
+            return
+        self._expiry_at = time.monotonic() + _EXPIRY_S
+        self._expire()
+
+    def _expire(self) -> None:
+        age_s = self._limits.max_age_secs
+        if age_s:
+            expired = self._queue.expire(int((time.time() - age_s) * 1000))
+            self._tallies.count("expired", expired)
+
+    def _has_room(self) -> bool:
+        """Say whether what is held fits; what never would goes into an empty queue."""
+        count = self._queue.count()
+        if count and count + len(self._held) > self._limits.max_entries:
+            self._expire()
+            count = self._queue.count()
+        return not count or count + len(self._held) <= self._limits.max_entries
+
+    def _full(self, count: int) -> str:
+        return (
+            f"{count} of {self._limits.max_entries} entries are taken, and {len(self._held)} more "
+            f"wait; read them with `deltaforge dlq list {self._pipeline}`, then make room with "
+            "`deltaforge dlq ack` or `deltaforge dlq purge`"
+        )
+
+    def _say(self, stored: int, lost: int) -> None:
+        """Log what was set aside and what was lost, added up."""
+        self._unsaid = [self._unsaid[0] + stored, self._unsaid[1] + lost]
+        if time.monotonic() - self._said_at < _SAY_S:
+            return
+        self._said_at = time.monotonic()
+        (stored, lost), self._unsaid = self._unsaid, [0, 0]
+        if stored:
+            _log.warning(
+                "pipeline %s: %s events set aside; see `deltaforge dlq list %s`",
+                *(self._pipeline, stored, self._pipeline),
+            )
+        if lost:
+            _log.error(
+                "pipeline %s: the dead-letter queue is full, %s events are lost (%s)",
+                *(self._pipeline, lost, self._limits.overflow_policy),
+            )
+
+    def _warn(self, count: int) -> None:
+        ratio = count / self._limits.max_entries
+        level = _ALARM if ratio >= _ALARM else _WARN if ratio >= _WARN else 0.0
+        if level > self._level:
+            _log.log(
+                logging.ERROR if level == _ALARM else logging.WARNING,
+                "pipeline %s: the dead-letter queue is %s%% full",
+                *(self._pipeline, int(ratio * 100)),
+            )
+        self._level = level

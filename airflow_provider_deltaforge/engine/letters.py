@@ -1,0 +1,112 @@
+"""Dead letters as they are stored: the event as native JSON, and who refused it and why."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.engine.processing import Chained
+from airflow_provider_deltaforge.envelopes.columns import uuid_texts
+from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.storage.dead_letters import Refusal
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter, ready to be stored."""
+
+    refusal: Refusal
+    text: bytes
+
+
+class LetterWriter:
+    """Writes the dead letters of one pipeline.
+
+    Args:
+        origin: what the pipeline's events share.
+        max_event_bytes: of a longer event, the row images are left out.
+    """
+
+    def __init__(self, origin: Origin, max_event_bytes: int) -> None:
+        self._origin = origin
+        self._max_bytes = max_event_bytes
+        self._envelope = NativeEnvelope()
+
+    def of_processors(self, chained: Chained) -> list[Letter]:
+        """Return the events that processors refused, as they came to them."""
+        letters: list[Letter] = []
+        for refused in chained.refused:
+            reasons = [
+                Refusal(processor_id=refused.processor_id, **_why(one))
+                for one in refused.rejections
+            ]
+            letters += self._letters(refused.rows, reasons)
+        return letters
+
+    def of_sink(
+        self, sink_id: str, rejections: Sequence[Rejection], rows: pa.RecordBatch
+    ) -> list[Letter]:
+        """Return the events that cannot be delivered to a sink, each once.
+
+        Args:
+            sink_id: the sink.
+            rejections: why; the row of an event and of its tombstone is the same.
+            rows: what was rendered.
+        """
+        first = {one.event_row: one for one in reversed(rejections)}
+        at = sorted(first)
+        reasons = [Refusal(sink_id=sink_id, **_why(first[row])) for row in at]
+        return self._letters(rows.take(pa.array(at, pa.int32())), reasons)
+
+    def _letters(self, rows: pa.RecordBatch, reasons: Sequence[Refusal]) -> list[Letter]:
+        events = self._envelope.wrap(rows, self._origin)
+        long = pc.greater(pc.binary_length(events), self._max_bytes)
+        if long.true_count:
+            cut = self._envelope.wrap(_without_payload(rows, self._max_bytes), self._origin)
+            events = pc.if_else(long, cut, events)
+        columns = zip(
+            reasons,
+            events.to_pylist(),
+            long.to_pylist(),
+            uuid_texts(rows["event_id"]).to_pylist(),
+            rows["source_position"].to_pylist(),
+            strict=True,
+        )
+        head = b'{"v":1,"timestamp":%d,"pipeline":%b,"stream":"dlq","event_id":"%b"'
+        now_s, pipeline = int(time.time()), orjson.dumps(self._origin.pipeline)
+        return [
+            Letter(
+                reason,
+                head % (now_s, pipeline, event_id)
+                + b',"source_cursor":%b' % (b"null" if at is None else b"{%b}" % at)
+                + b',"event":%b,"payload_truncated":%b' % (event, orjson.dumps(truncated))
+                + b',"meta":%b}' % reason.model_dump_json().encode(),
+            )
+            for reason, event, truncated, event_id, at in columns
+        ]
+
+
+def _why(rejection: Rejection) -> dict[str, str]:
+    return {"error_kind": rejection.kind, "error_message": redacted(rejection.reason)}
+
+
+def _without_payload(rows: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
+    """Return events whose images, statements and tags say only that they were left out."""
+    text = orjson.dumps(f"<truncated: original payload exceeded {max_bytes} bytes>")
+    instead = pa.array([text], pa.binary())[0]
+    nothing = pa.nulls(1, pa.binary())[0]
+    for name in ("before", "after", "ddl"):
+        at = CHANGE_SCHEMA.get_field_index(name)
+        column = pc.if_else(rows.column(name).is_valid(), instead, nothing)
+        rows = rows.set_column(at, CHANGE_SCHEMA.field(at), column)
+    at = CHANGE_SCHEMA.get_field_index("tags")
+    return rows.set_column(
+        at, CHANGE_SCHEMA.field(at), pa.nulls(rows.num_rows, pa.list_(pa.utf8()))
+    )
