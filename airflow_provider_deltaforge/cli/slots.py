@@ -1,4 +1,4 @@
-"""Commands about PostgreSQL's replication slots: ``slots`` and ``drop-slot``."""
+"""The command about PostgreSQL's replication slots: ``slots``."""
 
 import json
 from dataclasses import asdict
@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     out,
 )
-from airflow_provider_deltaforge.control.slots import OwnedSlot, drop, list_slots
+from airflow_provider_deltaforge.control.slots import OwnedSlot, drop_slot, list_slots
 from airflow_provider_deltaforge.spec.load import load
 
 _FileArgument = Annotated[
@@ -27,15 +27,23 @@ _MIB = 1 << 20
 
 def slots(
     file: _FileArgument,
+    drop: Annotated[str | None, typer.Option(help="Drop the slot of this name.")] = None,
+    confirm: Annotated[str, typer.Option(help="With --drop: the slot's name, once more.")] = "",
     store: GivenStoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List the replication slots of a document's PostgreSQL database, and what they keep.
 
-    Slots of the pipelines in the state store, of DataFrame readers beside them, and others.
+    Slots of the pipelines in the state store, of DataFrame readers beside them, and others. One
+    that nobody reads from any more can be dropped: not one in use, not a pipeline's of this state
+    store, and not one that DeltaForge did not name. Changes that it kept are lost to its reader.
     """
     text = file.read_text()
     with opened(chosen_store(text, store)) as state:
+        if drop is not None:
+            dropped = drop_slot(load(text), state, drop, confirm=confirm)
+            out.print(f"{drop} is dropped; it kept {_size(dropped.kept_bytes)}", highlight=False)
+            return
         found = list_slots(load(text), state)
     if as_json:
         told = [
@@ -49,27 +57,9 @@ def slots(
         out.print("No slot keeps log for this database.")
 
 
-def drop_slot(
-    file: _FileArgument,
-    slot: Annotated[str, typer.Argument(help="Name of the slot.")],
-    confirm: Annotated[str, typer.Option(help="The slot's name, once more.")],
-    store: GivenStoreOption = None,
-) -> None:
-    """Drop a PostgreSQL slot that nobody reads from any more, such as an old DataFrame query's.
-
-    Refused for a slot in use, one of a pipeline in the state store, and one that is not known as
-    DeltaForge's. Changes that it kept for its reader are lost to that reader.
-    """
-    text = file.read_text()
-    with opened(chosen_store(text, store)) as state:
-        dropped = drop(load(text), state, slot, confirm=confirm)
-    out.print(f"{slot} is dropped; it kept {_size(dropped.kept_bytes)}", highlight=False)
-
-
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    for command in (slots, drop_slot):
-        app.command(rich_help_panel="Running pipelines")(command)
+    """Add the command to the application."""
+    app.command(rich_help_panel="Running pipelines")(slots)
 
 
 def _grid(found: list[OwnedSlot]) -> Table:

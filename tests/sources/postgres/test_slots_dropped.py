@@ -1,4 +1,4 @@
-"""The commands that list slots and drop those nobody reads from any more."""
+"""The command that lists slots and drops those nobody reads from any more."""
 
 import json
 
@@ -59,7 +59,7 @@ def test_only_a_readers_slot_that_nobody_reads_from_is_dropped(postgres_server, 
             "physical": "no slot 'physical'",
         }
         for slot, why in reasons.items():
-            refused = command("drop-slot", slot, "--confirm", slot)
+            refused = command("slots", "--drop", slot, "--confirm", slot)
             assert isinstance(refused.exception, SpecError)
             assert why in str(refused.exception)
     finally:
@@ -68,8 +68,12 @@ def test_only_a_readers_slot_that_nobody_reads_from_is_dropped(postgres_server, 
     assert kept[mine][0] == f"a DataFrame reader 'mine' of {database}"
     assert kept["somebodys"][0] is None
     wait_for("the reader to end", lambda: listed(command)[mine][1] is None)
-    assert "confirm with its name" in str(command("drop-slot", mine, "--confirm", "x").exception)
-    assert command("drop-slot", mine, "--confirm", mine).output.startswith(f"{mine} is dropped; ")
+    assert "confirm with its name" in str(
+        command("slots", "--drop", mine, "--confirm", "x").exception
+    )
+    assert command("slots", "--drop", mine, "--confirm", mine).output.startswith(
+        f"{mine} is dropped; "
+    )
     assert sorted(listed(command)) == sorted([database, "somebodys"])
     assert "somebodys" in command("slots").stdout
     execute(postgres_server, "SELECT pg_drop_replication_slot('physical')")
@@ -88,4 +92,4 @@ def test_no_slot_is_dropped_that_an_unread_document_may_name(
     state.close()
     old = f"{database}_old"
     assert "pipeline 'other' cannot be read here" in listed(command)[old][1]
-    assert "cannot be read here" in str(command("drop-slot", old, "--confirm", old).exception)
+    assert "cannot be read here" in str(command("slots", "--drop", old, "--confirm", old).exception)
