@@ -76,9 +76,10 @@ PROCESSORS = Room(
     "processor",
     "deltaforge.processors",
     {
+        "contract": f"{_ROOT}.processors.data_contract:DataContract",
         "filter": f"{_ROOT}.processors.filter:Filter",
         "flatten": f"{_ROOT}.processors.flatten:Flatten",
-        "javascript": f"{_ROOT}.processors.javascript:JavaScript",
+        "javascript": f"{_ROOT}.processors.javascript.settings:JavaScript",
         "outbox": f"{_ROOT}.processors.outbox:Outbox",
         "python": f"{_ROOT}.processors.python_function:Python",
         "sql": f"{_ROOT}.processors.sql:Sql",

@@ -57,6 +57,10 @@ class Processor(PluginSettings):
     id: str
     """Names the processor in metrics and logs, and marks the events it makes."""
 
+    def within(self, pipeline: str, tenant: str, connector: str) -> "Processor":
+        """Return the description as part of a pipeline, for those whose users see its names."""
+        return self
+
     @abstractmethod
     def open(self) -> Worker:
         """Start the worker. Called once per lane."""

@@ -1,0 +1,169 @@
+"""The interpreter's own process: V8, the glue and one script. Run by path, never imported.
+
+It imports the standard library and ``py_mini_racer`` alone. Frames arrive on standard input and
+answers leave on what was standard output; when its parent is gone, it ends.
+"""
+
+import json
+import os
+import re
+import resource
+import signal
+import struct
+import sys
+from typing import Any
+
+HEAD = struct.Struct("<BII")
+ANSWER = struct.Struct("<BI")
+LOAD, RUN, RESET = range(3)
+DONE, FAILED = range(2)
+
+_SPARE = 64 << 20
+"""What Python and V8 may take beside the script's own memory."""
+_PLACE = re.compile(r"(?:<anonymous>|script\.js):(\d+)(?::(\d+))?")
+_EXPORT = re.compile(r"^export(?=\s+(?:function|const|let|var)\s+processBatch\b)", re.MULTILINE)
+_ENTRY = "typeof processBatch === 'function' ? processBatch : undefined"
+
+
+class Refused(Exception):  # noqa: N818 - nothing went wrong here
+    """The script cannot be used; the argument is a JSON object."""
+
+
+class Isolate:
+    """One V8 with the glue and the script loaded."""
+
+    def __init__(self, glue: str, patience: float) -> None:
+        from py_mini_racer import MiniRacer
+
+        self._racer = MiniRacer()
+        self._patience = patience
+        doors: Any = self._racer.eval(glue)
+        self._run, self._load, self._reserve = doors["run"], doors["load"], doors["reserve"]
+        self._room: memoryview = self._reserve(1 << 16)
+
+    def enter(self, script: str) -> str:
+        """Run the script, and return what it said on the way.
+
+        Raises:
+            Refused: it does not compile, throws, or is neither form of a processor.
+        """
+        from py_mini_racer import JSEvalException, JSFunction, JSParseException
+
+        script = _EXPORT.sub("      ", script)
+        try:
+            value = self._value(script)
+            whole = self._racer.eval(_ENTRY, timeout_sec=self._patience)
+        except JSParseException as error:
+            raise Refused({"why": "parse", **_parse_error(str(error))}) from None
+        except JSEvalException as error:
+            raise Refused({"why": "threw", **_thrown(str(error))}) from None
+        if isinstance(whole, JSFunction):
+            return str(self._load(whole, False))  # noqa: FBT003 - positional in JavaScript
+        if isinstance(value, JSFunction):
+            return str(self._load(value, True))  # noqa: FBT003 - positional in JavaScript
+        raise Refused({"why": "entry"})
+
+    def _value(self, script: str) -> Any:
+        from py_mini_racer import JSParseException
+
+        name = "\n//# sourceURL=script.js"
+        try:
+            return self._racer.eval(script + name, timeout_sec=self._patience)
+        except JSParseException:
+            try:  # `function (event) {...}` is a value only in parentheses.
+                return self._racer.eval(f"({script}\n){name}", timeout_sec=self._patience)
+            except JSParseException:
+                pass
+            raise
+
+    def run(self, columns: memoryview, text: str) -> str:
+        """Hand a batch over, and return what the glue wrote."""
+        if len(columns) > len(self._room):
+            self._room = self._reserve(2 * len(columns))
+        self._room[: len(columns)] = columns
+        return str(self._run(text, timeout_sec=self._patience))
+
+    def close(self) -> None:
+        """Let go of V8."""
+        self._run = self._load = self._reserve = None
+        self._racer.close()
+
+
+def main() -> None:
+    """Serve frames until there are none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    frames = os.fdopen(os.dup(0), "rb", buffering=1 << 20)
+    answers = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    sys.path.append(sys.argv[1])
+    memory = int(sys.argv[2])
+
+    from py_mini_racer import JSEvalException, init_mini_racer
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    init_mini_racer(flags=("--single-threaded", f"--max-heap-size={memory}"))
+    first = True
+    isolate: Isolate | None = None
+    asked: dict[str, Any] = {}
+    while len(head := frames.read(HEAD.size)) == HEAD.size:
+        kind, column_bytes, text_bytes = HEAD.unpack(head)
+        columns = memoryview(frames.read(column_bytes))
+        text = frames.read(text_bytes).decode()
+        status = DONE
+        try:
+            if kind == RUN and isolate is not None:
+                answer = isolate.run(columns, text)
+            else:
+                asked = json.loads(text) if kind == LOAD else asked
+                if isolate is not None:
+                    isolate.close()
+                isolate = Isolate(asked["glue"], asked["patience"])
+                if first:
+                    _bound(memory << 20)
+                    first = False
+                answer = isolate.enter(asked["script"])
+        except Refused as refusal:
+            status, answer = FAILED, json.dumps(refusal.args[0])
+        except JSEvalException as error:
+            status, answer = FAILED, json.dumps({"why": "glue", "text": str(error)[:2000]})
+        payload = answer.encode()
+        _send(answers, ANSWER.pack(status, len(payload)) + payload)
+    # Not through the interpreter's end: it would wait for V8's threads.
+    os._exit(0)
+
+
+def _send(answers: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(answers, left) :]
+
+
+def _bound(memory: int) -> None:
+    """Have the kernel refuse memory outside V8's heap, such as array buffers."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as lines:  # noqa: PTH123 - lean
+            used = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
+    except (OSError, StopIteration):
+        return
+    limit = used + memory + _SPARE
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _parse_error(text: str) -> dict[str, Any]:
+    lines = text.split("\n")
+    found = _PLACE.match(lines[0])
+    caret = next((line.index("^") + 1 for line in lines[1:] if line.strip("^ ") == "" and line), 1)
+    message = lines[0].partition(": ")[2]
+    return {"line": int(found.group(1)) if found else 1, "column": caret, "text": message}
+
+
+def _thrown(text: str) -> dict[str, Any]:
+    place = re.search(r"script\.js:(\d+):(\d+)", text) or _PLACE.match(text)
+    line, column = (int(part or 1) for part in place.groups()) if place else (1, 1)
+    return {"line": line, "column": column, "text": text.partition("\n")[0].partition(": ")[2]}
+
+
+if __name__ == "__main__":
+    main()

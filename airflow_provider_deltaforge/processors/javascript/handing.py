@@ -1,0 +1,146 @@
+"""From the columns of a batch to what is handed to the glue: numbers, and one text.
+
+The order of the numbers is that in which the glue reads them.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.events.binary_columns import parts_of
+from airflow_provider_deltaforge.processors.javascript.number_scan import (
+    image_flags,
+    utf16_offsets,
+)
+from airflow_provider_deltaforge.processors.javascript.settings import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A batch as the interpreter takes it."""
+
+    columns: bytes
+    text: bytes
+
+
+def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
+    """Lay out a batch.
+
+    Args:
+        rows: in CHANGE_SCHEMA.
+        home: what the pipeline's events share.
+        each: call the script once per event.
+    """
+    heads, head_codes = _heads(rows)
+    positions, position_codes = _coded(rows["source_position"])
+    txids, tx_codes = _coded(rows["tx_id"])
+    versions, version_codes = _coded(rows["schema_version"])
+    header = json.dumps(
+        {
+            "version": f"deltaforge-{__version__}",
+            "connector": home.connector,
+            "name": home.pipeline,
+            "tenant": home.tenant,
+            "heads": heads,
+            "positions": ["{" + text.decode() + "}" for text in positions],
+            "txids": txids,
+            "versions": versions,
+            "ddl": _rare(rows["ddl"]),
+            "tags": _rare(rows["tags"]),
+            "routing": _routing(rows["routing"]),
+            "synthetic": _rare(rows["synthetic"]),
+        }
+    ).encode()
+    before, before_at, before_flags = _images(rows["before"], len(header))
+    after, after_at, after_flags = _images(rows["after"], int(before_at[-1]))
+    numbers = [
+        rows["ts_ms"].to_numpy(zero_copy_only=False).astype(np.float64),
+        rows["schema_sequence"].fill_null(-1).to_numpy(zero_copy_only=False).astype(np.float64),
+        before_at,
+        after_at,
+        head_codes,
+        position_codes,
+        rows["row"].to_numpy(zero_copy_only=False),
+        tx_codes,
+        version_codes,
+        before_flags,
+        after_flags,
+        np.asarray(rows["tx_end"].cast(pa.uint8())),
+        _ids(rows["event_id"]),
+    ]
+    size = 16 + sum(column.nbytes for column in numbers)
+    control = np.array([rows.num_rows, len(header), each, size], np.int32)
+    return Handed(
+        b"".join([control.tobytes(), *(column.tobytes() for column in numbers)]),
+        b"".join([header, before, after]),
+    )
+
+
+def image_bytes(rows: pa.RecordBatch) -> Any:
+    """Return how many bytes of images each row has."""
+    offsets = [parts_of(rows[name]).offsets for name in ("before", "after")]
+    return sum(np.diff(part).astype(np.int64) for part in offsets)
+
+
+def _heads(rows: pa.RecordBatch) -> tuple[list[list[str | None]], Any]:
+    """Number the combinations of operation and table that occur."""
+    columns = [rows[name] for name in ("op", "db", "schema", "table")]
+    mixed = np.zeros(rows.num_rows, np.int64)
+    for column in columns:
+        mixed = mixed * (len(column.dictionary) + 1) + _codes(column) + 1
+    _, first, codes = np.unique(mixed, return_index=True, return_inverse=True)
+    heads: list[list[str | None]] = []
+    for row in first.tolist():
+        op, db, schema, table = (column[row].as_py() for column in columns)
+        heads.append([op, db, schema, table, f"{schema or db}.{table}"])
+    return heads, codes.astype(np.int32)
+
+
+def _coded(column: pa.DictionaryArray) -> tuple[list[Any], Any]:
+    return column.dictionary.to_pylist(), _codes(column)
+
+
+def _codes(column: pa.DictionaryArray) -> Any:
+    codes = column.indices
+    if codes.null_count:
+        codes = codes.fill_null(-1)
+    return codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+
+
+def _rare(column: pa.Array) -> list[Any] | None:
+    """Return a column that is mostly empty as values; None if it is empty altogether."""
+    if column.null_count == len(column):
+        return None
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_binary(column.type):
+        return [None if value is None else value.decode() for value in values]
+    return values
+
+
+def _routing(column: pa.StructArray) -> Sequence[Any] | None:
+    values = _rare(column)
+    if values is None:
+        return None
+    return [
+        one and {**one, "headers": None if one["headers"] is None else dict(one["headers"])}
+        for one in values
+    ]
+
+
+def _images(column: pa.BinaryArray, start: int) -> tuple[bytes, Any, Any]:
+    """Return the texts, where each begins as JavaScript counts, and what they hold."""
+    data, offsets, _ = parts_of(column)
+    flags = image_flags(data, offsets)
+    texts = data[offsets[0] : offsets[-1]].tobytes()
+    units = offsets - offsets[0] if texts.isascii() else utf16_offsets(data, offsets)
+    return texts, (units + start).astype(np.int32), flags
+
+
+def _ids(column: pa.FixedSizeBinaryArray) -> Any:
+    start = 16 * column.offset
+    return np.frombuffer(column.buffers()[1], np.uint8)[start : start + 16 * len(column)]

@@ -1,0 +1,55 @@
+"""What a document says about a script in JavaScript."""
+
+from dataclasses import dataclass
+
+from pydantic import Field, PositiveInt, PrivateAttr
+
+from airflow_provider_deltaforge.processors.contract import Processor, Worker
+from airflow_provider_deltaforge.spec.settings import Settings
+
+
+class Limits(Settings):
+    """What one call of the script may use; a call that uses more is ended."""
+
+    cpu_ms: PositiveInt = 50
+    """Processor time, in milliseconds."""
+    mem_mb: PositiveInt = 128
+    """Memory of the script's heap, in MiB; as much again for its array buffers."""
+    timeout_ms: PositiveInt = 500
+    """Wall-clock time, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What the events of the pipeline share, as scripts see it."""
+
+    pipeline: str = ""
+    tenant: str = ""
+    connector: str = ""
+
+
+class JavaScript(Processor):
+    """Hand events to a script, one batch or one event at a time."""
+
+    inline: str = Field(min_length=1)
+    """The script: ``function processBatch(events)``, or a function of one event."""
+    limits: Limits = Limits()
+    """What one call may use."""
+    _home: Home = PrivateAttr(default=Home())
+
+    def within(self, pipeline: str, tenant: str, connector: str) -> "JavaScript":
+        """Return the description with what scripts read in ``event.source`` and beside it."""
+        settled = self.model_copy()
+        settled._home = Home(pipeline, tenant, connector)  # noqa: SLF001 - of our own class
+        return settled
+
+    def open(self) -> Worker:
+        """Start an interpreter and load the script.
+
+        Raises:
+            SpecError: the script does not compile, throws, or is no processor.
+            FatalError: mini-racer is missing or does not work here.
+        """
+        from airflow_provider_deltaforge.processors.javascript.worker import ScriptWorker
+
+        return ScriptWorker(self, self._home)
