@@ -40,9 +40,9 @@ class OutboxTables(Settings):
     tables: list[str] = Field(min_length=1)
     """Patterns of the outbox tables, which are captured only if ``tables`` of the source has them,
     too."""
-    tag: Tag = "inserts"
-    """Mark their inserts as messages, so that other changes of these tables flow like any row's; or
-    mark all their rows, copied ones too, so that the outbox processor drops and counts the rest."""
+    tag: Tag = "all"
+    """Mark all their rows, so that the outbox processor drops and counts those that are not
+    inserted, copied ones too; or only ``inserts``, so that the others flow like any row's."""
 
     @field_validator("tables")
     @classmethod
