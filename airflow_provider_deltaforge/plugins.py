@@ -76,6 +76,7 @@ PROCESSORS = Room(
     "processor",
     "deltaforge.processors",
     {
+        "contract": f"{_ROOT}.processors.data_contract:DataContract",
         "filter": f"{_ROOT}.processors.filter:Filter",
         "flatten": f"{_ROOT}.processors.flatten:Flatten",
         "javascript": f"{_ROOT}.processors.javascript.settings:JavaScript",
