@@ -41,7 +41,10 @@ class RowSchema:
 
         Columns whose value the log did not repeat are left out, with what is demanded of them.
         """
-        row = parsed(image)
+        try:
+            row = parsed(image)
+        except ValueError:
+            return "schema (no JSON)"
         unknown: frozenset[str] = frozenset()
         if isinstance(row, dict):
             unknown = frozenset(name for name, value in row.items() if value == _UNCHANGED)

@@ -29,21 +29,25 @@ class EventDicts:
         self._columns = {name: _values(rows.column(name)) for name in names}
 
     def event(self, row: int) -> dict[str, Any]:
-        """Return one event, new at every call."""
+        """Return one event, new at every call.
+
+        Raises:
+            RowsError: an image of it is no JSON.
+        """
         at = {name: values[row] for name, values in self._columns.items()}
         return {
-            "before": parsed(at["before"]),
-            "after": parsed(at["after"]),
+            "before": _object("before", at["before"]),
+            "after": _object("after", at["after"]),
             "source": {"db": at["db"], "schema": at["schema"], "table": at["table"]},
             "table": f"{at['schema'] or at['db']}.{at['table']}",
             "op": at["op"],
             "ts_ms": at["ts_ms"],
-            "key": parsed(at["key"]),
+            "key": _object("key", at["key"]),
             "event_id": _uuid(at["event_id"]),
             "transaction": None if at["tx_id"] is None else {"id": at["tx_id"]},
             "schema_version": at["schema_version"],
             "schema_sequence": at["schema_sequence"],
-            "ddl": parsed(at["ddl"]),
+            "ddl": _object("ddl", at["ddl"]),
             "tags": None if at["tags"] is None else [*at["tags"]],
             "synthetic": at["synthetic"],
             "routing": _routing(at["routing"]),
@@ -150,6 +154,13 @@ def _routing(routing: dict[str, Any] | None) -> dict[str, Any] | None:
 def _demand(fits: bool, name: str, what: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not fits:
         raise RowsError(f"returned {name} that is not {what}")
+
+
+def _object(name: str, text: bytes | None) -> Any:
+    try:
+        return parsed(text)
+    except ValueError:
+        raise RowsError(f"{name} is no JSON") from None
 
 
 def _json(name: str, value: Any) -> bytes:

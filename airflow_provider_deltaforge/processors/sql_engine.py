@@ -25,6 +25,7 @@ _SETTABLE = {
     "raw_payload": "BOOLEAN",
 }
 _READ_ONLY = ("tx_id", "event_id", "schema_version", "schema_sequence", "ddl", "synthetic")
+_ROW_KINDS = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT"})
 _EXTENSIONS = {**dict.fromkeys((*_JSON, "ddl"), b"arrow.json"), "event_id": b"arrow.uuid"}
 
 _CLOSED = {
@@ -73,15 +74,13 @@ class Engine:
                 "the processor 'sql' needs DuckDB: pip install 'airflow-provider-deltaforge[sql]'"
             ) from error
         self._duckdb = duckdb
+        self._query = query
         self._mem_mb = mem_mb
         self._table = _Exchangeable()
+        self._connection: Any = None
         self._selected: Any = None
-        self._connection: Any = duckdb.connect(
-            ":memory:", config={**_CLOSED, "memory_limit": f"{mem_mb}MiB"}
-        )
         try:
-            self._connection.register("events", self._table)
-            self.columns, self._selected = self._prepare(query)
+            self._open()
             self._run(_NOTHING, timeout_s)
         except (duckdb.Error, EventError, RowsError) as error:
             self.close()
@@ -89,6 +88,12 @@ class Engine:
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> None:
+        config = {**_CLOSED, "memory_limit": f"{self._mem_mb}MiB"}
+        self._connection = self._duckdb.connect(":memory:", config=config)
+        self._connection.register("events", self._table)
+        self.columns, self._selected = self._prepare(self._query)
 
     def run(self, rows: pa.RecordBatch, timeout_s: float) -> pa.Table:
         """Run the query over some events.
@@ -110,7 +115,12 @@ class Engine:
             return self._selected.to_arrow_table()
         except (duckdb.DataError, duckdb.InvalidInputException) as error:
             # What follows quotes the query, and shows where in it.
-            raise RowsError(str(error).partition("\nLINE ")[0]) from None
+            raise RowsError(str(error).partition("\n")[0]) from None
+        except duckdb.InternalException as error:
+            # So it calls what some functions do with broken JSON; and then does nothing any more.
+            self.close()
+            self._open()
+            raise RowsError(str(error).partition("\n")[0]) from None
         except duckdb.InterruptException:
             raise EventError(
                 f"the query did not end within limits.timeout_ms for {count} events; raise "
@@ -130,7 +140,8 @@ class Engine:
     def close(self) -> None:
         """Close the database. Safe to call twice."""
         self._selected = None
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _prepare(self, query: str) -> tuple[Sequence[str], Any]:
         """Check a query; return the columns that it sets, and what runs it each time anew."""
@@ -180,10 +191,17 @@ def _as_events(rows: pa.RecordBatch) -> pa.Table:
             child = pa.compute.struct_field(routing, ROUTED[field.name])
             columns.append(child)
         elif field.type == pa.utf8() and field.name in _EXTENSIONS:
-            columns.append(rows.column(field.name).view(pa.utf8()))
+            columns.append(_as_text(rows, field.name))
         else:
             columns.append(rows.column(field.name))
     return pa.Table.from_arrays(columns, schema=_EVENTS)
+
+
+def _as_text(rows: pa.RecordBatch, name: str) -> pa.StringArray:
+    try:
+        return rows.column(name).cast(pa.utf8())
+    except pa.ArrowInvalid:
+        raise RowsError(f"{name} is not in UTF, as JSON must be") from None
 
 
 def _check(names: Sequence[str], kinds: dict[str, str]) -> None:
@@ -199,7 +217,7 @@ def _check(names: Sequence[str], kinds: dict[str, str]) -> None:
             f"query: must return {ROW!r}, the event that each row of the result stands for or was "
             "made from; aggregates over the whole batch belong to none"
         )
-    if not kinds[ROW].endswith("INT") and kinds[ROW] != "INTEGER":
+    if kinds[ROW] not in _ROW_KINDS:
         raise SpecError(f"query: {ROW!r} must stay the integer that it is in 'events'")
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -143,6 +143,10 @@ def dear_ones(table):
     return table.filter(pc.greater(table["total"], 50))
 
 
+def as_batch(table):
+    return table.combine_chunks().to_batches()[0]
+
+
 def fewer(table):
     return table.slice(0, 1).drop_columns(["_row"])
 
@@ -154,3 +158,13 @@ def nulled(table, column):
 
 def parts(table):
     return table.append_column("parts", pa.array([[1]] * table.num_rows))
+
+
+def by_row(event):
+    """Drop the first row of a transaction, double the last, and fail for the rest."""
+    match event["after"]["row"]:
+        case 0:
+            return None
+        case 2:
+            return [event, {"after": {**event["after"], "copy": True}, "event_id": "new"}]
+    raise ValueError(f"no rule for row {event['after']['row']}")

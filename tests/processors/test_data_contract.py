@@ -238,6 +238,10 @@ class TestSchema:
         done = contract(schema=self.SCHEMA).process(rows)
         assert [one.event_row for one in done.rejections] == [1]
 
+    def test_an_image_that_is_no_json_breaks_it(self):
+        done = contract(schema={}).process(change_rows([change(after=b"{")]))
+        assert done.rejections[0].reason == "table shop.orders, schema (no JSON)"
+
     def test_columns_and_schema_hold_together(self):
         worker = contract({"id": {"max": 5, "type": "integer"}}, {"required": ["no"]})
         done = worker.process(rows_of({"id": 9}))

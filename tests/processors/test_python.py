@@ -247,6 +247,12 @@ class TestEvents:
         )
         assert reason in rejection.reason
 
+    def test_an_image_that_is_no_json_is_rejected(self):
+        rows = change_rows([change(after=b"secret"), change(event_id=bytes(16))])
+        done = opened("as_given", "events").process(rows)
+        assert done.rows.equals(rows.slice(1))
+        assert [one.reason for one in done.rejections] == ["after is no JSON"]
+
     def test_place_tags_and_key_can_be_set(self):
         changes = {
             "source": {"db": "other", "schema": "s", "table": "t"},
@@ -323,6 +329,11 @@ class TestRows:
         ]
         others = [name for name in rows.schema.names if name != "after"]
         assert done.rows.select(others).equals(rows.select(others))
+
+    def test_a_batch_may_come_back_as_well(self):
+        rows = rows_of({"v": 1})
+        done = opened("as_batch", "rows", columns={"v": "int64"}).process(rows)
+        assert done.rows.equals(rows)
 
     def test_rows_that_are_not_returned_are_dropped(self):
         rows = rows_of({"total": "10.00"}, {"total": "70.00"}, None, {"total": "50.01"})

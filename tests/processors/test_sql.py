@@ -168,6 +168,7 @@ def test_the_order_of_the_batch_stands_whatever_the_query_says(opened):
         ("select *, '{}' as after from events", "returns 'after' twice"),
         ("select _row, 1 as total from events", "returns 'total'"),
         ("select _row::varchar as _row from events", "must stay the integer"),
+        ("select sum(_row) as _row from events", "must stay the integer"),
         ("select _row, nope from events", 'Referenced column "nope" not found'),
         ("selec 1", "syntax error"),
         ("select 1; select 2", "one select"),
@@ -206,6 +207,25 @@ def test_rows_the_query_fails_for_are_rejected_alone_and_their_values_are_not_to
     ]
     assert done.rejections[0].reason == "Conversion Error: Could not convert string '***' to INT32"
     assert "99999" not in done.rejections[1].reason
+
+
+def test_images_that_are_no_json_are_rejected_alone_where_the_query_looks_at_them(opened):
+    rows = change_rows(
+        [
+            change(after=image, event_id=bytes([at]) * 16)
+            for at, image in enumerate([b'{"a":"\xff"}', b"no json", b'{"a":1}', b"[1"])
+        ]
+    )
+    query = "select _row, {} as after from events"
+
+    merged = opened(query.format("json_merge_patch(after, '{\"x\":1}')")).process(rows)
+    read = opened(query.format("json_object('b', after->'a')")).process(rows)
+
+    for done, image in ((merged, {"a": 1, "x": 1}), (read, {"b": 1})):
+        assert images(done.rows) == [image]
+        assert [one.event_row for one in done.rejections] == [0, 1, 3]
+        assert done.rejections[0].reason == "after is not in UTF, as JSON must be"
+        assert all("no json" not in one.reason for one in done.rejections)
 
 
 @pytest.mark.parametrize(
