@@ -168,11 +168,13 @@ def compare_both(data, starts, stops, other, other_starts, other_stops, out):
 
 
 @kernel
-def any_element(data, starts, stops, constant, out):
-    """Say of each value whether it is an array with an element equal to a scalar constant."""
+def any_element(data, starts, stops, constant, stack_bytes, out):
+    """Say of each value whether it is an array with an element equal to a scalar constant.
+
+    ``stack_bytes``, uint8, are ``DEPTH_MAX`` to work with.
+    """
     text, wanted = pointer(data), pointer(constant)
     size, limit = len(constant), len(data)
-    stack_bytes = np.empty(DEPTH_MAX, np.uint8)
     stack = pointer(stack_bytes)
     for row in range(len(starts)):
         out[row] = False
@@ -210,5 +212,5 @@ def warm() -> None:
     order, found = np.empty(1, np.int8), np.empty(1, np.bool_)
     compare_to(data, begin, end, data, order)
     compare_both(data, begin, end, data, begin, end, order)
-    any_element(data, begin, end, data, found)
+    any_element(data, begin, end, data, np.empty(DEPTH_MAX, np.uint8), found)
     find_unchanged(data, begin, end, found)

@@ -52,6 +52,7 @@ def locate_each(texts: pa.BinaryArray, paths: Sequence[Sequence[str]]) -> list[S
         _fixed(np.frombuffer(b"".join(names) or b"\0", np.uint8)),
         _fixed(np.cumsum([len(name) for name in names] or [0], dtype=np.int64)),
         _fixed(np.cumsum([len(path) for path in paths], dtype=np.int64)),
+        np.empty(json_scan.DEPTH_MAX, np.uint8),
         starts,
         stops,
     )

@@ -11,7 +11,6 @@ from airflow_provider_deltaforge.events.json_scan import (
     BACKSLASH,
     CLOSE_OBJECT,
     COMMA,
-    DEPTH_MAX,
     KIND_OF,
     NULL,
     OPEN_OBJECT,
@@ -90,7 +89,7 @@ def find_members(data, at, stop, limit, stack, names, name_ends, wanted, count, 
 
 
 @kernel
-def locate(data, offsets, present, names, name_ends, path_ends, starts, stops):
+def locate(data, offsets, present, names, name_ends, path_ends, stack_bytes, starts, stops):
     """Find one value per path and row.
 
     Args:
@@ -100,13 +99,13 @@ def locate(data, offsets, present, names, name_ends, path_ends, starts, stops):
         names: uint8, the segments of all paths one behind the other.
         name_ends: int64, where each segment ends.
         path_ends: int64 per path, how many segments it and those before it have.
+        stack_bytes: uint8, ``DEPTH_MAX`` to work with.
         starts: int64 (paths, rows), filled.
         stops: int64 (paths, rows), filled.
     """
     count = len(path_ends)
     limit = len(data)
     text, segments, ends = pointer(data), pointer(names), pointer(name_ends)
-    stack_bytes = np.empty(DEPTH_MAX, np.uint8)
     wanted_names = np.full(count + 1, -1, np.int64)
     found = np.empty(2 * count + 2, np.int64)
     stack, wanted, places = pointer(stack_bytes), pointer(wanted_names), pointer(found)

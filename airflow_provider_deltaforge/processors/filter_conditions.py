@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.events import json_compare, json_fields
 from airflow_provider_deltaforge.events.binary_columns import parts_of
 from airflow_provider_deltaforge.events.json_compare import DEEP, EQUAL, GREATER, LESS
 from airflow_provider_deltaforge.events.json_fields import ARRAY, NULL, OBJECT, STRING, Spans
+from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.processors.filter import Condition
@@ -190,7 +191,8 @@ def _containing(value: Any) -> Callable[[Column], Any]:
 
     def verdict(field: Column) -> Any:
         found = np.empty(len(field.texts), np.bool_)
-        json_compare.any_element(field.data, *field.places, constant, found)
+        stack = np.empty(DEPTH_MAX, np.uint8)
+        json_compare.any_element(field.data, *field.places, constant, stack, found)
         if isinstance(value, str):
             found |= _flags(pc.match_substring(field.strings(), value))
         return found

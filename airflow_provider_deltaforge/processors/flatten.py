@@ -1,13 +1,10 @@
-"""Nested objects to flat keys: described so that documents can be checked, not built yet."""
+"""Nested objects to flat keys."""
 
 from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
-
-_UNBUILT = "processor type 'flatten'"
 
 
 class Flatten(Processor):
@@ -27,14 +24,15 @@ class Flatten(Processor):
     empty_list: Literal["preserve", "drop", "null"] = "preserve"
     """What becomes of an empty array."""
 
-    def unbuilt(self) -> list[str]:
-        """Name the whole processor."""
-        return [_UNBUILT]
-
     def open(self) -> Worker:
-        """Refuse.
+        """Load the kernels."""
+        from airflow_provider_deltaforge.processors.flatten_worker import FlattenWorker
 
-        Raises:
-            SpecError: always.
-        """
-        raise SpecError(f"{_UNBUILT} is not part of this release; remove it from the document")
+        self.warm()
+        return FlattenWorker(self)
+
+    def warm(self) -> None:
+        """Compile the kernels."""
+        from airflow_provider_deltaforge.processors.flatten_worker import warm
+
+        warm()

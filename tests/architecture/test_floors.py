@@ -68,8 +68,8 @@ def test_documents_and_the_command_line_need_no_extra():
 def test_a_bare_installation_lacks_the_extras():
     lacking = beyond_a_bare_installation()
 
-    assert {"airflow", "confluent_kafka", "numba", "pymysqlreplication", "pyspark"} <= lacking
-    assert lacking & {"numpy", "pyarrow", "pydantic", "typer", "yaml"} == set()
+    assert {"airflow", "confluent_kafka", "pymysqlreplication", "pyspark", "turso"} <= lacking
+    assert lacking & {"numba", "numpy", "pyarrow", "pydantic", "typer", "yaml"} == set()
 
 
 @pytest.mark.parametrize("absent", sorted(_DRIVERS | {"airflow", "pyspark"}))

@@ -141,6 +141,8 @@ CONSTANTS = st.one_of(
 )
 def test_any_rows_are_judged_as_one_event_at_a_time(pairs, names, op, constant):
     value = [constant, 0, "a"] if op in {"in", "not_in"} else constant
+    if op in {"gt", "gte", "lt", "lte"} and isinstance(value, bool):
+        value = int(value)
     condition = {"path": ".".join(names), "op": op}
     if op not in {"exists", "changed"}:
         condition["value"] = value

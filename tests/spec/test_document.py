@@ -141,10 +141,6 @@ class TestUnbuilt:
                 "spec.sinks[0].config.encoding: encoding type 'avro'",
             ),
             (
-                document(spec="processors: [{type: flatten}]"),
-                "spec.processors[0]: processor type 'flatten'",
-            ),
-            (
                 document(spec="schema_sensing: {enabled: true}"),
                 "spec.schema_sensing.enabled: true",
             ),
@@ -193,7 +189,6 @@ class TestUnbuilt:
     [
         (SINKS, "redis", {"id": "a", "uri": "u", "stream": "s"}, lambda sink: sink.open("orders")),
         (SINKS, "nats", {"id": "a", "url": "u", "subject": "s"}, lambda sink: sink.open("orders")),
-        (PROCESSORS, "flatten", {}, lambda step: step.open()),
         (ENCODINGS, "avro", {"schema_registry_url": "r"}, lambda encoding: encoding.encode(None)),
     ],
 )

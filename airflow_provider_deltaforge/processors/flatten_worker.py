@@ -1,0 +1,106 @@
+"""Flattening at work: both row images of a batch, each as one column of JSON texts."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.errors import EventError
+from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
+from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.processors import flatten_entries, flatten_kernel, flatten_reading
+from airflow_provider_deltaforge.processors.contract import Processed
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.processors.flatten import Flatten
+
+_POLICIES = {
+    "preserve": flatten_reading.PRESERVE,
+    "drop": flatten_reading.DROP,
+    "null": flatten_reading.SET_NULL,
+}
+_WINNERS = {
+    "last": flatten_entries.LAST,
+    "first": flatten_entries.FIRST,
+    "error": flatten_entries.ERROR,
+}
+_NAME_CHARS_MAX = 200
+
+
+class FlattenWorker:
+    """Writes the row images flat. Events without images pass as they are."""
+
+    def __init__(self, settings: "Flatten") -> None:
+        options = np.empty(flatten_reading.OPTION_COUNT, np.int64)
+        depth = settings.max_depth
+        options[flatten_reading.MAX_DEPTH] = -1 if depth is None else min(depth, DEPTH_MAX)
+        options[flatten_reading.LISTS] = settings.lists == "index"
+        options[flatten_reading.EMPTY_OBJECT] = _POLICIES[settings.empty_object]
+        options[flatten_reading.EMPTY_LIST] = _POLICIES[settings.empty_list]
+        options[flatten_reading.COLLISION] = _WINNERS[settings.on_collision]
+        self._options = options
+        separator = json.dumps(settings.separator, ensure_ascii=False)[1:-1]
+        self._separator = np.frombuffer(separator.encode(), np.uint8)
+
+    def process(self, rows: pa.RecordBatch) -> Processed:
+        """Flatten both images of every event.
+
+        Raises:
+            EventError: flat, the images would take more than a batch can hold.
+        """
+        bad: dict[int, str] = {}
+        for name in ("before", "after"):
+            texts = self._flat(rows.column(name), bad)
+            if texts is not None:
+                rows = rows.set_column(
+                    rows.schema.get_field_index(name), rows.schema.field(name), texts
+                )
+        if not bad:
+            return Processed(rows)
+        kept = np.setdiff1d(np.arange(rows.num_rows, dtype=np.int32), list(bad))
+        origins = pa.array(kept, pa.int32())
+        rejections = [Rejection(row, "processor", _reason(bad[row])) for row in sorted(bad)]
+        return Processed(rows.take(origins), origins, rejections=rejections)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _flat(self, texts: pa.BinaryArray, bad: dict[int, str]) -> pa.BinaryArray | None:
+        """Return the flat texts, or None if all are flat; add the keys that met, by row."""
+        if texts.null_count == len(texts):
+            return None
+        parts = parts_of(texts)
+        offsets = np.empty(len(texts) + 1, np.int32)
+        collided = np.empty(len(texts), np.bool_)
+        stack = np.empty(DEPTH_MAX, np.uint8)
+        frames = np.empty(DEPTH_MAX * flatten_reading.FRAME, np.int64)
+        data, used, changed = flatten_kernel.flatten(
+            *parts, self._options, self._separator, stack, frames, offsets, collided
+        )
+        if used < 0:
+            raise EventError(
+                "flatten: the flat images of one batch would take more than 2 GiB; limit their "
+                "depth with max_depth, or keep arrays whole with lists: preserve"
+            )
+        if not changed:
+            return None
+        for row in np.flatnonzero(collided).tolist():
+            bad.setdefault(row, _name(data[offsets[row] : offsets[row + 1]]))
+        return column_of(data[:used], offsets, parts.present)
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from the cache, before rows are waiting."""
+    from airflow_provider_deltaforge.processors.flatten import Flatten
+
+    FlattenWorker(Flatten())._flat(pa.array([b'{"a":{"b":1}}'], pa.binary()), {})  # noqa: SLF001
+
+
+def _name(text: Any) -> str:
+    return str(json.loads(b'"' + text.tobytes() + b'"'))[:_NAME_CHARS_MAX]
+
+
+def _reason(key: str) -> str:
+    return f"flatten: key collision on {key!r}; on_collision can let one of them win"
