@@ -80,6 +80,7 @@ PROCESSORS = Room(
         "filter": f"{_ROOT}.processors.filter:Filter",
         "flatten": f"{_ROOT}.processors.flatten:Flatten",
         "javascript": f"{_ROOT}.processors.javascript.settings:JavaScript",
+        "mask": f"{_ROOT}.processors.mask:Mask",
         "outbox": f"{_ROOT}.processors.outbox:Outbox",
         "python": f"{_ROOT}.processors.python_function:Python",
         "sql": f"{_ROOT}.processors.sql:Sql",

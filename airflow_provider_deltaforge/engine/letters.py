@@ -17,6 +17,8 @@ from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.dead_letters import Refusal
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
+_UNMASKED = "<left out: refused before it was masked>"
+
 
 @dataclass(frozen=True, slots=True)
 class Letter:
@@ -40,14 +42,17 @@ class LetterWriter:
         self._envelope = NativeEnvelope()
 
     def of_processors(self, chained: Chained) -> list[Letter]:
-        """Return the events that processors refused, as they came to them."""
+        """Return the events that processors refused, as they came to them.
+
+        What a mask has not seen yet, or could not read, is stored without its images.
+        """
         letters: list[Letter] = []
         for refused in chained.refused:
             reasons = [
                 Refusal(processor_id=refused.processor_id, **_why(one))
                 for one in refused.rejections
             ]
-            letters += self._letters(refused.rows, reasons)
+            letters += self._letters(refused.rows, reasons, masked=refused.masked)
         return letters
 
     def of_sink(
@@ -65,16 +70,21 @@ class LetterWriter:
         reasons = [Refusal(sink_id=sink_id, **_why(first[row])) for row in at]
         return self._letters(rows.take(pa.array(at, pa.int32())), reasons)
 
-    def _letters(self, rows: pa.RecordBatch, reasons: Sequence[Refusal]) -> list[Letter]:
+    def _letters(
+        self, rows: pa.RecordBatch, reasons: Sequence[Refusal], *, masked: bool = True
+    ) -> list[Letter]:
+        if not masked:
+            rows = _without_payload(rows, _UNMASKED)
         events = self._envelope.wrap(rows, self._origin)
         long = pc.greater(pc.binary_length(events), self._max_bytes)
         if long.true_count:
-            cut = self._envelope.wrap(_without_payload(rows, self._max_bytes), self._origin)
+            why = f"<truncated: original payload exceeded {self._max_bytes} bytes>"
+            cut = self._envelope.wrap(_without_payload(rows, why), self._origin)
             events = pc.if_else(long, cut, events)
         columns = zip(
             reasons,
             events.to_pylist(),
-            long.to_pylist(),
+            [cut or not masked for cut in long.to_pylist()],
             uuid_texts(rows["event_id"]).to_pylist(),
             rows["source_position"].to_pylist(),
             strict=True,
@@ -97,10 +107,9 @@ def _why(rejection: Rejection) -> dict[str, str]:
     return {"error_kind": rejection.kind, "error_message": redacted(rejection.reason)}
 
 
-def _without_payload(rows: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
-    """Return events whose images, statements and tags say only that they were left out."""
-    text = orjson.dumps(f"<truncated: original payload exceeded {max_bytes} bytes>")
-    instead = pa.array([text], pa.binary())[0]
+def _without_payload(rows: pa.RecordBatch, why: str) -> pa.RecordBatch:
+    """Return events whose images, statements and tags say only why they were left out."""
+    instead = pa.array([orjson.dumps(why)], pa.binary())[0]
     nothing = pa.nulls(1, pa.binary())[0]
     for name in ("before", "after", "ddl"):
         at = CHANGE_SCHEMA.get_field_index(name)

@@ -55,12 +55,14 @@ class Refused:
         rows: the events, one per rejection.
         origins: per event, the row of the source's batch it stands for.
         rejections: why; ``event_row`` counts in ``rows``.
+        masked: nothing in the rows is still to be masked.
     """
 
     processor_id: str
     rows: pa.RecordBatch
     origins: np.ndarray
     rejections: Sequence[Rejection]
+    masked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,12 @@ class Chain:
         Raises:
             SpecError: a processor's settings cannot work.
         """
+        masks = [at for at, processor in enumerate(self._processors) if processor.masks]
         try:
-            for processor in self._processors:
+            for at, processor in enumerate(self._processors):
+                masked = not masks or at > masks[-1]
                 with _named(processor.id):
-                    self._links.append(_Link(processor.id, processor.open()))
+                    self._links.append(_Link(processor.id, processor.open(), masked=masked))
         except BaseException:
             self._let_go()
             raise
@@ -142,7 +146,7 @@ class Chain:
             for link in self._links:
                 done = self._patiently(link, rows)
                 if done.rejections:
-                    refused.append(_refused(link.id, rows, origins, done.rejections))
+                    refused.append(_refused(link, rows, origins, done.rejections))
                 origins = _composed(origins, done.origins)
                 rows = marked(link.id, link.key, rows, done)
                 own = transactions if origins is None else transactions[origins]
@@ -217,9 +221,10 @@ class Chain:
 class _Link:
     """One processor at work, and the key of the ids of what it makes."""
 
-    def __init__(self, processor_id: str, worker: Worker) -> None:
+    def __init__(self, processor_id: str, worker: Worker, *, masked: bool) -> None:
         self.id = processor_id
         self.worker = worker
+        self.masked = masked
         self.key = id_key("made", processor_id)
 
 
@@ -243,7 +248,7 @@ def _named(processor_id: str) -> Iterator[None]:
 
 
 def _refused(
-    processor_id: str,
+    link: _Link,
     rows: pa.RecordBatch,
     origins: np.ndarray | None,
     rejections: Sequence[Rejection],
@@ -251,7 +256,7 @@ def _refused(
     at = np.array([one.event_row for one in rejections], np.int32)
     told = [Rejection(row, one.kind, one.reason) for row, one in enumerate(rejections)]
     own = at if origins is None else origins[at]
-    return Refused(processor_id, rows.take(pa.array(at)), own, told)
+    return Refused(link.id, rows.take(pa.array(at)), own, told, link.masked)
 
 
 def _composed(origins: np.ndarray | None, following: pa.Int32Array | None) -> np.ndarray | None:

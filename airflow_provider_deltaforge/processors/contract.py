@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -53,6 +53,10 @@ class Worker(Protocol):
 
 class Processor(PluginSettings):
     """A description: picklable, holds no interpreter and no connection."""
+
+    masks: ClassVar[bool] = False
+    """Events are not to be kept as they were before this processor: what it or one in front of it
+    refuses is set aside without its row images."""
 
     id: str
     """Names the processor in metrics and logs, and marks the events it makes."""

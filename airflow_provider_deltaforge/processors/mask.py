@@ -1,0 +1,84 @@
+"""Masking: columns that nobody behind this processor may read as they are."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.processors.contract import Processor, Worker
+from airflow_provider_deltaforge.spec.settings import Settings
+
+_PARTS_MIN = 3
+_SECRET_MIN = 16
+
+
+class MaskRule(Settings):
+    """Which columns are masked, and how."""
+
+    columns: tuple[str, ...] = Field(min_length=1)
+    """Patterns ``db.table.column`` (PostgreSQL: ``schema.table.column``), with ``*`` for any text
+    anywhere in a part, upper and lower case alike; further parts lead into JSON columns."""
+    action: Literal["redact", "hash", "truncate", "tokenise"]
+    """``redact``: one text for all values; ``hash``: HMAC-SHA-256 in hexadecimal; ``truncate``: the
+    first characters; ``tokenise``: another value that looks alike. The same value gives the same
+    result in every table and column."""
+    replacement: str | None = "***"
+    """Text that ``redact`` puts in place of a value; null puts null."""
+    length: PositiveInt | None = None
+    """Characters that ``truncate`` leaves."""
+
+    @field_validator("columns")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            parts = pattern.split(".")
+            if len(parts) < _PARTS_MIN or not all(parts):
+                raise ValueError(
+                    f"{pattern!r} is no pattern of columns; write 'db.table.column', with '*' for "
+                    "any database, and for a field of a JSON column 'db.table.column.field'"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _check_settings(self) -> "MaskRule":
+        if (self.action == "truncate") != (self.length is not None):
+            raise ValueError("'length' belongs to 'truncate', which needs it")
+        if self.action != "redact" and "replacement" in self.model_fields_set:
+            raise ValueError("'replacement' belongs to 'redact'")
+        return self
+
+
+class Mask(Processor):
+    """Replace values of columns, in both row images and in the event's key."""
+
+    masks: ClassVar[bool] = True
+
+    id: str = "mask"
+    rules: tuple[MaskRule, ...] = Field(min_length=1)
+    """What is masked; of several rules for one value the first counts."""
+    secret: SecretStr | None = None
+    """What ``hash`` and ``tokenise`` are made with, from a variable: ``${MASK_SECRET}``. Another
+    secret gives other results. With it, ``redact`` and ``truncate`` may name columns of primary
+    keys: the event's key then holds a hash of the value."""
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> "Mask":
+        needy = [rule.action for rule in self.rules if rule.action in ("hash", "tokenise")]
+        if needy and self.secret is None:
+            raise ValueError(f"{needy[0]!r} needs a 'secret', for example '${{MASK_SECRET}}'")
+        return self
+
+    def open(self) -> Worker:
+        """Start the worker.
+
+        Raises:
+            SpecError: the secret can be guessed.
+        """
+        from airflow_provider_deltaforge.processors.mask_worker import MaskWorker
+
+        if self.secret is not None and len(self.secret.get_secret_value()) < _SECRET_MIN:
+            raise SpecError(
+                f"processor {self.id}: the secret is shorter than {_SECRET_MIN} characters, so it "
+                "can be guessed; make one with `openssl rand -hex 32`"
+            )
+        return MaskWorker(self)

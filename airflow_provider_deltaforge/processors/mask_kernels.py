@@ -1,0 +1,236 @@
+"""Kernels that find the values to mask in JSON texts, every one of them, and put others there.
+
+A rule's path is a row of patterns for keys. Arrays are transparent: the path goes on inside each of
+their objects. Repeated keys all count, because a reader of the text may take any of them.
+"""
+
+import numpy as np
+
+from airflow_provider_deltaforge.events.compiled import kernel
+from airflow_provider_deltaforge.events.json_kernels import put_bytes, put_decoded
+from airflow_provider_deltaforge.events.json_scan import (
+    CLOSE_ARRAY,
+    CLOSE_OBJECT,
+    COMMA,
+    DEPTH_MAX,
+    OPEN_OBJECT,
+    skip_key,
+    skip_space,
+    skip_value,
+)
+from airflow_provider_deltaforge.events.raw_bytes import pointer
+
+ANY = 255
+"""Stands for any bytes in a pattern; no UTF-8 has it."""
+
+_OPEN_ARRAY = 91
+
+
+@kernel
+def _lower(byte):
+    return byte + 32 if 65 <= byte <= 90 else byte
+
+
+@kernel
+def _fits(data, at, stop, pattern, begin, end):
+    """Say whether bytes fit a pattern in lower case."""
+    star, mark = np.int64(-1), np.int64(0)
+    while at < stop:
+        if begin < end and pattern[begin] == ANY:
+            star, mark = begin, at
+            begin += 1
+        elif begin < end and pattern[begin] == _lower(data[at]):
+            begin += 1
+            at += 1
+        elif star >= 0:
+            mark += 1
+            begin, at = star + 1, mark
+        else:
+            return False
+    while begin < end and pattern[begin] == ANY:
+        begin += 1
+    return begin == end
+
+
+@kernel
+def _match(name, at, stop, patterns, ends, paths, members, level, active, below):
+    """Return (the first path that ends at a key or -1, whether any goes on below it).
+
+    Args:
+        name: what the key is in.
+        at: where it begins.
+        stop: where it ends.
+        patterns: see ``find``.
+        ends: see ``find``.
+        paths: see ``find``.
+        members: the paths of the set.
+        level: how many keys lead here.
+        active: which paths fit so far.
+        below: filled for those that go on.
+    """
+    hit, inside = -1, False
+    for i in range(len(members)):
+        if not active[i]:
+            continue
+        path = members[i]
+        part = paths[path] + level
+        begin = ends[part - 1] if part else 0
+        if _fits(name, at, stop, patterns, begin, ends[part]):
+            if part + 1 < paths[path + 1]:
+                below[i] = inside = True
+            elif hit < 0:
+                hit = path
+    return hit, inside
+
+
+@kernel
+def find(data, offsets, present, sets, firsts, members, paths, ends, names, stack_bytes, key_bytes,
+         rows, starts, stops, which, broken):  # fmt: skip
+    """Find the values that paths lead to; nothing is looked for inside of one.
+
+    Args:
+        data: the column.
+        offsets: the column.
+        present: the column.
+        sets: int32 per row, which set of paths is looked for; -1 for none.
+        firsts: int64, where each set begins in ``members``, and the end of the last.
+        members: int64, paths of the sets; of several that lead to a value the first counts.
+        paths: int64, where each path begins in ``ends``, and the end of the last.
+        ends: int64, where each path's patterns end in ``names``; the first begins at 0.
+        names: uint8, the patterns one behind the other.
+        stack_bytes: ``DEPTH_MAX`` bytes to work with; made here, they would be freed while in use.
+        key_bytes: as many bytes to work with as the longest text has.
+        rows: int32, filled: the row of each value.
+        starts: int64, filled: where it begins.
+        stops: int64, filled: where it ends.
+        which: int32, filled: the path that leads to it.
+        broken: bool per row, filled: the text is not JSON.
+
+    Returns:
+        How many values there are; more than there is room for are only counted.
+    """
+    limit = len(data)
+    text, patterns = pointer(data), pointer(names)
+    widest = 1
+    for i in range(len(firsts) - 1):
+        widest = max(widest, firsts[i + 1] - firsts[i])
+    stack, decoded = pointer(stack_bytes), pointer(key_bytes)
+    active = np.zeros((DEPTH_MAX + 1, widest), np.bool_)
+    level = np.zeros(DEPTH_MAX + 1, np.int64)
+    is_object = np.zeros(DEPTH_MAX + 1, np.bool_)
+    fresh = np.zeros(DEPTH_MAX + 1, np.bool_)
+    found = 0
+    for row in range(len(offsets) - 1):
+        broken[row] = False
+        if sets[row] < 0 or (len(present) and not present[row]):
+            continue
+        first = firsts[sets[row]]
+        size = firsts[sets[row] + 1] - first
+        stop = np.int64(offsets[row + 1])
+        at = skip_space(text, np.int64(offsets[row]), stop)
+        before = found
+        depth = -1
+        if at < stop and text[at] == OPEN_OBJECT:
+            depth = 0
+            is_object[0] = fresh[0] = True
+            level[0] = 0
+            active[0, :size] = True
+            at += 1
+        else:
+            at = skip_value(text, at, stop, limit, stack)
+        while depth >= 0:
+            at = skip_space(text, at, stop)
+            if at >= stop:
+                at = np.int64(-1)
+                break
+            if text[at] == (CLOSE_OBJECT if is_object[depth] else CLOSE_ARRAY):
+                at += 1
+                depth -= 1
+                continue
+            if not fresh[depth]:
+                if text[at] != COMMA:
+                    at = np.int64(-1)
+                    break
+                at = skip_space(text, at + 1, stop)
+            fresh[depth] = False
+            hit, inside = -1, False
+            inner = depth + 1
+            active[inner, :size] = False
+            if is_object[depth]:
+                key = at + 1
+                behind, at, escaped = skip_key(text, at, stop, limit)
+                if behind < 0:
+                    break
+                name, name_stop, place = text, behind - 1, key
+                if escaped:
+                    name_stop = put_decoded(decoded, np.int64(0), text, key, behind - 1)
+                    name, place = decoded, np.int64(0)
+                hit, inside = _match(
+                    name, place, name_stop, patterns, ends, paths, members[first : first + size],
+                    level[depth], active[depth], active[inner],
+                )  # fmt: skip
+                level[inner] = level[depth] + 1
+            else:
+                active[inner, :size] = active[depth, :size]
+                level[inner] = level[depth]
+                inside = True
+            value = at
+            if hit < 0 and inside and at < stop and text[at] in (OPEN_OBJECT, _OPEN_ARRAY):
+                if inner == DEPTH_MAX:
+                    at = np.int64(-1)
+                    break
+                depth = inner
+                is_object[depth] = text[at] == OPEN_OBJECT
+                fresh[depth] = True
+                at += 1
+                continue
+            at = skip_value(text, at, stop, limit, stack)
+            if at < 0:
+                break
+            if hit >= 0:
+                if found < len(rows):
+                    rows[found] = row
+                    starts[found] = value
+                    stops[found] = at
+                    which[found] = hit
+                found += 1
+        if at < 0 or skip_space(text, at, stop) != stop:
+            broken[row] = True
+            found = before
+    return found
+
+
+@kernel
+def put(data, offsets, rows, starts, stops, new, new_offsets, out, out_offsets):
+    """Write each text with values replaced.
+
+    Args:
+        data: the column.
+        offsets: the column.
+        rows: int32, the row of each value, in order.
+        starts: int64, where each begins.
+        stops: int64, where each ends.
+        new: uint8, the replacements.
+        new_offsets: int32, where each begins, and the end of the last.
+        out: uint8, as large as the texts and the replacements together.
+        out_offsets: int32, filled.
+
+    Returns:
+        How many bytes were written.
+    """
+    text, fresh, target = pointer(data), pointer(new), pointer(out)
+    at = np.int64(0)
+    place = 0
+    out_offsets[0] = 0
+    for row in range(len(offsets) - 1):
+        begin = np.int64(offsets[row])
+        while place < len(rows) and rows[place] == row:
+            at = put_bytes(target, at, text, begin, starts[place])
+            at = put_bytes(
+                target, at, fresh, np.int64(new_offsets[place]), np.int64(new_offsets[place + 1])
+            )
+            begin = stops[place]
+            place += 1
+        at = put_bytes(target, at, text, begin, np.int64(offsets[row + 1]))
+        out_offsets[row + 1] = at
+    return at

@@ -1,0 +1,97 @@
+"""Texts whose values at some paths are to be masked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
+from airflow_provider_deltaforge.events.json_kernels import copy_values
+from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
+from airflow_provider_deltaforge.processors import mask_kernels
+
+
+class Found(NamedTuple):
+    """Values in a column of JSON texts, in the order of the text.
+
+    Attributes:
+        rows: int32, the row of each.
+        starts: int64, where each begins in the column's buffer.
+        stops: int64, where each ends.
+        which: int32, the path that led to it.
+        broken: bool per row of the column: it is not JSON.
+    """
+
+    rows: Any
+    starts: Any
+    stops: Any
+    which: Any
+    broken: Any
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths of patterns for keys, ready for the kernel.
+
+    Attributes:
+        paths: of each rule's columns, in lower case; ``*`` stands for any text.
+    """
+
+    paths: tuple[tuple[str, ...], ...]
+
+    def find(self, texts: pa.BinaryArray, sets: Any, members: Sequence[Sequence[int]]) -> Found:
+        """Find the values.
+
+        Args:
+            texts: the column.
+            sets: int32 per row, which of ``members`` is looked for; -1 for none.
+            members: sets of paths by their ordinals, first those that count first.
+        """
+        parts = parts_of(texts)
+        firsts = np.array([0, *np.cumsum([len(one) for one in members])], np.int64)
+        flat = np.array([path for one in members for path in one] or [0], np.int64)
+        broken = np.zeros(len(texts), np.bool_)
+        room = max(64, len(texts) * max(map(len, members), default=1))
+        stack = np.empty(DEPTH_MAX, np.uint8)
+        keys = np.empty(int(np.diff(parts.offsets).max(initial=1)), np.uint8)
+        while True:
+            rows, which = np.empty(room, np.int32), np.empty(room, np.int32)
+            starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+            count = mask_kernels.find(
+                *parts, sets, firsts, flat, *self._arrays, stack, keys,
+                rows, starts, stops, which, broken,
+            )  # fmt: skip
+            if count <= room:
+                return Found(rows[:count], starts[:count], stops[:count], which[:count], broken)
+            room = count
+
+    @cached_property
+    def _arrays(self) -> tuple[Any, Any, Any]:
+        star = bytes([mask_kernels.ANY])
+        names = [name.encode().replace(b"*", star) for path in self.paths for name in path]
+        paths = np.array([0, *np.cumsum([len(path) for path in self.paths])], np.int64)
+        ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+        return paths, ends, np.frombuffer(b"".join(names) + b"\0", np.uint8)
+
+
+def values(texts: pa.BinaryArray, found: Found) -> pa.BinaryArray:
+    """Return the JSON text of every value that was found."""
+    data = np.empty(int((found.stops - found.starts).sum()), np.uint8)
+    offsets = np.empty(len(found.rows) + 1, np.int32)
+    copy_values(parts_of(texts).data, found.starts, found.stops, data, offsets)
+    return column_of(data, offsets)
+
+
+def replaced(texts: pa.BinaryArray, found: Found, new: pa.BinaryArray) -> pa.BinaryArray:
+    """Return the texts with other values, as JSON text, in the places of those found."""
+    parts, fresh = parts_of(texts), parts_of(new)
+    room = int(parts.offsets[-1] - parts.offsets[0]) + int(fresh.offsets[-1] - fresh.offsets[0])
+    data, offsets = np.empty(room, np.uint8), np.empty(len(texts) + 1, np.int32)
+    used = mask_kernels.put(
+        parts.data, parts.offsets, found.rows, found.starts, found.stops,
+        fresh.data, fresh.offsets, data, offsets,
+    )  # fmt: skip
+    return column_of(data[:used], offsets, parts.present)

@@ -1,0 +1,294 @@
+"""Masked values are nowhere, every place of them is found, and the rest stays as it was."""
+
+import hmac
+import json
+import pickle
+import random
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.processors.mask import Mask
+from airflow_provider_deltaforge.processors.mask_tokens import Tokens
+from tests.envelopes.changes import change, change_rows
+
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+def mask(*rules, secret=SECRET):
+    """Return a worker of rules given as (columns, action, settings)."""
+    told = [
+        {"columns": [columns], "action": action, **more}
+        for columns, action, more in ((*rule, {})[:3] for rule in rules)
+    ]
+    return pickle.loads(pickle.dumps(Mask(rules=told, secret=secret))).open()
+
+
+def image(value):
+    return None if value is None else json.dumps(value).encode()
+
+
+def after(worker, value, **more):
+    """Return what becomes of one row image."""
+    done = worker.process(change_rows([change(after=image(value), **more)]))
+    return json.loads(done.rows["after"][0].as_py())
+
+
+def test_both_images_and_the_key_are_masked_and_nothing_else_changes():
+    worker = mask(("shop.users.email", "hash"), ("shop.users.name", "redact"))
+    row = {"email": "a@b.c", "name": "Ann", "n": 1.50}
+    event = change(
+        op="u",
+        table="users",
+        before=image({**row, "n": 1}),
+        after=b'{"email":"a@b.c", "name" : "Ann","n":1.50}',
+        key=b'{"email":"a@b.c"}',
+    )
+    other = change(before=image(row), after=image(row), key=image(row))
+    rows = change_rows([change(), event, other, change()]).slice(1, 2)
+    done = worker.process(rows)
+    masked, same = done.rows.to_pylist()
+
+    hidden = hmac.digest(_hash_key(), b"a@b.c", "sha256").hex()
+    assert json.loads(masked["before"]) == {"email": hidden, "name": "***", "n": 1}
+    assert masked["after"] == f'{{"email":"{hidden}", "name" : "***","n":1.50}}'.encode()
+    assert json.loads(masked["key"]) == {"email": hidden}
+    assert same == rows.to_pylist()[1]
+    untouched = set(masked) - {"before", "after", "key"}
+    assert {name: masked[name] for name in untouched} == {
+        name: rows.to_pylist()[0][name] for name in untouched
+    }
+    assert done.counts == {"masked:shop.users.email": 2, "masked:shop.users.name": 2}
+
+
+def _hash_key():
+    return hmac.digest(SECRET.encode(), b"deltaforge mask: hash", "sha256")
+
+
+def test_a_batch_of_other_tables_is_not_copied():
+    rows = change_rows([change(), change(op="d", after=None)])
+
+    assert mask(("shop.users.*", "redact")).process(rows).rows is rows
+
+
+@pytest.mark.parametrize(
+    ("pattern", "place", "fits"),
+    [
+        ("shop.users.*", {}, True),
+        ("*.*.e*il", {}, True),
+        ("SHOP.Users.EMAIL", {}, True),
+        ("shop.user.email", {}, False),
+        ("shop.users.mail", {}, False),
+        ("public.users.email", {"schema": "public"}, True),
+        ("shop.users.email", {"schema": "public"}, True),
+        ("other.users.email", {"schema": "public"}, False),
+        ("shop.users.email", {"schema": "__outbox"}, True),
+        ("*.us%rs.email", {}, False),
+    ],
+)
+def test_columns_are_named_by_patterns(pattern, place, fits):
+    worker = mask((pattern, "redact"))
+
+    assert after(worker, {"Email": "x"}, table="users", **place) == {
+        "Email": "***" if fits else "x"
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "masked"),
+    [
+        ("c.e", {"c": {"e": 1, "n": 2}, "e": 3}, {"c": {"e": 0, "n": 2}, "e": 3}),
+        ("c.*.n", {"c": {"a": {"n": 1}, "b": {"n": [1]}}}, {"c": {"a": {"n": 0}, "b": {"n": 0}}}),
+        ("c.e", {"c": [{"e": 1}, [{"e": 2}], 5]}, {"c": [{"e": 0}, [{"e": 0}], 5]}),
+        ("c", {"c": {"email": 1}}, {"c": 0}),
+        ("c.email", {"c": "email"}, {"c": "email"}),
+        ('q"\\', {'q"\\': 1}, {'q"\\': 0}),
+        ("é", {"é": 1, "É": 1}, {"é": 0, "É": 1}),
+        ("a*b*c", {"abc": 1, "aXbYbc": 1, "ab": 1}, {"abc": 0, "aXbYbc": 0, "ab": 1}),
+    ],
+)  # fmt: skip
+def test_paths_lead_into_json(pattern, value, masked):
+    worker = mask((f"*.*.{pattern}", "redact"))
+    wanted = json.loads(json.dumps(masked).replace(" 0", ' "***"'))
+
+    assert after(worker, value) == wanted
+
+
+def test_every_occurrence_of_a_repeated_or_escaped_key_counts():
+    worker = mask(("*.*.email", "redact"))
+    text = b'{"email":"one","\\u0065mail":"two" , "email" : {"x":["three"]}}'
+    done = worker.process(change_rows([change(after=text)]))
+
+    assert done.rows["after"][0].as_py() == b'{"email":"***","\\u0065mail":"***" , "email" : "***"}'
+
+
+def test_the_first_rule_and_the_shorter_path_win():
+    worker = mask(
+        ("*.*.c.email", "redact", {"replacement": "deep"}),
+        ("*.*.c", "truncate", {"length": 3}),
+        ("*.*.*", "redact", {"replacement": None}),
+    )
+
+    assert after(worker, {"c": {"email": 1}, "d": "x"}) == {"c": '{"e', "d": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("añ😀cd", "añ😀"),
+        ("ab", "ab"),
+        (12345, "123"),
+        (True, "tru"),
+        (None, None),
+        ('"\\x', '"\\x'),
+    ],
+)
+def test_truncate_leaves_whole_characters(value, shown):
+    assert after(mask(("*.*.v", "truncate", {"length": 3})), {"v": value}) == {"v": shown}
+
+
+def test_a_hash_is_keyed_and_the_same_for_numbers_and_their_text():
+    one, other = mask(("*.*.v", "hash")), mask(("*.*.v", "hash"), secret="another secret, longer")
+    number, text = after(one, {"v": 42})["v"], after(one, {"v": "42"}, table="users")["v"]
+
+    assert number == text == hmac.digest(_hash_key(), b"42", "sha256").hex()
+    assert after(other, {"v": 42})["v"] != number
+    assert after(one, {"v": None}) == {"v": None}
+    assert after(one, {"v": {"_unchanged": True}})["v"] != {"_unchanged": True}
+    done = one.process(change_rows([change(after=b'{"v":{"_unchanged":true}}')]))
+    assert done.rows["after"][0].as_py() == b'{"v":{"_unchanged":true}}'
+
+
+@pytest.mark.parametrize(
+    ("value", "looks"),
+    [
+        ("Ann.Lee@example.com", r'"[A-Z][a-z]{2}\.[A-Z][a-z]{2}@[a-z]{7}\.[a-z]{3}"'),
+        ("+49 170 1234567", r'"\+\d{2} \d{3} \d{7}"'),
+        ("0049", r'"0\d{3}"'),
+        (4711, r"[1-9]\d{3}"),
+        (-12.5, r"-[1-9]\d\.\d"),
+        (7, r"\d"),
+        ("x" * 300, r'"[0-9a-f]{32}"'),
+        ("Zoë", r'"[0-9a-f]{32}"'),
+        ("", r'"[0-9a-f]{32}"'),
+        (True, r'"[0-9a-f]{32}"'),
+        ({"a": 1}, r'"[0-9a-f]{32}"'),
+    ],
+)
+def test_a_token_looks_like_its_value_and_joins(value, looks):
+    worker = mask(("*.*.v", "tokenise"), ("*.*.ref", "tokenise"))
+    row = after(worker, {"v": value, "ref": value})
+
+    assert re.fullmatch(looks, json.dumps(row["v"]))
+    assert row["v"] == row["ref"] == after(mask(("*.*.v", "tokenise")), {"v": value})["v"]
+    other = after(mask(("*.*.v", "tokenise"), secret="another secret, longer"), {"v": value})
+    assert other["v"] != row["v"] or len(str(value)) < 6  # Few tokens are often the same.
+
+
+def test_tokens_never_collide():
+    tokens = Tokens(bytes(32))
+    texts = [f"{n:03}" for n in range(1000)] + [str(n) for n in range(1000)]
+    made = {text: tokens.text(text) for text in texts}
+
+    assert len(set(made.values())) == len(made)
+    assert all(made[str(n)].strip(b'"') == tokens.number(str(n)) for n in range(1000))
+    assert sum(made[text].decode() == f'"{text}"' for text in texts) < 60
+
+
+def test_keys_stay_different_where_images_do_not():
+    event = change(after=b'{"email":"ann@x"}', key=b'{"email":"ann@x"}')
+    (done,) = mask(("*.*.email", "redact")).process(change_rows([event])).rows.to_pylist()
+
+    assert done["after"] == b'{"email":"***"}'
+    hidden = hmac.digest(_hash_key(), b"ann@x", "sha256").hex()
+    assert done["key"] == f'{{"email":"{hidden}"}}'.encode()
+    with pytest.raises(FatalError, match=r"primary key of shop\.orders") as caught:
+        mask(("*.*.email", "redact"), secret=None).process(change_rows([event]))
+    assert "ann" not in str(caught.value)
+
+
+def test_what_is_not_json_is_refused_and_never_passes():
+    good = change(after=b'{"email":"a"}')
+    bad = change(after=b'{"email":"planted",}')
+    deep = change(after=b'{"v":' * 2000 + b'{"email":"planted"}' + b"}" * 2000)
+    done = mask(("*.*.email", "redact"), ("*.*.v.v.v.email", "redact")).process(
+        change_rows([bad, good, deep, change(after=b"[1]")])
+    )
+
+    assert [(one.event_row, one.kind) for one in done.rejections] == [
+        (0, "processor"),
+        (2, "processor"),
+    ]
+    assert done.origins.to_pylist() == [1, 3]
+    assert "planted" not in str(done)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"rules": []}, "rules"),
+        ({"rules": [{"columns": ["users.email"], "action": "redact"}]}, "any database"),
+        ({"rules": [{"columns": ["a..b"], "action": "redact"}]}, "no pattern"),
+        ({"rules": [{"columns": ["a.b.c"], "action": "hash"}]}, "MASK_SECRET"),
+        ({"rules": [{"columns": ["a.b.c"], "action": "truncate"}]}, "length"),
+        ({"rules": [{"columns": ["a.b.c"], "action": "redact", "length": 2}]}, "length"),
+        (
+            {
+                "rules": [{"columns": ["a.b.c"], "action": "hash", "replacement": "x"}],
+                "secret": "s",
+            },
+            "replacement",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, told):
+    with pytest.raises(ValidationError, match=told):
+        Mask(**settings)
+
+
+def test_a_short_secret_is_refused_and_none_is_shown():
+    with pytest.raises(SpecError, match="openssl"):
+        mask(("a.b.c", "hash"), secret="short")
+    assert "0123456789" not in repr(
+        Mask(rules=[{"columns": ["a.b.c"], "action": "hash"}], secret=SECRET)
+    )
+
+
+def planted(rng, depth=0):
+    """Return a value with secrets under the keys that a rule names, anywhere in it."""
+    if depth > 3 or rng.random() < 0.4:
+        return rng.choice(["plain", 5, None, 'q\\"x', True, -1.5])
+    if rng.random() < 0.3:
+        return [planted(rng, depth + 1) for _ in range(rng.randrange(4))]
+    names = rng.sample(["secret", "a", "b", 'q"', "é"], rng.randrange(4))
+    return {name: planted(rng, depth + 1) for name in names}
+
+
+def expected(value, path):
+    """Mask straightforwardly: arrays are transparent, null stays null."""
+    if isinstance(value, list):
+        return [expected(one, path) for one in value]
+    if not isinstance(value, dict):
+        return value
+    done = {}
+    for name, one in value.items():
+        if path[0] not in ("*", name):
+            done[name] = one
+        elif len(path) > 1:
+            done[name] = expected(one, path[1:])
+        else:
+            done[name] = one if one is None else "***"
+    return done
+
+
+@pytest.mark.parametrize("path", ["secret", "a.secret", "*.secret", "a.*", "*.*.b", 'é.q"'])
+def test_any_values_are_masked_where_the_rule_says(path):
+    rng = random.Random(path)
+    values = [{"a": planted(rng), "secret": planted(rng), "é": planted(rng)} for _ in range(300)]
+    rows = change_rows([change(after=image(value)) for value in values])
+    done = mask((f"*.*.{path}", "redact")).process(rows)
+
+    found = [json.loads(text) for text in done.rows["after"].to_pylist()]
+    assert found == [expected(value, path.split(".")) for value in values]
