@@ -95,17 +95,29 @@ def uncaptured(database: Database, cdc_table: str, born: Mapping[str, int]) -> l
         cdc_table: the capture table.
         born: by name of a table, the change that made it.
     """
-    cdc = quoted(cdc_table)
-    if int(database.one(f"SELECT min(change_id) FROM {cdc}") or 0) != 1:
+    if int(database.one(f"SELECT min(change_id) FROM {quoted(cdc_table)}") or 0) != 1:
         return []
     found = []
     for name, made in born.items():
-        net, seen = database.rows(
-            "SELECT sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), count(*) "
-            f"FROM {cdc} WHERE table_name = ? COLLATE NOCASE AND change_id > ?",
-            (name, made),
-        )[0]
-        rows = int(database.one(f"SELECT count(*) FROM {quoted(name)}"))
-        if seen and rows != int(net or 0):
+        net, seen, rows = _counted(database, cdc_table, name, made)
+        if seen and rows != net:
             found.append(f"{DB}.{name}")
     return found
+
+
+def holds_others(database: Database, cdc_table: str, name: str, made: int) -> bool:
+    """Say whether a table holds other rows than were captured since it was made; inside a view."""
+    if not database.rows("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (name,)):
+        return False
+    net, _, rows = _counted(database, cdc_table, name, made)
+    return rows != net
+
+
+def _counted(database: Database, cdc_table: str, name: str, made: int) -> tuple[int, int, int]:
+    """Return rows won since a table was made, changes of it, and its rows."""
+    net, seen = database.rows(
+        "SELECT sum(CASE change_type WHEN 0 THEN 0 ELSE change_type END), count(*) "
+        f"FROM {quoted(cdc_table)} WHERE table_name = ? COLLATE NOCASE AND change_id > ?",
+        (name, made),
+    )[0]
+    return int(net or 0), int(seen), int(database.one(f"SELECT count(*) FROM {quoted(name)}"))

@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import orjson
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.sources.turso.audit import Audit
+from airflow_provider_deltaforge.sources.turso.audit import Audit, holds_others
 from airflow_provider_deltaforge.sources.turso.capture import (
     CATALOG,
     COMMIT,
@@ -145,6 +146,7 @@ class NativeReader(FileReader):
             self._capture.check()
             self._capture.check_kept(self._place)
             self._tables = self._capture.tables_at(self._place)
+            self._hand_out_new(self._tables.keys() - self._place.schemas.keys())
         self._audit()
 
     def _look(self) -> None:
@@ -156,6 +158,7 @@ class NativeReader(FileReader):
             self._capture.check_kept(Place("native", self._last, self._time))
             self._verify()
             rows = self._capture.after(self._last, self._pace.batch_size)
+            self._find_made(rows)
         self._cut(rows)
         self._pace.took(len(rows))
 
@@ -180,8 +183,33 @@ class NativeReader(FileReader):
     def _verify(self) -> None:
         version = self._database.one("PRAGMA schema_version")
         if version != self._version:
+            known = self._tables.keys()
             self._tables = self._capture.verify(self._tables, self._last)
+            self._hand_out_new(self._tables.keys() - known)
             self._version = version
+
+    def _hand_out_new(self, names: AbstractSet[str]) -> None:
+        """Report tables that came up without a row of the capture table saying so.
+
+        The place that knows them is stored together with the report: killed before that, the next
+        reader finds them again.
+        """
+        marks = {name: table.mark for name, table in self._tables.items()}
+        place = Place("native", self._place.change_id, self._place.change_time, schemas=marks)
+        if self._report(names, place) and not self._inside:
+            self._place = place  # Nothing else may ever move the checkpoint.
+            self._ready.append(NativeChunk((), self._tables, place))
+
+    def _find_made(self, rows: Sequence[Row]) -> None:
+        """Report tables made under capture whose first rows were not: ``CREATE TABLE … AS``."""
+        for row in rows:
+            if row.table != CATALOG or row.kind != INSERT:
+                continue
+            _, table = catalog_change(row, self._captured)
+            if table is not None and holds_others(
+                self._database, self._capture.name, table.name, row.change_id
+            ):
+                self._report([table.name], Place("native", row.change_id, row.time))
 
     def _cut(self, rows: list[Row]) -> None:
         """Make chunks, each with one set of table definitions."""

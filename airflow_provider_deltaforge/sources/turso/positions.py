@@ -17,7 +17,8 @@ class Place:
         change_id: of the last change read; None with polling.
         change_time: when it was made, which tells a replaced file; 0 when not known.
         tables: with polling, the last value of each table's tracking column.
-        schemas: with native, each captured table's fingerprint at that place.
+        schemas: with native and triggers, each captured table's fingerprint at that place: what
+            is not among them had rows before it was followed.
         also: the same place in the other modes that the file offers, for a pipeline with
             ``auto`` that began with one of them.
     """

@@ -1,7 +1,7 @@
 """The shadow tables that the mode ``triggers`` reads: made, checked, read and cleaned up."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -141,7 +141,17 @@ class Shadows:
 
     def head(self) -> Place:
         """Return the place behind everything that is committed."""
-        return Place("triggers", self.head_id())
+        return self.place(self.head_id(), captured_tables(self._database, self._captured))
+
+    def place(self, last: int, tables: Mapping[str, Table]) -> Place:
+        """Return a place of this mode."""
+        return Place("triggers", last, schemas={n: t.mark for n, t in tables.items()})
+
+    def filled(self, names: Iterable[str]) -> list[str]:
+        """Return which of some tables hold rows, inside a view."""
+        return [
+            name for name in names if self._database.rows(f"SELECT 1 FROM {quoted(name)} LIMIT 1")
+        ]
 
     def check_kept(self, place: Place) -> None:
         """Check that everything behind a place is still there.

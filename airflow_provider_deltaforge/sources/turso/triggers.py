@@ -39,9 +39,14 @@ class TriggerChunk:
         return nbytes_of(row[4:] for row in self.rows)
 
     @property
+    def marks(self) -> dict[str, str]:
+        """Return the fingerprint of each table."""
+        return {name: table.mark for name, table in self.tables.items()}
+
+    @property
     def end(self) -> Position:
         """Return where reading may resume."""
-        return Place("triggers", self.last).as_json()
+        return Place("triggers", self.last, schemas=self.marks).as_json()
 
 
 class TriggerReader(FileReader):
@@ -74,6 +79,7 @@ class TriggerReader(FileReader):
         self._cleaning = threading.Lock()
         self._cleaned = self._acknowledged = self._last
         self._clean_at = 0.0
+        self._known = set(start.schemas)
         self._check_kept()
 
     def decode(self, chunk: TriggerChunk) -> ChangeBatch:
@@ -97,7 +103,9 @@ class TriggerReader(FileReader):
         count = len(events)
         events.row, events.tx_end = [0] * count, [True] * count
         events.tx_id, events.ddl = [None] * count, [None] * count
-        ends = [Place("triggers", row[0]) for row in chunk.rows] or [Place("triggers", chunk.last)]
+        marks = chunk.marks
+        numbers = [int(row[0]) for row in chunk.rows] or [chunk.last]
+        ends = [Place("triggers", number, schemas=marks) for number in numbers]
         return events.batch(chunk.end, TxPositions(ends), self._source_id, "triggers")
 
     def acknowledge(self, position: Position) -> None:
@@ -117,6 +125,20 @@ class TriggerReader(FileReader):
         self._version = self._read_version()
         with self._database.view():
             self._shadows.check_kept(Place("triggers", self._last))
+            self._find_new()
+
+    def _find_new(self) -> None:
+        """Report the tables that have triggers now, but rows from before; inside a view.
+
+        The place that knows them is stored together with the report: killed before that, the next
+        reader finds them again.
+        """
+        new = self._tables.keys() - self._known
+        self._known = set(self._tables)
+        place = self._shadows.place(self._last, self._tables)
+        if self._report(self._shadows.filled(new), place):
+            # Nothing else may ever move the checkpoint.
+            self._ready.append(TriggerChunk((), self._tables, self._last))
 
     def _look(self) -> None:
         version = self._read_version()
@@ -124,6 +146,8 @@ class TriggerReader(FileReader):
             self._clean()  # What is delivered must not keep an altered table from new triggers.
             self._tables = self._shadows.prepared(self._last)
             self._version = self._read_version()
+            with self._database.view():
+                self._find_new()
         head = self._shadows.head_id()
         if head == self._last:
             return

@@ -31,7 +31,7 @@ spec:
     config:
       id: {name}-source
       url: {path}
-      tables: [customers, orders]
+      tables: {tables}
       cdc_mode: {mode}
       auto_create_triggers: true
       poll_interval_ms: 20
@@ -113,6 +113,7 @@ class ShopRun(ScriptedRun):
     """One pipeline over a shop."""
 
     mode: str = "native"
+    tables: str = "[customers, orders]"
     shop: Shop = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +121,12 @@ class ShopRun(ScriptedRun):
         path = self.directory / "shop.db"
         self.shop = Shop(path, self.mode)
         self.document = DOCUMENT.format(
-            name=NAME, path=path, mode=self.mode, snapshot=self.snapshot, directory=self.directory
+            name=NAME,
+            path=path,
+            tables=self.tables,
+            mode=self.mode,
+            snapshot=self.snapshot,
+            directory=self.directory,
         )
         self.store = StoreLocation.from_dsn(self.dsn).open()
         pipelines.apply(self.store, self.document)

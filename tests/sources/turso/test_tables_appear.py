@@ -1,0 +1,157 @@
+"""A table made later is followed without a restart, and its rows of before are copied."""
+
+import json
+import sqlite3
+
+import pytest
+
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.sources.contract import TellsAppeared
+from airflow_provider_deltaforge.storage.tables import Tables
+from tests.engine.scripted_run import NAME, kill
+from tests.sources.turso.database import Writer, chunks_of, events_of, source, told
+from tests.sources.turso.shop_run import ShopRun
+
+MADE = "CREATE TABLE visits (id INTEGER PRIMARY KEY, version INTEGER, note TEXT)"
+FILLED = "INSERT INTO visits VALUES (1, 0, 'a'), (2, 0, 'b')"
+
+
+def tables_of(reader):
+    assert isinstance(reader, TellsAppeared)
+    return [found.table for found in reader.appeared()]
+
+
+@pytest.fixture
+def captured(path, opened):
+    """A file with a capturing writer, followed from its head."""
+    writer = Writer(path)
+    writer.run("CREATE TABLE customers (id INTEGER PRIMARY KEY)")
+    before = source(path).head()
+    yield writer, opened(before), before
+    writer.close()
+
+
+def test_native_a_table_made_and_filled_under_capture_needs_no_copy(captured):
+    writer, reader, _ = captured
+    writer.run(MADE, FILLED)
+    assert [told(event)[3]["id"] for event in events_of(reader)] == [1, 2]
+    assert tables_of(reader) == []
+
+
+def test_native_a_table_made_from_a_query_is_copied(captured, path, opened):
+    writer, reader, before = captured
+    writer.run("INSERT INTO customers VALUES (1), (2)")
+    writer.run("CREATE TABLE visits AS SELECT * FROM customers")
+    *_, last = chunks_of(reader)
+    [found] = reader.appeared()
+    assert found.table == "main.visits"
+    taken = source(path)
+    assert taken.covers(last.end, found.position)
+    assert not taken.covers(before, found.position)
+    assert tables_of(opened(last.end)) == []
+
+
+def test_native_a_table_made_without_capture_is_copied_once(captured, path, opened):
+    _, reader, before = captured
+    other = Writer(path, capture=False)
+    other.run(MADE, FILLED)
+    other.close()
+    # Nothing is captured: a chunk without rows moves the checkpoint to a place that knows it.
+    *_, last = chunks_of(reader)
+    assert tables_of(reader) == ["main.visits"]
+    assert last.end["last_change_id"] == before["last_change_id"]
+    assert tables_of(opened(last.end)) == []
+    # Killed before that was stored.
+    assert tables_of(opened(before)) == ["main.visits"]
+
+
+def test_native_a_table_renamed_into_the_pattern_is_copied(path, opened):
+    writer = Writer(path)
+    writer.run("CREATE TABLE draft (id INTEGER PRIMARY KEY)", "INSERT INTO draft VALUES (1)")
+    reader = opened(source(path, tables=["final%"]).head(), tables=["final%"])
+    writer.run("ALTER TABLE draft RENAME TO final_orders")
+    writer.run("INSERT INTO final_orders VALUES (2)")
+    assert [told(event)[3] for event in events_of(reader)] == [{"id": 2}]
+    assert tables_of(reader) == ["main.final_orders"]
+    writer.close()
+
+
+def test_triggers_a_table_with_rows_is_copied_once(path, opened):
+    with sqlite3.connect(path) as writer:
+        writer.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY)")
+    asked = {"cdc_mode": "triggers", "auto_create_triggers": True}
+    before = source(path, **asked).head()
+    reader = opened(before, **asked)
+    with sqlite3.connect(path) as writer:
+        writer.execute(MADE)
+        writer.execute(FILLED)
+        writer.execute("CREATE TABLE empty (id INTEGER PRIMARY KEY)")
+    *_, last = chunks_of(reader)
+    assert tables_of(reader) == ["main.visits"]
+    with sqlite3.connect(path) as writer:
+        writer.execute("INSERT INTO visits VALUES (3, 0, 'c')")
+    assert [told(event)[3]["id"] for event in events_of(reader)] == [3]
+    assert tables_of(opened(last.end, **asked)) == []
+    # Killed between the making of the triggers and the first checkpoint behind it.
+    assert tables_of(opened(before, **asked)) == ["main.visits"]
+
+
+def test_polling_finds_all_rows_by_itself(path, opened):
+    with sqlite3.connect(path) as writer:
+        writer.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY)")
+    reader = opened(source(path, cdc_mode="polling").head(), cdc_mode="polling")
+    with sqlite3.connect(path) as writer:
+        writer.execute(MADE)
+        writer.execute(FILLED)
+    assert [told(event)[3]["id"] for event in events_of(reader)] == [1, 2]
+    assert tables_of(reader) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "remedy"),
+    [
+        ({"cdc_mode": "triggers"}, "auto_create_triggers"),
+        ({"cdc_mode": "polling", "tracking_column": "number"}, "tracking_column"),
+    ],
+)
+def test_one_that_cannot_be_followed_is_named(path, opened, asked, remedy):
+    with sqlite3.connect(path) as writer:
+        writer.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, number INTEGER)")
+    made = {**asked, "auto_create_triggers": True}
+    reader = opened(source(path, **made).head(), **asked)
+    with sqlite3.connect(path) as writer:
+        writer.execute(MADE)
+    with pytest.raises(FatalError, match=f"(?s)visits.*{remedy}|{remedy}.*visits"):
+        chunks_of(reader)
+
+
+@pytest.mark.parametrize("mode", [pytest.param("native", marks=pytest.mark.long), "triggers"])
+def test_a_driver_killed_behind_the_checkpoint_leaves_the_copy_to_the_next(tmp_path, mode):
+    run = ShopRun(tmp_path, mode=mode, tables='["*"]')
+    run.begin()
+    driver = run.start(hold=(Border.CHECKPOINT_STORED, 1))
+    path = tmp_path / "shop.db"
+    if mode == "native":
+        other = Writer(path, capture=False)
+        other.run(MADE, FILLED)
+        other.close()
+    else:
+        with sqlite3.connect(path) as other:
+            other.execute(MADE)
+            other.execute(FILLED)
+    kill(run.wait_held(driver))
+    driver.wait()
+    assert [one.table for one in Tables(run.store, NAME).arrivals()] == ["main.visits"]
+    assert snapshots.requests(run.store, NAME) == []
+
+    driver = run.start()
+    run._wait(lambda: [r.state for r in snapshots.requests(run.store, NAME)] == ["done"], driver)
+    run.shop._connection.execute("INSERT INTO visits VALUES (3, 0, 'c')")
+    run.shop._connection.commit()
+    run.wait_caught_up(driver)
+    assert run.stop(driver) == 0
+    seen = [json.loads(line) for line in run.output.read_text().splitlines()]
+    assert [(event["op"], event["after"]["id"]) for event in seen] == [("r", 1), ("r", 2), ("c", 3)]
+    run.shop.close()
