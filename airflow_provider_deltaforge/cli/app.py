@@ -9,6 +9,7 @@ import typer
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.cli import (
     control,
+    dlq,
     documents,
     failover,
     run,
@@ -45,6 +46,7 @@ snapshot.register(app)
 control.register(app)
 failover.register(app)
 schemas.register(app)
+dlq.register(app)
 slots.register(app)
 
 

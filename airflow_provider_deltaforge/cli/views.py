@@ -70,8 +70,12 @@ def pipeline_details(one: PipelineStatus) -> RenderableType:
         parts.append(
             _entries("sink", one.sinks, ("status", "events", "bytes", "retries", "reason"))
         )
+    if one.processors:
+        parts.append(_processors(one.processors))
     if one.tables:
         parts.append(_tables(one.tables))
+    if one.dlq:
+        parts.append(_named("dlq", _letters(one.name, one.dlq)))
     for name, told in sorted(one.stopped_tables.items()):
         parts.append(Text.assemble("\nstopped   ", (name, "bold red"), f": {told['reason']}"))
     if one.handle:
@@ -112,6 +116,29 @@ def _tables(tables: Mapping[str, Any]) -> RenderableType:
         events = told.get("events") or {}
         table.add_row(name, "  ".join(f"{op} {count:,}" for op, count in sorted(events.items())))
     return table
+
+
+def _processors(processors: Mapping[str, Any]) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    for column in ("\nprocessor", "\nin", "\nout", "\nerrors", "\na batch", "\ncounts"):
+        table.add_column(column, overflow="fold")
+    for name, told in processors.items():
+        latency = told["latency"]
+        calls = sum(latency["counts"])
+        table.add_row(
+            name,
+            *(f"{told[key]:,}" for key in ("events_in", "events_out", "errors")),
+            _duration(latency["sum_s"] / calls if calls else None),
+            "  ".join(f"{what} {count:,}" for what, count in sorted(told["counts"].items())),
+        )
+    return table
+
+
+def _letters(name: str, dlq: Mapping[str, Any]) -> str:
+    most = f" of {dlq['max_entries']:,}" if dlq.get("max_entries") else ""
+    lost = dlq.get("evicted", 0) + dlq.get("rejected", 0)
+    told = f"{dlq['entries']:,}{most} entries" + (f", {lost:,} lost" if lost else "")
+    return f"{told}; deltaforge dlq list {name}" if dlq["entries"] else told
 
 
 def _cell(key: str, value: Any) -> str:

@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.control.supervise import DRAINED
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.tables import StoppedTable, Tables
 
 LOST_AFTER_S = 15.0
@@ -50,6 +51,10 @@ class PipelineStatus:
     handle: Mapping[str, Any] | None = None
     stopped_tables: Mapping[str, Any] = field(default_factory=dict)
     """Tables whose rows are passed over, by full name: ``since_ms`` and ``reason``."""
+    processors: Mapping[str, Any] = field(default_factory=dict)
+    """By processor id: ``events_in``, ``events_out``, ``errors``, ``counts`` and ``latency``."""
+    dlq: Mapping[str, Any] = field(default_factory=dict)
+    """The dead-letter queue, if there is one: ``entries``, ``max_entries``, and counters."""
 
     @property
     def alive(self) -> bool:
@@ -83,6 +88,7 @@ def status(store: Store, name: str, backend: Backend | None = None) -> PipelineS
         return PipelineStatus(name, "stopped", "stopped", 0, reason="deleted")
     progress = control.progress()
     judged = judge_status(name, record, progress, now_ms(), _job_status(record, backend))
+    judged = _with_letters(judged, progress, DeadLetters(store, name).count())
     return _with_tables(judged, Tables(store, name).stopped())
 
 
@@ -106,6 +112,16 @@ def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) ->
             for name, told in stopped.items()
         },
     )
+
+
+def _with_letters(
+    judged: PipelineStatus, progress: Progress | None, entries: int
+) -> PipelineStatus:
+    """Say how many events are set aside; who empties the queue is not the driver."""
+    told = progress.extra.get("dlq") or {} if progress is not None else {}
+    if not entries and "max_entries" not in told:
+        return judged
+    return replace(judged, dlq={"entries": entries, **told})
 
 
 def judge_status(
@@ -157,6 +173,7 @@ def judge_status(
         restarts=len(record.restarts),
         sinks=_sinks(progress, word),
         tables=_plain(progress.tables),
+        processors=progress.extra.get("processors") or {},
         handle=record.handle,
     )
 

@@ -203,12 +203,12 @@ class LetterBox:
         (stored, lost), self._unsaid = self._unsaid, [0, 0]
         if stored:
             _log.warning(
-                "pipeline %s: %s events set aside; see `deltaforge dlq list %s`",
+                "pipeline %s: events set aside: %s; see `deltaforge dlq list %s`",
                 *(self._pipeline, stored, self._pipeline),
             )
         if lost:
             _log.error(
-                "pipeline %s: the dead-letter queue is full, %s events are lost (%s)",
+                "pipeline %s: the dead-letter queue is full; events lost: %s (%s)",
                 *(self._pipeline, lost, self._limits.overflow_policy),
             )
 

@@ -4,14 +4,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_deltaforge.control import pipelines, schemas, snapshots
+from airflow_provider_deltaforge.control import dead_letters, pipelines, schemas, snapshots
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
@@ -21,8 +19,8 @@ from airflow_provider_deltaforge.errors import (
     AccessError,
     DeltaForgeError,
     RetryableError,
-    SpecError,
 )
+from airflow_provider_deltaforge.hooks.connection_dsn import dsn_of
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
@@ -150,6 +148,38 @@ class DeltaForgeHook(BaseHook):
         """Return a table's history: one entry whenever a version came into force."""
         return self._ask(lambda store: schemas.versions(store, pipeline, table))
 
+    def get_dead_letters(
+        self,
+        pipeline: str,
+        limit: int = dead_letters.LIMIT,
+        sink: str | None = None,
+        processor: str | None = None,
+        kind: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return events that were set aside, oldest first, with their rows.
+
+        Args:
+            pipeline: its name.
+            limit: at most so many.
+            sink: only what this sink refused.
+            processor: only what this processor refused.
+            kind: only errors of this kind.
+        """
+        which = dead_letters.Which(sink, processor, kind)
+        return self._ask(lambda store: dead_letters.entries(store, pipeline, which, limit))
+
+    def get_dead_letter_count(self, pipeline: str) -> int:
+        """Return how many events are set aside."""
+        return self._ask(lambda store: dead_letters.count(store, pipeline))
+
+    def ack_dead_letters(self, pipeline: str, up_to_seq: int) -> int:
+        """Forget everything up to and including a sequence number; return how many."""
+        return self._ask(lambda store: dead_letters.ack(store, pipeline, up_to_seq))
+
+    def purge_dead_letters(self, pipeline: str) -> int:
+        """Forget everything that is set aside; return how many."""
+        return self._ask(lambda store: dead_letters.purge(store, pipeline))
+
     async def aget_control(self, pipeline: str) -> ControlRecord | None:
         """Do ``get_control`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_control, pipeline)
@@ -190,6 +220,14 @@ class DeltaForgeHook(BaseHook):
         """Do ``get_schema_versions`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_schema_versions, pipeline, table)
 
+    async def aget_dead_letters(self, pipeline: str, **which: Any) -> list[dict[str, Any]]:
+        """Do ``get_dead_letters`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_dead_letters, pipeline, **which)
+
+    async def aget_dead_letter_count(self, pipeline: str) -> int:
+        """Do ``get_dead_letter_count`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_dead_letter_count, pipeline)
+
     def pause(self, pipeline: str) -> None:
         """Ask the driver to deliver what it holds and then wait."""
         self._ask(lambda store: pipelines.pause(store, pipeline))
@@ -224,38 +262,3 @@ def _checkpoints(store: Store, pipeline: str) -> Mapping[str, Any]:
     record = existing(store, pipeline).read()
     source_id = record.source_id if record is not None else ""
     return Checkpoints(store, pipeline, source_id).load()
-
-
-def dsn_of(connection: Any) -> str:
-    """Return the state store's DSN of an Airflow connection.
-
-    Raises:
-        SpecError: it names neither a file nor a host, or a relative file.
-    """
-    extra = connection.extra_dejson
-    path = extra.get("path")
-    if path and connection.host:
-        raise SpecError(
-            f"connection {connection.conn_id!r} has both a SQLite file (extra `path`) and a host; "
-            "keep one"
-        )
-    if path:
-        if not Path(path).is_absolute():
-            raise SpecError(
-                f"connection {connection.conn_id!r}: `path` must be absolute, every Airflow "
-                f"component has its own working directory; got {path!r}"
-            )
-        return f"sqlite:///{path}"
-    if not connection.host:
-        raise SpecError(
-            f"connection {connection.conn_id!r} names no state store: set the extra `path` for "
-            "SQLite, or host, database, login and password for PostgreSQL"
-        )
-    user = quote(connection.login or "", safe="")
-    secret = f":{quote(connection.password, safe='')}" if connection.password else ""
-    port = f":{connection.port}" if connection.port else ""
-    options = urlencode({"sslmode": extra["sslmode"]}) if extra.get("sslmode") else ""
-    query = f"?{options}" if options else ""
-    at = f"{user}{secret}@" if user else ""
-    database = connection.schema or "deltaforge"
-    return f"postgresql://{at}{connection.host}{port}/{database}{query}"

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from airflow_provider_deltaforge.telemetry import processing
+
 PREFIX = "deltaforge_"
 
 _STATUS_VALUES = {
@@ -23,7 +25,7 @@ _STATUS_VALUES = {
 }
 
 
-class Reported(Protocol):
+class Reported(processing.Reported, Protocol):
     """What the families below need of a pipeline's status."""
 
     @property
@@ -73,6 +75,7 @@ def families(reports: Iterable[Reported]) -> Iterator[Metric]:
     yield from _pipeline_families(reports)
     yield from _sink_families(reports)
     yield _source_events(reports)
+    yield from processing.processing_families(reports)
 
 
 def _pipeline_families(reports: list[Reported]) -> Iterator[Metric]:

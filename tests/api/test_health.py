@@ -20,6 +20,25 @@ RUNNING = PipelineStatus(
     restarts=2,
     sinks={"kafka": {"events": 7, "bytes": 650, "retries": 1, "error_class": None}},
     tables={"shop.orders": {"events": {"c": 5, "u": 2}}},
+    processors={
+        name: {
+            "events_in": 9,
+            "events_out": 7,
+            "errors": 1,
+            "counts": counts,
+            "latency": {"buckets_s": [0.001, 0.01], "counts": [2, 3, 1], "sum_s": 0.5},
+        }
+        for name, counts in {
+            "box": {"transformed": 4, "dropped:non_insert": 2, "strict_missing_fields": 1},
+            "few": {"dropped": 5},
+        }.items()
+    },
+    dlq={
+        "entries": 3,
+        "max_entries": 4,
+        "evicted": 6,
+        "events": [{"sink": "", "processor": "box", "error_kind": "processor", "count": 9}],
+    },
 )
 
 
@@ -72,6 +91,21 @@ def test_metrics_are_what_the_driver_reported(url):
     assert samples["deltaforge_sink_events_total", "kafka", "orders"] == 7
     assert samples["deltaforge_source_events_total", "orders", "shop.orders", "u"] == 2
     assert samples["deltaforge_pipeline_restarts", "orders"] == 2
+    assert samples["deltaforge_processor_events_in_total", "box", "orders"] == 9
+    assert samples["deltaforge_processor_errors_total", "few", "orders"] == 1
+    assert samples["deltaforge_outbox_transformed_total", "box", "orders"] == 4
+    assert samples["deltaforge_outbox_dropped_total", "box", "non_insert", "orders"] == 2
+    assert samples["deltaforge_filter_dropped_total", "few", "orders"] == 5
+    counted = "deltaforge_processor_counts_total"
+    assert samples[counted, "box", "orders", "strict_missing_fields"] == 1
+    buckets = "deltaforge_processor_latency_seconds_bucket"
+    found = [samples[(buckets, *sorted((le, "box", "orders")))] for le in ("0.001", "0.01", "+Inf")]
+    assert found == [2, 5, 6]
+    assert samples["deltaforge_processor_latency_seconds_sum", "box", "orders"] == 0.5
+    assert samples["deltaforge_dlq_entries", "orders"] == 3
+    assert samples["deltaforge_dlq_saturation_ratio", "orders"] == 0.75
+    assert samples["deltaforge_dlq_evicted_total", "orders"] == 6
+    assert samples["deltaforge_dlq_events_total", "", "box", "orders", "processor"] == 9
 
 
 def test_a_store_that_is_away_is_not_healthy():

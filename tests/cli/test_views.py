@@ -16,6 +16,16 @@ ORDERS = PipelineStatus(
     position={"file": "binlog.000012", "pos": 4},
     sinks={"shop-kafka": {"status": "blocked", "events": 7, "bytes": 12345678901, "retries": 3}},
     tables={"shop.customers": {"events": {"c": 12345, "r": 100}}},
+    processors={
+        "shop-outbox": {
+            "events_in": 1234567,
+            "events_out": 1234000,
+            "errors": 2,
+            "counts": {"dropped:non_insert": 567},
+            "latency": {"buckets_s": [1.0], "counts": [400, 0], "sum_s": 1.6},
+        }
+    },
+    dlq={"entries": 9000, "max_entries": 10000, "evicted": 4},
     handle={"name": "df-orders-g12", "directory": "/var/lib/deltaforge/jobs/df-orders-g12"},
 )
 
@@ -48,7 +58,12 @@ def test_a_pipeline_is_one_line_of_80_columns_and_its_reason_below():
 
 
 @pytest.mark.parametrize(
-    "words", ["shop-kafka", "12.3 GB", "shop.customers", "c 12,345", "df-orders-g12/driver.log"]
+    "words",
+    [
+        *["shop-kafka", "12.3 GB", "shop.customers", "c 12,345", "df-orders-g12/driver.log"],
+        *["shop-outbox  1,234,567  1,234,000  2       4 ms     dropped:non_insert 567"],
+        "9,000 of 10,000 entries, 4 lost; deltaforge dlq list",
+    ],
 )
 def test_the_details_show_everything_without_cutting(words):
     shown = lines(pipeline_details(ORDERS))

@@ -205,7 +205,7 @@ class TestOverflow:
 
         assert set_aside(pipeline) == [(tx, 0) for tx in (1, 2, 3, 4)]
         assert progress.extra["dlq"]["rejected"] == 16
-        assert "events are lost (reject)" in caplog.text
+        assert "the dead-letter queue is full; events lost: " in caplog.text
         assert len(events(pipeline)) == 40
 
     def test_the_pipeline_is_blocked_until_somebody_makes_room(self, picky):

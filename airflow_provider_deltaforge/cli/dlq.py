@@ -1,0 +1,146 @@
+"""The commands ``dlq …``: events that were set aside."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from airflow_provider_deltaforge.cli.options import (
+    DEFAULT_STORE,
+    NameArgument,
+    StoreOption,
+    opened,
+    out,
+)
+from airflow_provider_deltaforge.control import dead_letters
+from airflow_provider_deltaforge.control.dead_letters import Which
+from airflow_provider_deltaforge.errors import SpecError
+
+app = typer.Typer(
+    help="Events that were set aside (`spec.journal`): look at them, and make room.",
+    no_args_is_help=True,
+)
+
+SinkOption = Annotated[str | None, typer.Option(help="Only what this sink refused.")]
+ProcessorOption = Annotated[str | None, typer.Option(help="Only what this processor refused.")]
+KindOption = Annotated[str | None, typer.Option(help="Only errors of this kind.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def count(
+    name: NameArgument,
+    store: StoreOption = DEFAULT_STORE,
+    sink: SinkOption = None,
+    processor: ProcessorOption = None,
+    kind: KindOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how many events are set aside."""
+    with opened(store) as state:
+        found = dead_letters.count(state, name, Which(sink, processor, kind))
+    typer.echo(json.dumps({"count": found}) if as_json else str(found))
+
+
+@app.command("list")
+def list_entries(  # noqa: PLR0917 - a command's options
+    name: NameArgument,
+    store: StoreOption = DEFAULT_STORE,
+    sink: SinkOption = None,
+    processor: ProcessorOption = None,
+    kind: KindOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = dead_letters.LIMIT,
+    after: Annotated[int, typer.Option(help="Only behind this sequence number.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """List what is set aside, oldest first: who refused it and why, without the rows."""
+    which = Which(sink, processor, kind)
+    with opened(store) as state:
+        found = dead_letters.entries(state, name, which, limit, after)
+    if as_json:
+        bare = [{key: one[key] for key in one if key != "event"} for one in found]
+        typer.echo(json.dumps(bare, indent=2))
+    else:
+        out.print(_table(found))
+
+
+@app.command()
+def peek(
+    name: NameArgument,
+    seq: Annotated[int | None, typer.Argument(help="Which; the oldest if left out.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Print one entry as JSON, with the event and its row."""
+    with opened(store) as state:
+        if seq is not None:
+            found = dead_letters.entry(state, name, seq)
+        else:
+            oldest = dead_letters.entries(state, name, limit=1)
+            if not oldest:
+                raise SpecError(f"nothing of pipeline {name!r} is set aside")
+            found = oldest[0]
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def ack(
+    name: NameArgument,
+    up_to_seq: Annotated[int, typer.Argument(help="The last sequence number to forget.")],
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget everything up to and including a sequence number."""
+    with opened(store) as state:
+        acked = dead_letters.ack(state, name, up_to_seq)
+    typer.echo(json.dumps({"acked": acked}) if as_json else _forgotten(acked))
+
+
+@app.command()
+def purge(
+    name: NameArgument,
+    confirm: Annotated[str, typer.Option(help="The pipeline's name, once more.")],
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget everything that is set aside."""
+    if confirm != name:
+        raise SpecError(f"to forget the dead letters of {name!r}, confirm with its name")
+    with opened(store) as state:
+        purged = dead_letters.purge(state, name)
+    typer.echo(json.dumps({"purged": purged}) if as_json else _forgotten(purged))
+
+
+def register(application: typer.Typer) -> None:
+    """Add the commands to the application."""
+    application.add_typer(app, name="dlq", rich_help_panel="Running pipelines")
+
+
+def _forgotten(entries: int) -> str:
+    return f"{entries} {'entry' if entries == 1 else 'entries'} forgotten"
+
+
+def _table(found: list[dict[str, Any]]) -> RenderableType:
+    if not found:
+        return Text("Nothing is set aside.")
+    table = Table(box=None, pad_edge=False)
+    for title in ("seq", "at", "table", "op", "refused by", "kind", "why"):
+        table.add_column(title, overflow="fold")
+    for one in found:
+        event, meta = one["event"], one["meta"]
+        source = event.get("source") or {}
+        who = f"sink {meta['sink_id']}" if meta["sink_id"] else f"processor {meta['processor_id']}"
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one["timestamp"]))
+        table.add_row(
+            str(one["seq"]),
+            f"{at} UTC",
+            f"{source.get('schema') or source.get('db')}.{source.get('table')}",
+            str(event.get("op")),
+            who,
+            meta["error_kind"],
+            meta["error_message"],
+        )
+    return table

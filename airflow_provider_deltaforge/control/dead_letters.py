@@ -1,0 +1,115 @@
+"""The dead-letter queue of a pipeline, for people: look, and make room."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+LIMIT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which dead letters are asked for; everything given must fit."""
+
+    sink: str | None = None
+    processor: str | None = None
+    kind: str | None = None
+
+    def fits(self, letter: DeadLetter) -> bool:
+        """Say whether a dead letter is asked for."""
+        meta = letter.meta
+        pairs = (
+            (self.sink, meta.sink_id),
+            (self.processor, meta.processor_id),
+            (self.kind, meta.error_kind),
+        )
+        return all(wanted in (None, found) for wanted, found in pairs)
+
+
+EVERY = Which()
+
+
+def count(store: Store, name: str, which: Which = EVERY) -> int:
+    """Return how many events are set aside.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    queue = _queue(store, name)
+    if which == EVERY:
+        return queue.count()
+    return sum(1 for _ in _chosen(queue, which))
+
+
+def entries(
+    store: Store, name: str, which: Which = EVERY, limit: int = LIMIT, after: int = 0
+) -> list[dict[str, Any]]:
+    """Return what is set aside, oldest first; the limit counts what fits.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        which: what is asked for.
+        limit: at most so many.
+        after: only behind this sequence number.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    chosen = _chosen(_queue(store, name), which, after)
+    return [_plain(letter) for letter in islice(chosen, limit)]
+
+
+def entry(store: Store, name: str, seq: int) -> dict[str, Any]:
+    """Return one event that is set aside.
+
+    Raises:
+        SpecError: it is not there, or there is no such pipeline.
+    """
+    for found in entries(store, name, limit=1, after=seq - 1):
+        if found["seq"] == seq:
+            return found
+    raise SpecError(f"pipeline {name!r} has no dead letter {seq}; see `deltaforge dlq list {name}`")
+
+
+def ack(store: Store, name: str, up_to_seq: int) -> int:
+    """Forget everything up to and including a sequence number; return how many.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    return _queue(store, name).ack(up_to_seq)
+
+
+def purge(store: Store, name: str) -> int:
+    """Forget everything; return how many.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    return _queue(store, name).purge()
+
+
+def _queue(store: Store, name: str) -> DeadLetters:
+    existing(store, name)
+    return DeadLetters(store, name)
+
+
+def _chosen(queue: DeadLetters, which: Which, after: int = 0) -> Iterator[DeadLetter]:
+    return (letter for letter in queue.read(after) if which.fits(letter))
+
+
+def _plain(letter: DeadLetter) -> dict[str, Any]:
+    """Return a dead letter for people: statements may hold the password of a remote table."""
+    told = letter.model_dump(exclude={"v"})
+    ddl = told["event"].get("ddl")
+    if isinstance(ddl, dict) and isinstance(ddl.get("sql"), str):
+        told["event"]["ddl"] = {**ddl, "sql": redacted(ddl["sql"])}
+    return told

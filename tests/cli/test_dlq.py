@@ -1,0 +1,146 @@
+"""What the command line says of events that were set aside."""
+
+import json
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.control.bench import DOCUMENT
+
+SQL = "CREATE TABLE r (id INT) CONNECTION='mysql://u:planted-password@h/d/r'"
+
+
+def letter(number, **meta):
+    who = {"sink_id": None, "processor_id": None, "error_kind": "processor"}
+    event = {
+        "before": None,
+        "after": {"id": number, "name": "Zoë"},
+        "source": {"db": "shop", "table": "orders"},
+        "op": "c",
+        **({"ddl": {"sql": SQL}} if number == 3 else {}),
+    }
+    return {
+        "v": 1,
+        "timestamp": 1_700_000_000 + number,
+        "pipeline": "orders",
+        "stream": "dlq",
+        "event_id": f"id-{number}",
+        "source_cursor": {"pos": number},
+        "event": event,
+        "payload_truncated": False,
+        "meta": {**who, "error_message": f"because {number}", "attempts": 1, **meta},
+    }
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    dsn = f"sqlite:///{tmp_path}/state.db"
+    store = StoreLocation.from_dsn(dsn).open()
+    pipelines.apply(store, DOCUMENT)
+    monkeypatch.setenv("DELTAFORGE_STORE", dsn)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def filled(pipeline):
+    queue = DeadLetters(pipeline, "orders")
+    told = [
+        letter(1, sink_id="out", error_kind="routing"),
+        letter(2, processor_id="js"),
+        letter(3, sink_id="out", error_kind="message_too_large"),
+        letter(4, processor_id="mask"),
+    ]
+    pipeline.transact([queue.push(orjson.dumps(one)) for one in told])
+    return [one.seq for one in queue.read()]
+
+
+def deltaforge(*words):
+    return CliRunner().invoke(app, ["dlq", *map(str, words)], catch_exceptions=True)
+
+
+def rows(*words):
+    return [line.split()[0] for line in deltaforge(*words).stdout.splitlines()[1:]]
+
+
+def test_an_empty_queue_says_so(pipeline):
+    assert deltaforge("count", "orders").stdout == "0\n"
+    assert "Nothing is set aside" in deltaforge("list", "orders").stdout
+    assert isinstance(deltaforge("peek", "orders").exception, SpecError)
+    assert status(pipeline, "orders").dlq == {}
+
+
+def test_a_list_tells_who_refused_what_and_why_without_the_row(filled):
+    text = deltaforge("list", "orders").stdout
+    assert "shop.orders" in text
+    assert all(word in text for word in ("sink out", "processor js", "because 1"))
+    assert "Zoë" not in text
+    told = json.loads(deltaforge("list", "orders", "--json").stdout)
+    assert [one["seq"] for one in told] == filled
+    assert set(told[0]) == {
+        *("seq", "timestamp", "pipeline", "stream", "event_id", "source_cursor"),
+        *("payload_truncated", "meta"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ((), [0, 1, 2, 3]),
+        (("--sink", "out"), [0, 2]),
+        (("--processor", "mask"), [3]),
+        (("--kind", "processor"), [1, 3]),
+        (("--sink", "out", "--kind", "routing"), [0]),
+        (("--sink", "none"), []),
+    ],
+)
+def test_filters_choose(filled, options, found):
+    told = json.loads(deltaforge("list", "orders", "--json", *options).stdout)
+    assert [one["seq"] for one in told] == [filled[at] for at in found]
+    assert deltaforge("count", "orders", *options).stdout == f"{len(found)}\n"
+
+
+def test_the_limit_counts_what_fits_and_pages_go_on(filled):
+    assert rows("list", "orders", "--kind", "processor", "--limit", "1") == [str(filled[1])]
+    assert rows("list", "orders", "--kind", "processor", "--after", filled[1]) == [str(filled[3])]
+
+
+def test_one_entry_is_shown_with_its_row(filled):
+    told = json.loads(deltaforge("peek", "orders").stdout)
+    expected = letter(1, sink_id="out", error_kind="routing")
+    assert told == {**{key: expected[key] for key in expected if key != "v"}, "seq": filled[0]}
+    assert json.loads(deltaforge("peek", "orders", filled[1]).stdout)["event_id"] == "id-2"
+    assert "has no dead letter" in str(deltaforge("peek", "orders", 10**6).exception)
+
+
+def test_a_password_in_a_statement_is_not_shown(filled):
+    shown = deltaforge("peek", "orders", filled[2]).stdout
+    assert "CONNECTION" in shown
+    assert "planted-password" not in shown
+
+
+def test_ack_forgets_up_to_and_including(filled):
+    assert deltaforge("ack", "orders", filled[1], "--json").stdout == '{"acked": 2}\n'
+    assert rows("list", "orders") == [str(filled[2]), str(filled[3])]
+
+
+def test_purge_asks_for_the_name_and_forgets_everything(filled, pipeline):
+    assert "confirm" in str(deltaforge("purge", "orders", "--confirm", "other").exception)
+    assert status(pipeline, "orders").dlq["entries"] == 4
+    assert deltaforge("purge", "orders", "--confirm", "orders").stdout == "4 entries forgotten\n"
+    assert deltaforge("count", "orders", "--json").stdout == '{"count": 0}\n'
+
+
+@pytest.mark.parametrize("words", [("count",), ("list",), ("peek",), ("ack", "1")])
+def test_a_pipeline_that_is_not_there_is_named(pipeline, words):
+    error = deltaforge(words[0], "gone", *words[1:]).exception
+    assert "there is no pipeline 'gone'" in str(error)
