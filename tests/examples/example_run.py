@@ -1,0 +1,224 @@
+"""One example document between real servers: tables, changes, and what arrived."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import turso
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.engine.driving import Driving
+from tests.examples.documents import startable
+from tests.servers import sql
+from tests.servers.process import Server
+from tests.sinks.kafka_reader import read_topic
+from tests.waiting import wait_for
+
+INPUTS = Path(__file__).parent / "inputs"
+_MYSQL_DATABASES = ("shop", "app")
+
+
+@dataclass(frozen=True)
+class Servers:
+    """What the examples connect to."""
+
+    mysql: Server
+    postgres: Server
+    kafka: Server
+
+
+@dataclass
+class ExampleRun:
+    """Runs one document from the moment before its page's changes to the last of them."""
+
+    stem: str
+    servers: Servers
+    place: Path
+    taken_out: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.database = f"example_{self.stem}"
+        self.turso = self.place / "example.db"
+        mysql = self.servers.mysql
+        self.variables = {
+            "MYSQL_DSN": f"mysql://df:df-secret@{mysql.host}:{mysql.port}/",
+            "POSTGRES_DSN": self.servers.postgres.dsn(self.database),
+            "KAFKA_BROKERS": self.servers.kafka.dsn(),
+            "TURSO_FILE": str(self.turso),
+            "REDIS_URI": "redis://127.0.0.1",
+            "NATS_URL": "nats://127.0.0.1",
+            "NATS_USER": "deltaforge",
+            "NATS_PASS": "nats-secret",
+        }
+        text = (INPUTS / f"{self.stem}.sql").read_text()
+        tables, _, changes = text.partition("-- changes\n")
+        self.tables, self.changes = _statements(tables), _statements(changes)
+        document, self.taken_out = startable(self.stem, self.variables, self.place)
+        self.document = yaml.safe_dump(document, sort_keys=False)
+        self.pipeline = load(self.document, self.variables)
+        self.name = self.pipeline.name
+        self.location = StoreLocation.from_dsn(f"memory://{self.stem}")
+        self.store = self.location.open()
+        self.control = Control(self.store, self.name)
+
+    def run(self) -> dict[str, Any]:
+        """Return what each sink got, in order, without what differs from run to run."""
+        with self._database() as execute:
+            execute(self.tables)
+            before = _topic_ends(self.servers.kafka.dsn())
+            pipelines.apply(self.store, self.document)
+            self.control.update(
+                lambda old: old.model_copy(update={"desired": "running", "generation": 1})
+            )
+            driving = Driving(self)
+            # Before its first position is stored it would begin behind the changes.
+            self._wait("its beginning", lambda: self._reached(None), driving)
+            execute(self.changes)
+            head = self.pipeline.spec.source.head()
+            self._wait("everything delivered", lambda: self._reached(head), driving)
+            pipelines.ask_to_stop(self.store, self.name)
+            assert driving.end().why == "stopped"
+            return {sink.id: self._arrived(sink, before) for sink in self.pipeline.spec.sinks}
+
+    def _reached(self, head: Any) -> bool:
+        """Ask whether every sink has a checkpoint, at or behind ``head`` if that is given."""
+        source = self.pipeline.spec.source
+        at = Checkpoints(self.store, self.name, source.id).load()
+        return all(
+            sink.id in at and (head is None or source.compare(at[sink.id], head) >= 0)
+            for sink in self.pipeline.spec.sinks
+        )
+
+    def _wait(self, what: str, ready: Any, driving: Driving) -> None:
+        def happened() -> bool:
+            assert driving.thread.is_alive(), f"the stream ended early: {driving.outcome}"
+            return bool(ready())
+
+        wait_for(what, happened)
+
+    def _arrived(self, sink: Any, before: dict[tuple[str, int], int]) -> list[Any]:
+        if sink.destination_field == "topic":
+            return _read_since(self.servers.kafka.dsn(), before)
+        root = self.place / sink.id
+        return [
+            {"topic": path.relative_to(root).as_posix(), "value": steady(json.loads(line))}
+            for path in sorted(root.rglob("*"))
+            if path.is_file()
+            for line in path.read_text().splitlines()
+        ]
+
+    @contextmanager
+    def _database(self) -> Iterator[Any]:
+        kind = type(self.pipeline.spec.source).__name__
+        opened = {
+            "MySqlSource": self._mysql,
+            "PostgresSource": self._postgres,
+            "TursoSource": self._turso,
+        }
+        with opened[kind]() as execute:
+            yield execute
+
+    @contextmanager
+    def _mysql(self) -> Iterator[Any]:
+        server = self.servers.mysql
+        for name in _MYSQL_DATABASES:
+            sql.execute(server, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
+        yield lambda statements: sql.execute(server, *statements)
+
+    @contextmanager
+    def _postgres(self) -> Iterator[Any]:
+        administrator = self.servers.postgres.dsn("postgres")
+        with psycopg.connect(administrator, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {self.database}")
+            with psycopg.connect(self.variables["POSTGRES_DSN"], autocommit=True) as inside:
+                yield lambda statements: [inside.execute(each) for each in statements]
+            connection.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                f" WHERE database = '{self.database}'"
+            )
+            connection.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
+
+    @contextmanager
+    def _turso(self) -> Iterator[Any]:
+        connection = turso.connect(str(self.turso), experimental_features="multiprocess_wal")
+
+        def execute(statements: list[str]) -> None:
+            for each in statements:
+                connection.execute(each)
+            connection.commit()
+
+        connection.execute("PRAGMA unstable_capture_data_changes_conn('full')")
+        yield execute
+        connection.close()
+
+
+def _statements(text: str) -> list[str]:
+    lines = [line for line in text.splitlines() if not line.startswith("--")]
+    return [each.strip() for each in "\n".join(lines).split(";\n") if each.strip(" ;\n")]
+
+
+def _topics(brokers: str) -> dict[str, list[int]]:
+    known = AdminClient({"bootstrap.servers": brokers}).list_topics(timeout=60).topics
+    return {n: sorted(t.partitions) for n, t in known.items() if not n.startswith("__")}
+
+
+def _topic_ends(brokers: str) -> dict[tuple[str, int], int]:
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "example-ends"})
+    try:
+        return {
+            (topic, number): consumer.get_watermark_offsets(
+                TopicPartition(topic, number), timeout=60
+            )[1]
+            for topic, numbers in _topics(brokers).items()
+            for number in numbers
+        }
+    finally:
+        consumer.close()
+
+
+def _read_since(brokers: str, before: dict[tuple[str, int], int]) -> list[Any]:
+    """Return what came into all topics since, topic by topic; each has one partition."""
+    found = []
+    changed = {place for place, end in _topic_ends(brokers).items() if end != before.get(place)}
+    for topic in sorted({name for name, _ in changed}):
+        old = sum(end for (name, _), end in before.items() if name == topic)
+        for read in read_topic(brokers, topic)[old:]:
+            message: dict[str, Any] = {"topic": topic, "key": read.key and read.key.decode()}
+            if read.headers:
+                message["headers"] = {name: text.decode() for name, text in read.headers}
+            value = None if read.value is None else json.loads(read.value)
+            found.append({**message, "value": steady(value)})
+    return found
+
+
+_PLACES = {
+    "ts_ms", "event_id", "gtid", "file", "pos", "server_id", "lsn", "txId", "xmin", "sequence",
+    "change_id", "processed_at", "hour_of_day", "day_of_week", "created_at", "deleted_at", "id",
+    "time",
+}  # fmt: skip
+_MOVING = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\dT\S*")
+
+
+def steady(value: Any, name: str = "") -> Any:
+    """Return a JSON value with a mark where each run writes something else."""
+    if isinstance(value, dict):
+        return {key: steady(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [steady(each) for each in value]
+    if value is None or (name == "id" and isinstance(value, int)):
+        return value
+    if name in _PLACES or (isinstance(value, str) and _MOVING.search(value)):
+        return f"<{name}>"
+    return value
