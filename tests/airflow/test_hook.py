@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.control.bench import DOCUMENT, job_of, wait_until
 
 
@@ -93,6 +94,31 @@ def test_the_hook_tells_what_is(running, name):
 
     assert (shown(name, told) or told) == EXPECTED[name]
     assert (shown(name, told_later) or told_later) == EXPECTED[name]
+
+
+def test_the_hook_tells_what_is_set_aside_and_makes_room(connection, store):
+    pipelines.apply(store, DOCUMENT)
+    queue = DeadLetters(store, "orders")
+    meta = {"error_message": "why", "error_kind": "routing"}
+    told = {"timestamp": 1, "pipeline": "orders", "event_id": "e", "event": {"op": "c"}}
+    for sink in ("files", "kafka", "files"):
+        one = json.dumps({"v": 1, **told, "meta": {**meta, "sink_id": sink}})
+        store.transact([queue.push(one.encode())])
+    hook = DeltaForgeHook()
+
+    async def later():
+        return (
+            await hook.aget_dead_letters("orders", sink="files"),
+            await hook.aget_dead_letter_count("orders"),
+        )
+
+    found, count = asyncio.run(later())
+    assert (found, count) == (hook.get_dead_letters("orders", sink="files"), 3)
+    assert [one["meta"]["sink_id"] for one in found] == ["files", "files"]
+    assert hook.get_dead_letters("orders", kind="other") == []
+    assert hook.ack_dead_letters("orders", found[0]["seq"]) == 1
+    assert hook.purge_dead_letters("orders") == 2
+    assert hook.get_dead_letter_count("orders") == 0
 
 
 def test_the_hook_tells_schemas(connection, store):

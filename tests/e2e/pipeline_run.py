@@ -46,6 +46,7 @@ spec:
       {source}
       snapshot: {{mode: {snapshot}, chunk_size: 100, intra_table_parallel: {parallel}}}
   batch: {batch}
+  journal: {journal}
   sinks:
     - type: kafka
       config:
@@ -81,6 +82,7 @@ class PipelineRun:
     send_timeout_s: int = 5
     batch: dict[str, Any] = field(default_factory=dict)
     client_conf: dict[str, Any] = field(default_factory=dict)
+    journal: dict[str, Any] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     master: str | None = None
 
@@ -124,6 +126,7 @@ class PipelineRun:
             topic=self.topic or f"{self.name}.${{source.table}}",
             send_timeout_s=self.send_timeout_s,
             batch=json.dumps(self.batch),
+            journal=json.dumps(self.journal),
             client_conf=json.dumps(self.client_conf),
         )
         pipelines.apply(self.store, document)

@@ -1,7 +1,8 @@
-"""Events that cannot be delivered stop the pipeline; nothing is skipped, and it can go on."""
+"""Events that cannot be delivered stop the pipeline, or are set aside; nothing is skipped."""
 
 import pytest
 
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.e2e import shop
 from tests.e2e.pipeline_run import PATIENCE_S, PipelineRun
 from tests.servers import sql
@@ -64,8 +65,17 @@ def test_too_large_a_message_stops_the_pipeline(parcels):
     # Started again without a change it stops again: the event is neither skipped nor lost.
     check_that_it_stopped(run, run.start(), "message_too_large")
 
-    run.apply(client_conf={})
-    check_that_all_arrives(run, 40)
+    run.apply(journal={"enabled": True})
+    driver = run.start()
+    run.wait_status("running")
+    run.wait_caught_up()
+    assert run.stop(driver) == 0
+    (letter,) = DeadLetters(run.store, run.name).read()
+    assert (letter.event["after"]["id"], letter.event["op"]) == (20, "c")
+    assert letter.source_cursor["file"].startswith("binlog")
+    assert (letter.meta.sink_id, letter.meta.error_kind) == ("kafka", "message_too_large")
+    assert {event.state["id"] for event in run.seen()} == {*range(40)} - {20}
+    assert run.status().dlq["entries"] == 1
 
 
 def test_an_empty_topic_stops_the_pipeline(parcels):
