@@ -68,9 +68,6 @@ class Writers:
         database: of the shop.
         count: how many write at the same time.
         pause_s: between two transactions of one of them.
-        copying: a copy is under way. A row that leaves an unread chunk for one that was read before
-            is in neither, and its update lacks the large value it left as it was (see
-            ``docs/decisions/postgres_proof.md``); so what changes a key writes that value anew.
     """
 
     def __init__(
@@ -79,11 +76,8 @@ class Writers:
         database: str,
         count: int = 3,
         pause_s: float = 0.005,
-        *,
-        copying: bool = False,
     ):
         self._address = server.dsn(database)
-        self._anew = ", note = note || ''" if copying else ""
         self._pause_s = pause_s
         self._over = threading.Event()
         self._threads = [
@@ -149,7 +143,7 @@ class Writers:
             # The key itself; numbers of a writer's own range, and back again.
             connection.execute(
                 "UPDATE orders SET id = CASE WHEN id < 1000000 THEN id + 1000000"
-                f" ELSE id - 1000000 END{self._anew} WHERE id IN (%s, %s)",
+                " ELSE id - 1000000 END WHERE id IN (%s, %s)",
                 (order, order + 1000000),
             )
         elif kind < 0.72:

@@ -16,7 +16,7 @@ def server(request):
 
 def test_a_snapshot_and_the_stream_after_it_lose_nothing(tmp_path, server, kafka_server):
     with run_in(tmp_path, server, kafka_server, f"whole_{server.port}") as run:
-        with shop.Writers(server, run.name, copying=True):
+        with shop.Writers(server, run.name):
             driver = run.start()
             run.wait_status("running")
         with shop.Writers(server, run.name):
@@ -45,7 +45,7 @@ def test_a_kill_in_a_large_transaction_loses_nothing(
 ):
     name = f"large_kill_{'spark' if master else 'process'}"
     with run_in(tmp_path, postgres_server, kafka_server, name, master=master) as run:
-        with shop.Writers(postgres_server, name, copying=True):
+        with shop.Writers(postgres_server, name):
             driver = run.start()
             run.wait_status("running")
             assert run.stop(driver) == 0

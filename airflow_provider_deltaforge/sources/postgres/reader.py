@@ -22,8 +22,10 @@ from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePla
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
 from airflow_provider_deltaforge.sources.postgres.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.server import end_of_log
 from airflow_provider_deltaforge.sources.postgres.session import Reading, ask, start
 from airflow_provider_deltaforge.sources.postgres.told import as_told
+from airflow_provider_deltaforge.sources.postgres.untouched import Untouched
 from airflow_provider_deltaforge.sources.postgres.watching import Watch
 from airflow_provider_deltaforge.sources.postgres.wire import LogSocket, status_message
 
@@ -73,6 +75,7 @@ class PostgresReader:
         connection = partial(connect, reading.dsn)
         self._history = history
         self._catalog = Kept(connection)
+        self._untouched = Untouched(connection, self._copied_upto(), self._has_ended)
         self._planner = Planner(self._info.db, reading.matcher, self._catalog, reading.publication)
         schema_of = reading.prefixes.schema_of
         self._chunker = Chunker(self._info.db, position, self._plan, schema_of, self._take_note)
@@ -115,7 +118,7 @@ class PostgresReader:
         """Turn a chunk into change events."""
         from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
 
-        return decode_chunk(chunk, self._key)
+        return decode_chunk(self._untouched.complete(chunk), self._key)
 
     def acknowledge(self, position: Position) -> None:
         """Let the server forget what lies before ``position``; ``read`` tells it so."""
@@ -138,6 +141,17 @@ class PostgresReader:
             socket.close()
         self._watch.close()
         self._catalog.close()
+        self._untouched.close()
+
+    def _copied_upto(self) -> int:
+        """Return behind which place no row was written before a copy of the tables ended."""
+        if self._reading.original is not None:
+            return 0
+        with self._catalog() as connection:
+            return end_of_log(connection)
+
+    def _has_ended(self) -> bool:
+        return self._closed or self._stopping()
 
     def _opened(self, left: float) -> bool:
         """See that the log is being sent; return False if its time has not come yet."""

@@ -26,6 +26,11 @@ SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
        (SELECT timeline_id FROM pg_control_checkpoint())
 """
 
+_WRITTEN = """
+SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+            ELSE pg_current_wal_insert_lsn() END::text
+"""
+
 
 @dataclass(frozen=True)
 class ServerInfo:
@@ -76,6 +81,11 @@ def server_info(connection: Any) -> ServerInfo:
 def read_head(connection: Any) -> WalPosition:
     """Return the current end of the log."""
     return server_info(connection).at(_head(connection)[0])
+
+
+def end_of_log(connection: Any) -> int:
+    """Return behind what was written, flushed or not: visible changes lie before it."""
+    return parse_lsn(row_of(connection, _WRITTEN, "asking for the end of the log")[0])
 
 
 def _head(connection: Any) -> tuple[int, int]:

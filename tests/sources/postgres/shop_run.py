@@ -78,7 +78,6 @@ class ShopRun(ScriptedRun):
             self.database,
             count=2,
             pause_s=0.05 if self.master else 0.02,
-            copying=self.snapshot != "never",
         )
         self.writers.__enter__()
 
