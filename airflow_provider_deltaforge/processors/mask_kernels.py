@@ -4,6 +4,8 @@ A rule's path is a row of patterns for keys. Arrays are transparent: the path go
 their objects. Repeated keys all count, because a reader of the text may take any of them.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from airflow_provider_deltaforge.events.compiled import kernel
@@ -24,6 +26,26 @@ ANY = 255
 """Stands for any bytes in a pattern; no UTF-8 has it."""
 
 _OPEN_ARRAY = 91
+
+
+class Space(NamedTuple):
+    """Arrays to work with; made in a kernel, some would be freed while they are in use.
+
+    Attributes:
+        stack: uint8, ``DEPTH_MAX``.
+        key: uint8, as long as the longest text.
+        active: bool (``DEPTH_MAX`` + 1, paths of the largest set): which fit so far.
+        level: int64, ``DEPTH_MAX`` + 1: how many keys lead to an object or array.
+        is_object: bool, ``DEPTH_MAX`` + 1.
+        fresh: bool, ``DEPTH_MAX`` + 1: nothing of it was read yet.
+    """
+
+    stack: Any
+    key: Any
+    active: Any
+    level: Any
+    is_object: Any
+    fresh: Any
 
 
 @kernel
@@ -84,8 +106,7 @@ def _match(name, at, stop, patterns, ends, paths, members, level, active, below)
 
 
 @kernel
-def find(data, offsets, present, sets, firsts, members, paths, ends, names, stack_bytes, key_bytes,
-         rows, starts, stops, which, broken):  # fmt: skip
+def find(data, offsets, present, sets, firsts, members, paths, ends, names, space, found, broken):
     """Find the values that paths lead to; nothing is looked for inside of one.
 
     Args:
@@ -98,12 +119,9 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, stac
         paths: int64, where each path begins in ``ends``, and the end of the last.
         ends: int64, where each path's patterns end in ``names``; the first begins at 0.
         names: uint8, the patterns one behind the other.
-        stack_bytes: ``DEPTH_MAX`` bytes to work with; made here, they would be freed while in use.
-        key_bytes: as many bytes to work with as the longest text has.
-        rows: int32, filled: the row of each value.
-        starts: int64, filled: where it begins.
-        stops: int64, filled: where it ends.
-        which: int32, filled: the path that leads to it.
+        space: to work with; see ``Space``.
+        found: int64 (room, 4), filled: the row of each value, where it begins and ends, and the
+            path that leads to it.
         broken: bool per row, filled: the text is not JSON.
 
     Returns:
@@ -111,29 +129,22 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, stac
     """
     limit = len(data)
     text, patterns = pointer(data), pointer(names)
-    widest = 1
-    for i in range(len(firsts) - 1):
-        widest = max(widest, firsts[i + 1] - firsts[i])
-    stack, decoded = pointer(stack_bytes), pointer(key_bytes)
-    active = np.zeros((DEPTH_MAX + 1, widest), np.bool_)
-    level = np.zeros(DEPTH_MAX + 1, np.int64)
-    is_object = np.zeros(DEPTH_MAX + 1, np.bool_)
-    fresh = np.zeros(DEPTH_MAX + 1, np.bool_)
-    found = 0
+    stack, decoded = pointer(space.stack), pointer(space.key)
+    active, level, is_object, fresh = space.active, space.level, space.is_object, space.fresh
+    count = 0
     for row in range(len(offsets) - 1):
         broken[row] = False
         if sets[row] < 0 or (len(present) and not present[row]):
             continue
-        first = firsts[sets[row]]
-        size = firsts[sets[row] + 1] - first
+        mine = members[firsts[sets[row]] : firsts[sets[row] + 1]]
+        size = len(mine)
         stop = np.int64(offsets[row + 1])
         at = skip_space(text, np.int64(offsets[row]), stop)
-        before = found
+        before = count
         depth = -1
         if at < stop and text[at] == OPEN_OBJECT:
             depth = 0
-            is_object[0] = fresh[0] = True
-            level[0] = 0
+            is_object[0], fresh[0], level[0] = True, True, 0
             active[0, :size] = True
             at += 1
         else:
@@ -153,7 +164,6 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, stac
                     break
                 at = skip_space(text, at + 1, stop)
             fresh[depth] = False
-            hit, inside = -1, False
             inner = depth + 1
             active[inner, :size] = False
             if is_object[depth]:
@@ -166,14 +176,14 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, stac
                     name_stop = put_decoded(decoded, np.int64(0), text, key, behind - 1)
                     name, place = decoded, np.int64(0)
                 hit, inside = _match(
-                    name, place, name_stop, patterns, ends, paths, members[first : first + size],
+                    name, place, name_stop, patterns, ends, paths, mine,
                     level[depth], active[depth], active[inner],
                 )  # fmt: skip
                 level[inner] = level[depth] + 1
             else:
                 active[inner, :size] = active[depth, :size]
                 level[inner] = level[depth]
-                inside = True
+                hit, inside = -1, True
             value = at
             if hit < 0 and inside and at < stop and text[at] in (OPEN_OBJECT, _OPEN_ARRAY):
                 if inner == DEPTH_MAX:
@@ -188,16 +198,14 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, stac
             if at < 0:
                 break
             if hit >= 0:
-                if found < len(rows):
-                    rows[found] = row
-                    starts[found] = value
-                    stops[found] = at
-                    which[found] = hit
-                found += 1
+                if count < len(found):
+                    found[count, 0], found[count, 1] = row, value
+                    found[count, 2], found[count, 3] = at, hit
+                count += 1
         if at < 0 or skip_space(text, at, stop) != stop:
             broken[row] = True
-            found = before
-    return found
+            count = before
+    return count
 
 
 @kernel
@@ -207,7 +215,7 @@ def put(data, offsets, rows, starts, stops, new, new_offsets, out, out_offsets):
     Args:
         data: the column.
         offsets: the column.
-        rows: int32, the row of each value, in order.
+        rows: int64, the row of each value, in order.
         starts: int64, where each begins.
         stops: int64, where each ends.
         new: uint8, the replacements.

@@ -18,10 +18,10 @@ class Found(NamedTuple):
     """Values in a column of JSON texts, in the order of the text.
 
     Attributes:
-        rows: int32, the row of each.
+        rows: int64, the row of each.
         starts: int64, where each begins in the column's buffer.
         stops: int64, where each ends.
-        which: int32, the path that led to it.
+        which: int64, the path that led to it.
         broken: bool per row of the column: it is not JSON.
     """
 
@@ -54,18 +54,24 @@ class Paths:
         firsts = np.array([0, *np.cumsum([len(one) for one in members])], np.int64)
         flat = np.array([path for one in members for path in one] or [0], np.int64)
         broken = np.zeros(len(texts), np.bool_)
-        room = max(64, len(texts) * max(map(len, members), default=1))
-        stack = np.empty(DEPTH_MAX, np.uint8)
-        keys = np.empty(int(np.diff(parts.offsets).max(initial=1)), np.uint8)
+        widest = max(map(len, members), default=1)
+        space = mask_kernels.Space(
+            stack=np.empty(DEPTH_MAX, np.uint8),
+            key=np.empty(int(np.diff(parts.offsets).max(initial=1)), np.uint8),
+            active=np.empty((DEPTH_MAX + 1, widest), np.bool_),
+            level=np.empty(DEPTH_MAX + 1, np.int64),
+            is_object=np.empty(DEPTH_MAX + 1, np.bool_),
+            fresh=np.empty(DEPTH_MAX + 1, np.bool_),
+        )
+        room = max(64, len(texts) * widest)
         while True:
-            rows, which = np.empty(room, np.int32), np.empty(room, np.int32)
-            starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+            found = np.empty((room, 4), np.int64)
             count = mask_kernels.find(
-                *parts, sets, firsts, flat, *self._arrays, stack, keys,
-                rows, starts, stops, which, broken,
-            )  # fmt: skip
+                *parts, sets, firsts, flat, *self._arrays, space, found, broken
+            )
             if count <= room:
-                return Found(rows[:count], starts[:count], stops[:count], which[:count], broken)
+                rows, starts, stops, which = found[:count].T.copy()
+                return Found(rows, starts, stops, which, broken)
             room = count
 
     @cached_property
