@@ -6,7 +6,7 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine import dead_letters
+from airflow_provider_deltaforge.engine import dead_letters, heart
 from airflow_provider_deltaforge.engine.copying import copy_chunks
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.job import Job
@@ -21,6 +21,13 @@ from tests.waiting import wait_until
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
 PICKY = "{type: planted, id: picky}"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Let a lane hear soon that it is to stop."""
+    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
+    monkeypatch.setattr(dead_letters, "_POLL_S", 0.05)
 
 
 def row_of(text):

@@ -39,8 +39,6 @@ OF_REQUESTS = [
     Border.REQUEST_REMOVED,
 ]
 """Borders of a copy that is made beside a stream; those of a stream cannot be crossed then."""
-OF_LETTERS = [Border.SINK_WRITTEN, Border.DEAD_LETTERS_STORED, Border.CHUNK_STORED]
-"""Borders where an event that was refused could be lost, or be there twice."""
 OF_PIPELINES = [
     border
     for border in Border
@@ -101,7 +99,15 @@ def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_p
         assert Border.CHUNK_STORED is not border or min(copied.values()) == 1
 
 
-@pytest.mark.parametrize("border", OF_LETTERS, ids=lambda border: border.value)
+@pytest.mark.parametrize(
+    "border",
+    [
+        pytest.param(Border.SINK_WRITTEN, marks=pytest.mark.long),
+        Border.DEAD_LETTERS_STORED,
+        Border.CHUNK_STORED,
+    ],
+    ids=lambda border: border.value,
+)
 def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path):
     copies = border is Border.CHUNK_STORED
     run = ScriptedRun(
@@ -135,7 +141,7 @@ def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path):
 
 
 def test_every_border_has_a_kill():
-    assert set(OF_PIPELINES) | set(OF_REQUESTS) | set(OF_LETTERS) == set(Border)
+    assert {*OF_PIPELINES, *OF_REQUESTS, Border.DEAD_LETTERS_STORED} == set(Border)
 
 
 def wrong_schemas(run):

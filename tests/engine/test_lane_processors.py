@@ -5,6 +5,7 @@ import threading
 import orjson
 import pytest
 
+from airflow_provider_deltaforge.engine import heart
 from airflow_provider_deltaforge.engine.copying import copy_chunks
 from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
 from airflow_provider_deltaforge.engine.job import Job
@@ -20,6 +21,12 @@ from tests.engine.running import RunningLane, begun, events, places, run_to_the_
 from tests.waiting import PATIENCE_S, wait_until
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Let a lane hear soon that it is to stop."""
+    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
 
 
 def row_of(text):

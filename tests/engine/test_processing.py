@@ -194,7 +194,7 @@ def test_a_processor_that_cannot_work_now_is_tried_again_and_its_trouble_is_told
     made = chain(away=work)
     assert made.process(batch(change(1))).rows.num_rows == 1
     assert made.watcher.told == [
-        ("away", "processor away: the key server is away"),
+        ("away", "the key server is away"),
         ("away", None),
     ]
 
