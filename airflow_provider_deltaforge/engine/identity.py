@@ -10,15 +10,14 @@ passed that head. Until then the record says ``reading``; what it has learnt is 
 with the checkpoints, so that a lane that is killed goes on with it.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.engine.gone import GoneTables, schema_changes
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
@@ -58,6 +57,8 @@ class Succession:
         self._policy = getattr(self._source, "on_schema_drift", "adapt")
         self._records = Failovers(bench.store, self._source.id)
         self._reading: Reconciliation | None = None
+        halts = self._policy == "halt"
+        self._gone = GoneTables(self._source, registry, self._records, wanted=halts)
 
     def settle(self, position: Position | None, held: Sequence[Position] = ()) -> list[Write]:
         """Compare the server that answers with the one that was read last.
@@ -82,7 +83,8 @@ class Succession:
             for each in held:
                 if each != position:
                     self._source.reach(each)
-            return [] if present is None or known else [self._records.meet(present)]
+            met = [] if present is None or known else [self._records.meet(present)]
+            return [*met, *self._gone.look()]
         _log.warning("another server answers", extra={"former": known, "present": dict(present)})
         return self._reconcile(known, present, position, held)
 
@@ -101,16 +103,11 @@ class Succession:
 
     def watch(self, rows: pa.RecordBatch) -> None:
         """Take note of schema changes that come with the log."""
-        if self._reading is None or not rows.num_rows:
-            return
-        told = rows.filter(pc.equal(rows.column("op").cast(pa.utf8()), "ddl"))
-        changes = [
-            (db, json.loads(text or "{}"))
-            for db, text in zip(
-                told.column("db").to_pylist(), told.column("ddl").to_pylist(), strict=True
-            )
-        ]
         record = self._reading
+        if record is None:
+            self._gone.watch(rows)
+            return
+        changes = schema_changes(rows)
         news = [
             told
             for told in record.drift
@@ -127,7 +124,7 @@ class Succession:
         """Return what is to be stored with the checkpoints, and what ends the lane after that."""
         record = self._reading
         if record is None:
-            return [], None
+            return self._gone.passed(), None
         if not self._source.covers(position, record.head):
             return [self._records.put(record)], None
         self._reading = None
@@ -190,10 +187,12 @@ class Succession:
             return known, record.head
         stored = [version.schema for version in self._registry.all()]
         live = self._source.catalog(stored)
+        # What went away on the former server is no difference between the two.
+        gone = {name for name in self._records.gone() if live.get(name) is None}
         found = [
             delta
             for schema in stored
-            if schema.full_name in live
+            if schema.full_name in live and schema.full_name not in gone
             for delta in deltas(schema, live[schema.full_name])
             if asdict(delta) not in record.explained
         ]

@@ -7,7 +7,7 @@ next lane sees the change again and goes on with the record; killed after it, th
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -54,6 +54,13 @@ class Reconciliation(Record):
     ended_at_ms: int | None = None
 
 
+class Gone(Record):
+    """Tables that were known, and are gone from the server whose log is read."""
+
+    v: Literal[1] = 1
+    tables: list[str]
+
+
 class Failovers:
     """The failover records of one source.
 
@@ -87,6 +94,17 @@ class Failovers:
             found += [Reconciliation.from_stored(e.value, f"failover {key}") for e in page]
             after = page[-1].seq
         return found
+
+    def gone(self) -> set[str]:
+        """Return the tables that are gone from the server that was read last, by full name."""
+        key = f"gone:{self._source_id}"
+        text = self._store.get(names.FAILOVER, key)
+        return set() if text is None else set(Gone.from_stored(text, f"failover {key}").tables)
+
+    def put_gone(self, tables: Collection[str]) -> Put:
+        """Return the write that remembers which tables are gone."""
+        text = Gone(tables=sorted(tables)).model_dump_json().encode()
+        return Put(names.FAILOVER, f"gone:{self._source_id}", text)
 
     def meet(self, identity: Mapping[str, Any]) -> Put:
         """Return the write that remembers a server."""

@@ -233,6 +233,29 @@ def test_drift_halts_where_asked_and_a_restart_does_not_pass_it(servers, pipelin
     assert outcomes(pipeline)[-1] == ("A", "B", "done")
 
 
+def test_a_table_dropped_before_the_failover_is_no_drift(servers, pipeline):
+    known_tables(pipeline, table(n="int"), table(name="same"), table(name="later"))
+    servers.policy, servers.tables = "halt", {"shop.t": None}
+    # Dropped while nobody read; and, in a statement that was read, just before the other server.
+    bench, reading = opened(pipeline, 20)
+    reading.watch(statement("DROP TABLE `later`", "shop.later"))
+    store(bench, reading.passed({"tx": 20})[0])
+    servers.name, servers.tables = "B", {"shop.t": None, "shop.later": None}
+    opened(pipeline, 20)
+    assert outcomes(pipeline) == [("A", "B", "done")]
+
+
+def test_a_table_made_anew_before_the_failover_is_drift_when_it_is_missing(servers, pipeline):
+    known_tables(pipeline, table(n="int"))
+    servers.policy, servers.tables = "halt", {"shop.t": None}
+    bench, reading = opened(pipeline, 20)
+    reading.watch(statement("CREATE TABLE t (id int)", "shop.t"))
+    store(bench, reading.passed({"tx": 20})[0])
+    servers.name = "B"
+    with pytest.raises(SchemaError, match=r"shop\.t: table_dropped"):
+        opened(pipeline, 20)
+
+
 def test_drift_is_adapted_to(servers, pipeline):
     live = table(n="int", m="text")
     bench, _ = drifted(servers, pipeline, live, policy="adapt")
