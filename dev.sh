@@ -211,6 +211,8 @@ setup() {
         quietly "compiling $source's decoder" "$PY" -m "airflow_provider_deltaforge.sources.$source.warm" ||
             die "the decoders could not be compiled; the whole log is $SETUP_LOG"
     done
+    quietly "compiling the processors" "$PY" -m airflow_provider_deltaforge.processors.warm ||
+        die "the processors could not be compiled; the whole log is $SETUP_LOG"
     printf '%s' "$want" >"$VENV/.installed"
 }
 

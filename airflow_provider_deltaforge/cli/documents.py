@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
 from airflow_provider_deltaforge.cli.options import err, out
 from airflow_provider_deltaforge.cli.views import findings_table
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.processors.warm import warm_for
 from airflow_provider_deltaforge.spec.json_schema import json_schema
 from airflow_provider_deltaforge.spec.load import load
 
@@ -55,16 +56,17 @@ def schema() -> None:
 def preflight(file: _FileArgument) -> None:
     """Ask the source whether it can be captured: settings, permissions, retention.
 
-    Also compiles the decoders, once for each installation, so that no pipeline waits for it later.
-    Exits with 1 when a check fails.
+    Also compiles the decoders and the processors, once for each installation, so that no pipeline
+    waits for it later. Exits with 1 when a check fails.
     """
     pipeline = load(file.read_text())
     findings = list(pipeline.spec.source.preflight())
     out.print(findings_table(findings))
     if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(FAILED)
-    with err.status("compiling the decoders, once for each installation (about half a minute)"):
+    with err.status("compiling decoders and processors, once for each installation"):
         pipeline.spec.source.warm()
+        warm_for(pipeline.spec.processors)
 
 
 def register(app: typer.Typer) -> None:

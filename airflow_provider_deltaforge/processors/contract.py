@@ -68,6 +68,3 @@ class Processor(PluginSettings):
     @abstractmethod
     def open(self) -> Worker:
         """Start the worker. Called once per lane."""
-
-    def warm(self) -> None:
-        """Do once for each installation what the first worker would have to wait for."""

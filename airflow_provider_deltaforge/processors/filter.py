@@ -105,15 +105,7 @@ class Filter(Processor):
         """Prepare the comparisons and load the kernels."""
         from airflow_provider_deltaforge.processors.filter_worker import FilterWorker
 
-        self.warm()
         return FilterWorker(self)
-
-    def warm(self) -> None:
-        """Compile the kernels."""
-        from airflow_provider_deltaforge.events import json_compare, json_fields
-
-        json_fields.warm()
-        json_compare.warm()
 
 
 def _check_json(value: Any) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events import json_compare, json_fields
 from airflow_provider_deltaforge.events.change import OUTBOX
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.filter_conditions import Images, test_of
@@ -28,6 +29,8 @@ class FilterWorker:
         self._tables = _Gate(settings.tables) if _names_tables(settings.tables) else None
         self._tests = [test_of(condition) for condition in settings.fields]
         self._join = np.logical_and if settings.match == "all" else np.logical_or
+        json_fields.warm()
+        json_compare.warm()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Drop the events that do not pass."""

@@ -28,11 +28,4 @@ class Flatten(Processor):
         """Load the kernels."""
         from airflow_provider_deltaforge.processors.flatten_worker import FlattenWorker
 
-        self.warm()
         return FlattenWorker(self)
-
-    def warm(self) -> None:
-        """Compile the kernels."""
-        from airflow_provider_deltaforge.processors.flatten_worker import warm
-
-        warm()

@@ -43,6 +43,7 @@ class FlattenWorker:
         self._options = options
         separator = json.dumps(settings.separator, ensure_ascii=False)[1:-1]
         self._separator = np.frombuffer(separator.encode(), np.uint8)
+        self._flat(pa.array([b'{"a":{"b":1}}'], pa.binary()), {})  # Compiled before rows wait.
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Flatten both images of every event.
@@ -89,13 +90,6 @@ class FlattenWorker:
         for row in np.flatnonzero(collided).tolist():
             bad.setdefault(row, _name(data[offsets[row] : offsets[row + 1]]))
         return column_of(data[:used], offsets, parts.present)
-
-
-def warm() -> None:
-    """Compile the kernels, or load them from the cache, before rows are waiting."""
-    from airflow_provider_deltaforge.processors.flatten import Flatten
-
-    FlattenWorker(Flatten())._flat(pa.array([b'{"a":{"b":1}}'], pa.binary()), {})  # noqa: SLF001
 
 
 def _name(text: Any) -> str:
