@@ -9,10 +9,11 @@ import pytest
 
 from tests.ordering import rough_s
 from tests.servers import kafka, mariadb, mysql, postgres
-from tests.servers.process import Server
+from tests.servers.process import Server, python_path
 
 # Every JVM of a test lives for a minute: the optimising compilers would never pay for themselves.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ["PYTHONPATH"] = python_path()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -25,7 +25,7 @@ import psycopg
 
 from tests.servers.airflow_rest import Rest, RestError
 from tests.servers.keeper import Keeper, kill_session, members
-from tests.servers.process import HOST, Server, ServerError, free_port
+from tests.servers.process import HOST, Server, ServerError, free_port, python_path
 from tests.servers.undisturbed import undisturbed
 
 # Log servers would listen on every interface; here everybody reads the files themselves.
@@ -260,4 +260,10 @@ def _settings(home: Path, dags: Path, port: int, parallelism: int) -> dict[str, 
         for section, found in told.items()
         for option, value in found.items()
     }
-    return {"AIRFLOW_HOME": str(home), "SCARF_ANALYTICS": "false", **options}
+    return {
+        "AIRFLOW_HOME": str(home),
+        "SCARF_ANALYTICS": "false",
+        "PYTHONPATH": python_path(),
+        "DELTAFORGE_TEST_SELDOM_COLLECT": "1",
+        **options,
+    }

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HOST = "127.0.0.1"
+_STARTUP = Path(__file__).parent / "startup"
 
 
 class ServerError(RuntimeError):
@@ -60,6 +61,13 @@ def _first_outgoing_port() -> int:
     except OSError:
         return 32768
     return int(told) if int(told) > 9024 else 32768
+
+
+def python_path(*places: Path) -> str:
+    """Return a ``PYTHONPATH`` for Pythons that a test starts: theirs begin with ``startup``."""
+    present = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    wanted = [str(_STARTUP), *map(str, places), *filter(None, present)]
+    return os.pathsep.join(dict.fromkeys(wanted))
 
 
 def answers(port: int) -> None:

@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.control.places import jobs_directory
 from tests.airflow.service.drivers import compose
 from tests.servers import airflow
 from tests.servers.airflow import Airflow
-from tests.servers.process import Server
+from tests.servers.process import Server, python_path
 
 DAGS = Path(__file__).parent / "dags"
 _ROOT = Path(__file__).parents[3]
@@ -53,7 +53,7 @@ def stage_environment(directory: Path) -> dict[str, str]:
     return {
         "AIRFLOW_CONN_DELTAFORGE_DEFAULT": json.dumps(connection),
         "DELTAFORGE_TEST_HOLDS": str(holds),
-        "PYTHONPATH": str(_ROOT),
+        "PYTHONPATH": python_path(_ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # These drivers live for minutes: what they take to start is what counts.
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
