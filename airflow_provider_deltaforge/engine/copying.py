@@ -205,7 +205,8 @@ class _Copier:
         try:
             self._bench.store.transact(told, self._bench.fence)
         except RetryableError:
-            self._letters.failed()
+            if self._letters.holds:
+                self._letters.failed()
             raise
         self._letters.stored()
         return True

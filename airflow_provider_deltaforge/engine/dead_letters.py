@@ -108,6 +108,11 @@ class LetterBox:
         self._held, self._chosen = [], []
 
     @property
+    def holds(self) -> bool:
+        """Say whether anything is to be stored."""
+        return bool(self._held)
+
+    @property
     def overflows(self) -> bool:
         """Say whether so much is held that it is stored before the position moves."""
         many = len(self._held) > _HELD_LETTERS
@@ -142,8 +147,7 @@ class LetterBox:
 
     def failed(self) -> None:
         """Note that the store did not take what was to be stored."""
-        if self._held:
-            self._tallies.count("write_failures", 1)
+        self._tallies.count("write_failures", 1)
 
     def stored(self) -> None:
         """Count what is stored now, and keep the queue within its limits."""
@@ -166,10 +170,13 @@ class LetterBox:
         self._say(len(chosen), lost)
         self._warn(min(count, self._limits.max_entries))
 
+    @property
+    def is_due(self) -> bool:
+        """Say whether ``tend`` has something to do."""
+        return self.enabled and time.monotonic() >= self._expiry_at
+
     def tend(self) -> None:
-        """Forget what is older than the document allows, now and then."""
-        if not self.enabled or time.monotonic() < self._expiry_at:
-            return
+        """Forget what is older than the document allows."""
         self._expiry_at = time.monotonic() + _EXPIRY_S
         self._expire()
 

@@ -150,7 +150,8 @@ class Lane:
 
     def _step(self, pump: Pump[Ready], sinks: SinkGroup, reader: LogReader) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
-        self._patiently(self._letters.tend)
+        if self._letters.is_due:
+            self._patiently(self._letters.tend)
         ready = pump.next(_WAIT_S)
         if ready is not None:
             self._deliver(ready, sinks, reader)
@@ -221,7 +222,7 @@ class Lane:
         return -1 if covers(former, position) and not covers(position, former) else 1
 
     def _commit(self, position: Position, reader: LogReader) -> None:
-        if not self._patiently(self._letters.awaits_room):
+        if self._letters.holds and not self._patiently(self._letters.awaits_room):
             return
         self._idle_since = None
         names = self._ahead.reached(position)
@@ -247,6 +248,9 @@ class Lane:
 
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""
+        if not self._letters.holds:
+            self._patiently(lambda: self._bench.store.transact(writes, self._bench.fence))
+            return
         told = [*writes, *self._patiently(self._letters.writes)]
         self._patiently(lambda: self._transact(told))
         self._patiently(self._letters.stored)

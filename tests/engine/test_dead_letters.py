@@ -1,6 +1,7 @@
 """Events that nobody can take are set aside with the position, within the limits of the queue."""
 
 import logging
+import threading
 import time
 
 import orjson
@@ -9,7 +10,9 @@ import pytest
 from airflow_provider_deltaforge.engine import dead_letters, heart
 from airflow_provider_deltaforge.engine.copying import copy_chunks
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
+from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
 from airflow_provider_deltaforge.engine.job import Job
+from airflow_provider_deltaforge.engine.local import LocalRunner
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage import names
@@ -17,7 +20,7 @@ from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.planted import keeping, plant, refusing
 from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
 PICKY = "{type: planted, id: picky}"
@@ -252,6 +255,33 @@ class TestOverflow:
         assert running.end().why == "stopped"
         at = pipeline.checkpoints().load()["out"]["tx"]
         assert set_aside(pipeline) == [(tx, 0) for tx in range(1, at + 1)]
+
+
+def test_a_snapshot_waits_for_room_visibly_and_goes_on_with_it(monkeypatch):
+    plant(monkeypatch, picky=refusing(lambda text: orjson.loads(text)["id"] % 2 == 0))
+    pipeline = InProcess(
+        snapshot="initial",
+        processors=PICKY,
+        journal="enabled: true, dlq: {max_entries: 5, overflow_policy: block}",
+    )
+    assignment = Assignment(pipeline.name, pipeline.location, 1)
+    driver = threading.Thread(target=drive_stream, args=(assignment, LocalRunner()), daemon=True)
+    driver.start()
+    seen = []
+    wait_until(lambda: pipeline.status()[0] == "blocked")
+    assert "dead-letter queue: " in pipeline.control.progress().reason
+
+    def streams():
+        seen.extend(set_aside(pipeline))
+        queue(pipeline).purge()
+        return pipeline.status()[0] == "running"
+
+    wait_until(streams)
+    pipeline.want("stopped")
+    driver.join(PATIENCE_S)
+    copied = {event["after"]["id"] for event in events(pipeline)}
+    assert copied == {*range(1, 31, 2)} & copied != set()
+    assert len(set(seen)) == len(seen) == pipeline.control.progress().events - len(copied)
 
 
 def test_what_is_too_old_is_forgotten(monkeypatch):
