@@ -36,7 +36,10 @@ class Processed:
 
 
 class Worker(Protocol):
-    """A processor at work in one lane. Used by one thread."""
+    """A processor at work in one lane, or in one task of a snapshot.
+
+    Used by one thread at a time; it may be opened, used and closed by three.
+    """
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Process a batch of at least one event, which may be a slice of a larger one.

@@ -13,7 +13,7 @@ BASE = yaml.safe_load(
     document(
         source="rows: 3",
         sink="envelope: {type: cloudevents, type_prefix: a}\nencoding: json\nkey: '${after.id}'\n"
-        "filter: {producers: [a]}",
+        "filter: {producers: [f]}",
         spec="processors:\n- {type: filter, id: f, fields: [{path: a, op: eq, value: 1}]}\n"
         "- {type: outbox, columns: {payload: p}}\nbatch: {max_ms: 4}\n"
         "commit_policy: {mode: all}\nstorage: {backend: sqlite}",
