@@ -52,12 +52,34 @@ def learn(bench: Bench, registry: Registry, position: Position, *, anew: bool) -
             Otherwise nothing is asked once something is registered.
     """
     registry.refresh()
+    _doubt_left_out(bench, registry)
     if registry.all() and not anew:
         return
     source = bench.pipeline.spec.source
     found = [(schema, position) for schema in source.schemas_at(position)]
     if found:
         registry.register_all(found, compare=source.compare, fence=bench.fence)
+
+
+def _doubt_left_out(bench: Bench, registry: Registry) -> None:
+    """Trust no registered schema of a table that the document does not name any more.
+
+    Nobody reads of its changes from here on; captured again, it is asked for anew.
+    """
+    source = bench.pipeline.spec.source
+    patterns = [str(pattern) for pattern in getattr(source, "tables", ())]
+    records = Tables(bench.store, bench.pipeline.name)
+    former = records.captured()
+    if former == patterns:
+        return
+    left: list[str] = []
+    # Where the log does not tell schema changes, it describes its rows.
+    stored = registry.all() if former is not None and source.tells_schema_changes else []
+    if stored:
+        live = source.catalog([version.schema for version in stored])
+        left = [v.schema.full_name for v in stored if v.schema.full_name not in live]
+    latest = max((version.sequence for version in stored), default=0)
+    bench.store.transact(records.capture(patterns, left, latest), bench.fence)
 
 
 class TableWatch:

@@ -5,6 +5,7 @@ with the checkpoint that passes the statement it came by.
 """
 
 import time
+from collections.abc import Collection
 from typing import Literal
 
 from airflow_provider_deltaforge.storage import names
@@ -33,6 +34,13 @@ class Arrival(Record):
     table: str
 
 
+class Captured(Record):
+    """Which tables the document named when the log was opened last."""
+
+    v: Literal[1] = 1
+    patterns: list[str]
+
+
 class Tables:
     """The records of one pipeline's tables."""
 
@@ -55,6 +63,36 @@ class Tables:
         return self._put(
             StoppedTable(table=table, reason=reason, since_ms=_now_ms(), sequence=sequence)
         )
+
+    def captured(self) -> list[str] | None:
+        """Return the patterns of the captured tables when the log was opened last."""
+        key = f"{self._prefix}captured"
+        text = self._store.get(names.TABLES, key)
+        return None if text is None else Captured.from_stored(text, f"the table {key}").patterns
+
+    def capture(self, patterns: list[str], left: Collection[str], sequence: int) -> list[Write]:
+        """Return the writes that remember which tables are captured, and which are not any more.
+
+        What happens to the latter is not seen: schemas up to ``sequence`` are not to be trusted.
+        """
+        marked, now = self.marked(), _now_ms()
+        doubted = [
+            marked[name].model_copy(update={"sequence": sequence})
+            if name in marked
+            else StoppedTable(
+                table=name,
+                reason="it was left out of the captured tables",
+                since_ms=now,
+                sequence=sequence,
+                repaired_at_ms=now,
+            )
+            for name in sorted(left)
+        ]
+        text = Captured(patterns=patterns).model_dump_json().encode()
+        return [
+            Put(names.TABLES, f"{self._prefix}captured", text),
+            *(self._put(record) for record in doubted),
+        ]
 
     def repair(self, copied: list[str]) -> list[Write]:
         """Return the writes that let copied tables stream again."""
