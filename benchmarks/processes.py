@@ -23,6 +23,7 @@ class Sampler:
         self._cpu: dict[tuple[str, int], float] = {}
         self._began: dict[tuple[str, int], float] = {}
         self._peak: dict[str, float] = defaultdict(float)
+        self._largest: dict[str, float] = defaultdict(float)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._sample()
         self._thread.start()
@@ -33,7 +34,7 @@ class Sampler:
         self._began = dict(self._cpu)
 
     def stop(self) -> dict[str, dict[str, float]]:
-        """Return CPU seconds and peak resident MiB by name."""
+        """Return CPU seconds and peak resident MiB by name, of all its processes and of one."""
         self._sample()
         self._over.set()
         self._thread.join()
@@ -41,7 +42,11 @@ class Sampler:
         for key, spent in self._cpu.items():
             cpu[key[0]] += spent - self._began.get(key, 0.0)
         return {
-            name: {"cpu_s": round(cpu[name], 2), "rss_mib_peak": round(self._peak[name], 1)}
+            name: {
+                "cpu_s": round(cpu[name], 2),
+                "rss_mib_peak": round(self._peak[name], 1),
+                "rss_mib_largest": round(self._largest[name], 1),
+            }
             for name in sorted(cpu)
         }
 
@@ -59,7 +64,9 @@ class Sampler:
                         name = named(root, one)
                         times = one.cpu_times()
                         self._cpu[name, one.pid] = times.user + times.system
-                        resident[name] += one.memory_info().rss / MIB
+                        mib = one.memory_info().rss / MIB
+                        resident[name] += mib
+                        self._largest[name] = max(self._largest[name], mib)
         for name, mib in resident.items():
             self._peak[name] = max(self._peak[name], mib)
 

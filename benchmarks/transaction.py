@@ -48,7 +48,8 @@ def measure(
         processes = sampler.stop()
     if told is None or told.events != rows:
         raise AssertionError(f"{told.events if told else 0} of {rows} events were delivered")
-    lane = processes[_LANE["spark local[2]" if master else "process"]]["rss_mib_peak"]
+    # Workers are forked: together they count what they share more than once.
+    lane = processes[_LANE["spark local[2]" if master else "process"]]["rss_mib_largest"]
     jvm = processes.get("driver: JVM", {}).get("rss_mib_peak", 0.0)
     return {
         "events": rows,
