@@ -45,6 +45,7 @@ class DeadLetters:
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
+        self._pipeline = pipeline
         self._key = f"{pipeline}:dlq"
 
     def push(self, text: bytes) -> Push:
@@ -63,7 +64,8 @@ class DeadLetters:
         """Yield what is set aside behind a sequence number, oldest first, page by page."""
         while entries := self._store.peek(names.JOURNAL, self._key, _PAGE, after):
             for entry in entries:
-                letter = DeadLetter.from_stored(entry.value, f"dead letter {entry.seq}")
+                name = f"dead letter {entry.seq} of {self._pipeline}"
+                letter = DeadLetter.from_stored(entry.value, name)
                 yield letter.model_copy(update={"seq": entry.seq})
             after = entries[-1].seq
 

@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.schemas.registry import Registry, SchemaEntry
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoint, Checkpoints
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters
 from airflow_provider_deltaforge.storage.failover import Failovers, Known, Reconciliation
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.snapshots import ChunkDone, Run, Snapshots
@@ -40,6 +41,12 @@ FIRST_FORMAT = {
         b'"on_schema_drift":"halt","position":{"gtid_set":"a:1-5"},"head":{"gtid_set":"a:1-9"},'
         b'"drift":[{"table":"shop.t","kind":"column_added","column":"x","was":null,"now":"int"}],'
         b'"explained":[],"reason":"r","error_class":"schema","started_at_ms":1,"ended_at_ms":2}'
+    ),
+    DeadLetter: (
+        b'{"v":1,"timestamp":2,"pipeline":"orders","stream":"dlq","event_id":"e",'
+        b'"source_cursor":{"file":"binlog.000001","pos":4},"event":{"before":null,'
+        b'"after":{"id":1},"op":"c"},"payload_truncated":false,"meta":{"sink_id":"kafka",'
+        b'"processor_id":null,"error_kind":"routing","error_message":"why","attempts":1}}'
     ),
     ChunkDone: b'{"v":1,"table":"a.b","rows":1,"cut":{"pos":2},"finished_at_ms":3}',
     SchemaEntry: (
@@ -93,6 +100,7 @@ def _readers(store):
         Run: Snapshots(store, "orders").current,
         ChunkDone: lambda: Snapshots(store, "orders").done("r"),
         SchemaEntry: Registry(store, "orders", "acme").all,
+        DeadLetter: lambda: list(DeadLetters(store, "orders").read()),
         Known: Failovers(store, "orders").identity,
         Reconciliation: Failovers(store, "orders").latest,
     }
@@ -113,6 +121,8 @@ def _keep(store, kind, text):
         store.swap(names.CONTROL, "orders", 0, text)
     elif kind is SchemaEntry:
         store.append(names.SCHEMAS, "acme/orders", text)
+    elif kind is DeadLetter:
+        store.push(names.JOURNAL, "orders:dlq", text)
     else:
         store.put(*_PLACES[kind], text)
 

@@ -1,0 +1,71 @@
+"""The queue of what was set aside, on every durable store."""
+
+import time
+
+import pytest
+
+from airflow_provider_deltaforge.errors import FencedError
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Fence
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+
+@pytest.fixture
+def store(durable_dsn):
+    opened = StoreLocation.from_dsn(durable_dsn).open()
+    yield opened
+    opened.close()
+
+
+def letter(number):
+    return (
+        b'{"v":1,"timestamp":%d,"pipeline":"orders","event_id":"e","event":{"n":%d},'
+        % (
+            number,
+            number,
+        )
+        + b'"meta":{"error_kind":"routing","error_message":"why"}}'
+    )
+
+
+def fill(store, count, pipeline="orders"):
+    queue = DeadLetters(store, pipeline)
+    store.transact([queue.push(letter(number)) for number in range(count)])
+    return queue
+
+
+def numbers(queue, after=0):
+    return [one.event["n"] for one in queue.read(after)]
+
+
+def test_entries_come_in_order_through_many_pages(store):
+    queue = fill(store, 130)
+    fill(store, 2, "orders2")
+    assert numbers(queue) == list(range(130))
+    seqs = [one.seq for one in queue.read()]
+    assert numbers(queue, seqs[49]) == list(range(50, 130))
+
+
+def test_ack_drop_and_purge_concern_one_pipeline(store):
+    queue, other = fill(store, 6), fill(store, 2, "other")
+    second = [one.seq for one in queue.read()][1]
+    assert (queue.ack(second), queue.drop_oldest(1), queue.count()) == (2, 1, 3)
+    assert numbers(queue) == [3, 4, 5]
+    assert (queue.purge(), queue.count(), other.count()) == (3, 0, 2)
+
+
+def test_only_what_is_old_expires(store):
+    queue = fill(store, 70)
+    assert queue.expire(int(time.time() * 1000) - 3_600_000) == 0
+    assert queue.expire(int(time.time() * 1000) + 3_600_000) == 70
+    assert queue.count() == 0
+
+
+def test_an_entry_is_not_stored_by_who_has_lost_the_fence(store):
+    version = store.swap(names.EPOCHS, "orders", 0, b"driver")
+    store.swap(names.EPOCHS, "orders", version, b"newer")
+    queue = DeadLetters(store, "orders")
+    with pytest.raises(FencedError):
+        store.transact([queue.push(letter(1))], Fence(names.EPOCHS, "orders", version))
+    assert queue.count() == 0
