@@ -1,9 +1,10 @@
-"""``./dev.sh bench [drain|latency|transaction|render|idle]``: figures as JSON, and a table of them.
+"""``./dev.sh bench [drain|latency|transaction|render|processors|idle]``: figures as JSON, shown.
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
 a steady writer under default settings; ``transaction`` lets one transaction of millions of rows
-pass and watches memory; ``idle`` shows how soon a pipeline obeys and what it costs at rest.
+pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
+server; ``idle`` shows how soon a pipeline obeys and what it costs at rest.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import idle, postgres_workload, stages, transaction, whole, workload
+from benchmarks import idle, postgres_workload, processors, stages, transaction, whole, workload
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
@@ -40,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
     parser.add_argument(
         "what",
-        choices=["drain", "latency", "transaction", "render", "idle"],
+        choices=["drain", "latency", "transaction", "render", "processors", "idle"],
         nargs="?",
         default="drain",
     )
@@ -59,6 +60,9 @@ def main() -> None:
     if asked.what == "render":
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
+    if asked.what == "processors":
+        processors.main(RESULTS, result | {"machine": whole.machine()})
+        return
     if asked.what == "idle":
         idle.main(RESULTS, result | {"machine": whole.machine(), "engine": "spark local[2]"})
         return

@@ -1,0 +1,234 @@
+"""What each processor costs on one core, against rendering the same events without it.
+
+``./dev.sh bench processors``. Batches have the default size, rows about 220 bytes. Processor time
+counts, of this process and of those it started (the script's); ``ratio`` is how many times as long
+processing and rendering take as rendering alone.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
+from airflow_provider_deltaforge.events.change import OUTBOX
+from airflow_provider_deltaforge.plugins import PROCESSORS
+from airflow_provider_deltaforge.sinks.memory import MemorySink
+from benchmarks.render import BATCH_ROWS, ROWS_PER_TRANSACTION, batch
+
+ROUNDS = 5
+BATCHES_PER_ROUND = 20
+
+_SCRIPT = """
+function processBatch(events) {
+  for (const event of events) {
+    if (event.after && event.after.total > 400) event.tags = ["large"];
+    delete event.after.note;
+    event.route({topic: "orders." + event.after.status});
+  }
+  return events;
+}
+"""
+_PER_EVENT = """
+(event) => { event.after.total = event.after.total * 2; return event; }
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the result."""
+
+    name: str
+    type: str
+    rows: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+CASES = [
+    Case(
+        "filter, all pass",
+        "filter",
+        "orders",
+        {
+            "ops": ["create", "update"],
+            "tables": {"include": ["shop.orders*"]},
+            "fields": [
+                {"path": "status", "op": "in", "value": ["paid", "open"]},
+                {"path": "customer.id", "op": "gte", "value": 0},
+            ],
+        },
+    ),
+    Case(
+        "filter, half dropped",
+        "filter",
+        "orders",
+        {"fields": [{"path": "status", "op": "eq", "value": "paid"}]},
+    ),
+    Case("flatten", "flatten", "orders", {"lists": "index"}),
+    Case("flatten, nothing nested", "flatten", "notes"),
+    Case("outbox", "outbox", "outbox", {"topic": "${aggregate_type}.${event_type}"}),
+    Case(
+        "mask, redact",
+        "mask",
+        "orders",
+        {"rules": [{"columns": ["*.*.customer.email"], "action": "redact"}]},
+    ),
+    Case(
+        "mask, hash",
+        "mask",
+        "orders",
+        {
+            "rules": [{"columns": ["*.*.customer.email"], "action": "hash"}],
+            "secret": "0123456789abcdef0123456789abcdef",
+        },
+    ),
+    Case(
+        "contract, columns",
+        "contract",
+        "orders",
+        {
+            "tables": [
+                {
+                    "table": "shop.*",
+                    "columns": {
+                        "id": {"type": "integer", "min": 0},
+                        "status": {"type": "string", "nullable": False},
+                    },
+                }
+            ]
+        },
+    ),
+    Case(
+        "sql",
+        "sql",
+        "orders",
+        {"query": "select * from events where after->>'status' <> 'void'"},
+    ),
+    Case("python, arrow", "python", "orders", {"function": f"{__name__}:on_batch"}),
+    Case(
+        "python, events", "python", "orders", {"function": f"{__name__}:on_event", "mode": "events"}
+    ),
+    Case("javascript, batch", "javascript", "orders", {"id": "script", "inline": _SCRIPT}),
+    Case("javascript, per event", "javascript", "orders", {"id": "script", "inline": _PER_EVENT}),
+]
+
+
+def on_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Pass every event: what calling a user's function costs."""
+    return rows
+
+
+def on_event(event: dict[str, Any]) -> dict[str, Any]:
+    """Change one field of an event, as a user's function does."""
+    event["after"]["status"] = "seen"
+    return event
+
+
+def main(results: Path, result: dict[str, Any]) -> None:
+    """Measure every case, show them and write them down."""
+    pa.set_cpu_count(1)
+    batches = {"notes": batch(ROWS_PER_TRANSACTION), "orders": _orders(), "outbox": _messages()}
+    cases = {}
+    for case in CASES:
+        cases[case.name] = _measured(case, batches[case.rows])
+    result |= {"batch": f"{BATCH_ROWS} rows", "cases": cases}
+    results.mkdir(exist_ok=True)
+    (results / "processors.json").write_text(json.dumps(result, indent=2) + "\n")
+    _show(cases)
+
+
+def _measured(case: Case, rows: pa.RecordBatch) -> dict[str, float]:
+    sink = MemorySink(envelope=NativeEnvelope())
+    renderer = Renderer(sink, Origin("orders-cdc", "acme", "mysql"))
+    worker = PROCESSORS.load(case.type)(**case.settings).open()
+    try:
+        made = worker.process(rows)
+        if made.rejections:
+            raise RuntimeError(f"{case.name}: {made.rejections[0]}")
+        best = {"plain": 1e9, "processed": 1e9, "alone": 1e9}
+        for _ in range(ROUNDS):
+            timed = {
+                "plain": _seconds(lambda: renderer.render(rows)),
+                "alone": _seconds(lambda: worker.process(rows)),
+                "processed": _seconds(lambda: renderer.render(worker.process(rows).rows)),
+            }
+            best = {name: min(best[name], timed[name]) for name in best}
+    finally:
+        worker.close()
+    return {
+        "pass_through_events_per_s": round(BATCH_ROWS / best["plain"]),
+        "processor_alone_events_per_s": round(BATCH_ROWS / best["alone"]),
+        "processor_and_rendering_events_per_s": round(BATCH_ROWS / best["processed"]),
+        "ratio": round(best["processed"] / best["plain"], 2),
+        "bytes_per_row": round(rows["after"].nbytes / rows.num_rows),
+    }
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the processor time of one batch."""
+    before = _processor_time()
+    for _ in range(BATCHES_PER_ROUND):
+        work()
+    return max(_processor_time() - before, 1e-9) / BATCHES_PER_ROUND
+
+
+def _processor_time() -> float:
+    spent = time.process_time()
+    for child in psutil.Process().children(recursive=True):
+        times = child.cpu_times()
+        spent += times.user + times.system
+    return spent
+
+
+def _orders() -> pa.RecordBatch:
+    """Return inserts of nested orders."""
+    texts = [
+        b'{"id":%d,"customer":{"id":%d,"email":"user%d@example.com","address":{"city":"Berlin",'
+        b'"zip":"10115"}},"status":"%s","total":%d.50,"tags":["vip","eu"],"note":"%s"}'
+        % (n, n % 500, n % 500, b"paid" if n % 2 else b"open", n % 900, b"x" * 40)
+        for n in range(BATCH_ROWS)
+    ]
+    return _with(batch(ROWS_PER_TRANSACTION), "after", pa.array(texts, pa.binary()))
+
+
+def _messages() -> pa.RecordBatch:
+    """Return rows of an outbox table."""
+    texts = [
+        b'{"id":%d,"aggregate_type":"order","aggregate_id":"%d","event_type":"paid","payload":'
+        b'{"order":%d,"total":"12.50","lines":[{"sku":"a-%d","count":2}],"note":"%s"}}'
+        % (n, n % 500, n, n, b"x" * 70)
+        for n in range(BATCH_ROWS)
+    ]
+    rows = _with(batch(ROWS_PER_TRANSACTION), "after", pa.array(texts, pa.binary()))
+    schema = pa.array([OUTBOX] * BATCH_ROWS).dictionary_encode()
+    return _with(rows, "schema", schema)
+
+
+def _with(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    index = rows.schema.get_field_index(name)
+    return rows.set_column(index, rows.schema.field(index), column)
+
+
+def _show(cases: Mapping[str, Mapping[str, float]]) -> None:
+    table = Table(title="processors, one core")
+    table.add_column("processor")
+    for title in ("pass-through", "processor alone", "with rendering", "times as long"):
+        table.add_column(title, justify="right")
+    for name, told in cases.items():
+        table.add_row(
+            name,
+            f"{told['pass_through_events_per_s']:,}",
+            f"{told['processor_alone_events_per_s']:,}",
+            f"{told['processor_and_rendering_events_per_s']:,}",
+            f"{told['ratio']}",
+        )
+    Console().print(table)
