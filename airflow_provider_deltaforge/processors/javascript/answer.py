@@ -95,7 +95,7 @@ def answered(answer: bytes, rows: pa.RecordBatch) -> Answer:
     # What an event was made from lends it its transaction, but not its end of it.
     base = taken(rows, origins)
     columns = {name: base.column(name) for name in CHANGE_SCHEMA.names}
-    bad = [Bad(*one) for one in head["bad"]]
+    bad = [Bad(row, *why) for row, why in head["bad"]]
     if count:
         texts = dict(zip((*_TEXTS, *_CODED), sections, strict=True))
         _put_texts(columns, head, texts)
@@ -174,7 +174,7 @@ def _routed(distinct: list[Any], codes: pa.Int32Array, keys: pa.BinaryArray) -> 
         return pa.array(values, kind).take(codes)
 
     topics = [None if one is None else one[0] for one in distinct]
-    headers = [None if one is None else one[1] for one in distinct]
+    headers = [None if one is None else _pairs(one[1]) for one in distinct]
     raw = [None if one is None else one[2] for one in distinct]
     fields = [
         each(topics, ROUTING.field("topic").type),
@@ -184,6 +184,10 @@ def _routed(distinct: list[Any], codes: pa.Int32Array, keys: pa.BinaryArray) -> 
     ]
     gone = each([one is None for one in distinct], pa.bool_())
     return pa.StructArray.from_arrays(fields, fields=list(ROUTING), mask=gone)
+
+
+def _pairs(headers: list[list[str]] | None) -> list[tuple[str, ...]] | None:
+    return None if headers is None else [tuple(pair) for pair in headers]
 
 
 def _decoded(texts: pa.BinaryArray) -> pa.StringArray:

@@ -22,6 +22,7 @@ _SPARE = 64 << 20
 """What Python and V8 may take beside the script's own memory."""
 _PLACE = re.compile(r"(?:<anonymous>|script\.js):(\d+)(?::(\d+))?")
 _EXPORT = re.compile(r"^export(?=\s+(?:function|const|let|var)\s+processBatch\b)", re.MULTILINE)
+_LATER = re.compile(r"\b(?:Promise|async|await|then)\b")
 _ENTRY = "typeof processBatch === 'function' ? processBatch : undefined"
 
 
@@ -39,7 +40,9 @@ class Isolate:
         self._patience = patience
         doors: Any = self._racer.eval(glue)
         self._run, self._load, self._reserve = doors["run"], doors["load"], doors["reserve"]
-        self._room: memoryview = self._reserve(1 << 16)
+        self._desk = doors["desk"]
+        self._room = self._reserved(1 << 16)
+        self._drains = False
 
     def enter(self, script: str) -> str:
         """Run the script, and return what it said on the way.
@@ -47,21 +50,39 @@ class Isolate:
         Raises:
             Refused: it does not compile, throws, or is neither form of a processor.
         """
-        from py_mini_racer import JSEvalException, JSFunction, JSParseException
+        from py_mini_racer import (
+            JSEvalException,
+            JSFunction,
+            JSParseException,
+            JSTimeoutException,
+        )
 
+        self._drains = _LATER.search(script) is not None
         script = _EXPORT.sub("      ", script)
         try:
             value = self._value(script)
             whole = self._racer.eval(_ENTRY, timeout_sec=self._patience)
         except JSParseException as error:
             raise Refused({"why": "parse", **_parse_error(str(error))}) from None
+        except JSTimeoutException:
+            raise Refused({"why": "slow"}) from None
         except JSEvalException as error:
             raise Refused({"why": "threw", **_thrown(str(error))}) from None
         if isinstance(whole, JSFunction):
-            return str(self._load(whole, False))  # noqa: FBT003 - positional in JavaScript
+            return self._loaded(whole, per_event=False)
         if isinstance(value, JSFunction):
-            return str(self._load(value, True))  # noqa: FBT003 - positional in JavaScript
+            return self._loaded(value, per_event=True)
         raise Refused({"why": "entry"})
+
+    def _loaded(self, entry: Any, *, per_event: bool) -> str:
+        self._desk["entry"] = entry
+        self._desk["perEvent"] = per_event
+        return str(self._load())
+
+    def _reserved(self, size: int) -> memoryview:
+        self._desk["size"] = size
+        room: memoryview = self._reserve()
+        return room
 
     def _value(self, script: str) -> Any:
         from py_mini_racer import JSParseException
@@ -79,13 +100,17 @@ class Isolate:
     def run(self, columns: memoryview, text: str) -> str:
         """Hand a batch over, and return what the glue wrote."""
         if len(columns) > len(self._room):
-            self._room = self._reserve(2 * len(columns))
+            self._room = self._reserved(2 * len(columns))
         self._room[: len(columns)] = columns
-        return str(self._run(text, timeout_sec=self._patience))
+        self._desk["text"] = text
+        answer = str(self._run(timeout_sec=self._patience))
+        if self._drains:  # What promises do after the call belongs to the call.
+            self._racer.eval("0", timeout_sec=self._patience)
+        return answer
 
     def close(self) -> None:
         """Let go of V8."""
-        self._run = self._load = self._reserve = None
+        self._run = self._load = self._reserve = self._desk = None
         self._racer.close()
 
 

@@ -17,6 +17,7 @@
   const { keys, setPrototypeOf } = Object;
   const [BigIntOf, StringOf, MapOf, ProxyOf, Ints] = [BigInt, String, Map, Proxy, Int32Array];
   const [Floats, Bytes, Failure, TypeFailure] = [Float64Array, Uint8Array, Error, TypeError];
+  const BufferOf = ArrayBuffer;
   const cut = keep(String.prototype.substring);
   const codeAt = keep(String.prototype.charCodeAt);
   const matches = keep(RegExp.prototype.exec);
@@ -36,6 +37,8 @@
   const ROUTE_KEYS = { __proto__: null, topic: 1, key: 1, headers: 1, raw_payload: 1 };
   const LONG = /\d{16}/;
   const WHOLE = /^-?\d+$/;
+  const HEX = [];
+  for (let i = 0; i < 256; i++) HEX.push((i < 16 ? "0" : "") + i.toString(16));
   const MOST_RETURNED = 5000000;
 
   // ---- Numbers: integers that a double cannot hold are BigInts, and are written as numbers ----
@@ -108,12 +111,10 @@
 
     eventId(i) {
       let text = "";
-      for (let k = 16 * i; k < 16 * i + 16; k++) {
-        const byte = this.id[k];
-        text += (byte < 16 ? "0" : "") + shown(byte, 16);
-        if (k - 16 * i === 3 || k - 16 * i === 5 || k - 16 * i === 7 || k - 16 * i === 9) {
-          text += "-";
-        }
+      const from = 16 * i;
+      for (let k = 0; k < 16; k++) {
+        text += HEX[this.id[from + k]];
+        if (k === 3 || k === 5 || k === 7 || k === 9) text += "-";
       }
       return text;
     }
@@ -121,17 +122,13 @@
     source(i) {
       const { version, connector, name, heads, positions } = this.header;
       const head = heads[this.head[i]];
-      const made = { version, connector, name, ts_ms: this.ts[i], db: head[1] };
-      if (head[2] !== null) put(made, "schema", head[2]);
-      put(made, "table", head[3]);
-      if (head[0] === "r") put(made, "snapshot", "true");
-      if (this.position[i] >= 0) {
-        const position = parse(positions[this.position[i]]);
-        const names = keys(position);
-        for (let k = 0; k < names.length; k++) put(made, names[k], position[names[k]]);
-        put(made, "row", this.row[i]);
-      }
-      return made;
+      const place = head[2] === null ? { db: head[1], table: head[3] }
+        : { db: head[1], schema: head[2], table: head[3] };
+      if (head[0] === "r") put(place, "snapshot", "true");
+      const ts_ms = this.ts[i];
+      if (this.position[i] < 0) return { version, connector, name, ts_ms, ...place };
+      const position = parse(positions[this.position[i]]);
+      return { version, connector, name, ts_ms, ...place, ...position, row: this.row[i] };
     }
   }
 
@@ -148,9 +145,12 @@
     return parse(nulls);
   }
 
+  const ordinary = { __proto__: null, value: null, writable: true, enumerable: true,
+    configurable: true };
   function put(object, key, value) {
-    defineProperty(object, key, { __proto__: null, value, writable: true, enumerable: true,
-      configurable: true });
+    ordinary.value = value;
+    defineProperty(object, key, ordinary);
+    ordinary.value = null;
   }
 
   // ---- One event: the handler of its proxy ----
@@ -235,9 +235,12 @@
       if (batch.txEnd[index] === 1) put(target, "tx_end", true);
       for (let i = 0; i < extras.length; i++) put(target, extras[i], values[extras[i]]);
       this.whole = true;
+      // From here on the target answers for itself.
+      this.getOwnPropertyDescriptor = this.defineProperty = this.preventExtensions = undefined;
+      this.ownKeys = undefined;
     }
 
-    get(target, key, receiver) {
+    get(target, key) {
       switch (key) {
         case "after": if (!this.whole) return this.readAfter(); break;
         case "op": if (!this.whole) return this.op; break;
@@ -252,7 +255,7 @@
         case "event_id": if (!this.whole) return this.batch.eventId(this.index); break;
         default: if (!this.whole && key in KNOWN) this.settle();
       }
-      return reflectGet(target, key, receiver);
+      return target[key];
     }
 
     set(target, key, value, receiver) {
@@ -539,7 +542,7 @@
     row(row, made) {
       try {
         if (row.whole) {
-          this.emit(row.target, row.index, made, row.routing, row.proxy);
+          this.emit(row.target, row.index, made, row.routing, true);
           return;
         }
         const { batch, index } = row;
@@ -563,7 +566,7 @@
     plain(object, nearest) {
       const at = this.byId(object.event_id);
       if (at < 0) {
-        this.emit(object, -1, true, routing(object.__routing), object, nearest);
+        this.emit(object, -1, true, routing(object.__routing), false, nearest);
         return nearest;
       }
       const made = this.used[at] === 1;
@@ -571,7 +574,7 @@
       try {
         const routed = routing(object.__routing);
         const had = this.batch.extra("routing", at) !== null;
-        this.emit(object, at, made, routed === null && !had ? undefined : routed, object);
+        this.emit(object, at, made, routed === null && !had ? undefined : routed, false);
       } catch (error) {
         if (made || this.careful) throw error;
         this.fail(at, error);
@@ -580,10 +583,10 @@
     }
 
     // Any object that looks like an event: `at` is the event it stands for or was copied from.
-    emit(object, at, made, routed, event, nearest) {
+    emit(event, at, made, routed, own, nearest) {
       const { batch } = this;
       const known = at >= 0;
-      checkNames(object, known ? batch : null, at);
+      checkNames(event, known ? batch : null, at, own);
       const head = known ? batch.header.heads[batch.head[at]] : null;
       const before = image(event.before, "before", batch, batch.beforeAt, batch.beforeFlag, at);
       const after = image(event.after, "after", batch, batch.afterAt, batch.afterFlag, at);
@@ -594,17 +597,15 @@
       let ddl = event.ddl === undefined || event.ddl === null ? "null" : stringify(event.ddl);
       if (ddl === undefined) throw refused("ddl cannot be written as JSON");
       if (ddl === (was === null ? "null" : stringify(parse(was)))) ddl = undefined;
-      const misc = miscOf(event.schema_version, event.schema_sequence, event.synthetic);
-      const hadMisc = !known ? "[null,null,null]" : miscOf(
-        batch.version[at] < 0 ? null : batch.header.versions[batch.version[at]],
-        batch.sequence[at] < 0 ? null : batch.sequence[at], batch.extra("synthetic", at));
+      const misc = known && sameMisc(event, batch, at) ? undefined
+        : miscOf(event.schema_version, event.schema_sequence, event.synthetic);
       const tagText = tags ?? (known ? undefined : "null");
       if (!known) this.keyless += `${this.keyless === "" ? "" : ","}${this.count}`;
-      else if (headText !== undefined && event !== batch.rows[at].proxy && moved(event.source, head)) {
+      else if (headText !== undefined && !own && moved(event.source, head)) {
         this.keyless += `${this.keyless === "" ? "" : ","}${this.count}`;
       }
       if (ddl !== undefined || !known) this.ddl.add(this.count, ddl ?? "null");
-      if (misc !== hadMisc || !known) this.misc.add(this.count, misc);
+      if (misc !== undefined) this.misc.add(this.count, misc);
       this.commit(known ? at : nearest, made, before, after, headText, ts,
         tagText, known ? routed : routed ?? null);
     }
@@ -725,6 +726,14 @@
     return `${written}]`;
   }
 
+  function sameMisc(event, batch, at) {
+    const version = batch.version[at] < 0 ? null : batch.header.versions[batch.version[at]];
+    const sequence = batch.sequence[at] < 0 ? null : batch.sequence[at];
+    return (event.schema_version ?? null) === version
+      && (event.schema_sequence ?? null) === sequence
+      && (event.synthetic ?? null) === batch.extra("synthetic", at);
+  }
+
   function miscOf(version, sequence, synthetic) {
     if (sequence !== null && sequence !== undefined && !isSafeInteger(sequence)) {
       throw refused("schema_sequence must be a whole number");
@@ -740,13 +749,13 @@
     return orNull(value);
   }
 
-  function checkNames(object, batch, at) {
+  function checkNames(object, batch, at, own) {
     const names = keys(object);
     for (let i = 0; i < names.length; i++) {
       if (!(names[i] in KNOWN)) note("unknown", names[i]);
     }
     if (batch === null) return;
-    if (object.event_id !== batch.eventId(at)) note("fixed", "event_id");
+    if (own && object.event_id !== batch.eventId(at)) note("fixed", "event_id");
     if (object.tenant_id !== batch.header.tenant) note("fixed", "tenant_id");
     if (object.trace_id !== undefined) note("fixed", "trace_id");
   }
@@ -840,11 +849,14 @@
 
   // ---- The doors ----
 
+  // Where Python lays what it hands over: passing arguments would ask the script's prototypes.
+  const desk = { __proto__: null, text: null, entry: null, perEvent: false, size: 0 };
   let entry = null;
   let perEvent = false;
 
-  function run(handed) {
-    const batch = new Batch(handed);
+  function run() {
+    const batch = new Batch(desk.text);
+    desk.text = null;
     const oneByOne = batch.each || perEvent;
     const output = new Output(batch, oneByOne);
     const { count, rows } = batch;
@@ -870,14 +882,14 @@
     return output.finished();
   }
 
-  function load(script, eventByEvent) {
-    entry = script;
-    perEvent = eventByEvent;
+  function load() {
+    entry = desk.entry;
+    perEvent = desk.perEvent;
     return `{${said()}}`;
   }
 
-  function reserve(size) {
-    shared = new ArrayBuffer(size);
+  function reserve() {
+    shared = new BufferOf(desk.size);
     return shared;
   }
 
@@ -893,5 +905,5 @@
   // A processor is synchronous, and its memory is the heap.
   setTimeout = clearTimeout = __timer_manager = undefined;
   for (const name of ["Atomics", "SharedArrayBuffer", "WebAssembly"]) delete globalThis[name];
-  return { run, load, reserve };
+  return { run, load, reserve, desk };
 })()

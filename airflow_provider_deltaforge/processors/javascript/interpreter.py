@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.processors.javascript.child import (
     ANSWER,
     DONE,
@@ -29,6 +29,7 @@ from airflow_provider_deltaforge.processors.javascript.child import (
 )
 from airflow_provider_deltaforge.processors.javascript.settings import Limits
 
+_KEPT = ("PATH", "LD_LIBRARY_PATH")
 _START_SECONDS = 60.0
 _SHORTEST_WAIT = 0.001
 _PIPE_BYTES = 1 << 20
@@ -56,8 +57,8 @@ class Interpreter:
 
     Raises:
         ScriptError: the script does not compile, or is no processor.
-        LimitError: the script used more than it may while it was loaded.
-        FatalError: no interpreter can be started here.
+        FatalError: mini-racer is missing.
+        RetryableError: no process can be started now.
     """
 
     def __init__(self, script: str, limits: Limits) -> None:
@@ -103,14 +104,18 @@ class Interpreter:
     def _start(self) -> None:
         command = [sys.executable, "-I", str(Path(__file__).with_name("child.py"))]
         command += [_site(), str(self._limits.mem_mb)]
-        self._process = subprocess.Popen(  # noqa: S603 - our own file
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env={key: os.environ[key] for key in ("PATH", "LD_LIBRARY_PATH") if key in os.environ},
-        )
+        kept = {key: os.environ[key] for key in _KEPT if key in os.environ}
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own file
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env=kept,
+            )
+        except OSError as error:
+            raise RetryableError(f"no process can be started for a script: {error}") from error
         for pipe in (self._process.stdin, self._process.stdout):
             _widen(pipe)
         # The interpreter stops itself as well, in case nobody is left to watch it.
@@ -145,7 +150,7 @@ class Interpreter:
             return status == DONE, self._read(process.stdout.fileno(), length, watch)
         except OSError:
             raise self._gone(watched=watched) from None
-        except LimitError:
+        except (LimitError, RetryableError):
             self.close()
             raise
 
@@ -171,10 +176,9 @@ class Interpreter:
         self.close()
         if watched:
             return LimitError("memory", f"it used more than mem_mb = {self._limits.mem_mb} MiB")
-        return FatalError(
-            f"the JavaScript interpreter ended while it was loading the script (exit code {code}): "
-            f"limits.mem_mb = {self._limits.mem_mb} may be too little for it, or mini-racer does "
-            "not work on this machine"
+        return ScriptError(
+            f"the interpreter ended while it was loaded (exit code {code}): it needs more than "
+            f"limits.mem_mb = {self._limits.mem_mb}, or mini-racer does not work on this machine"
         )
 
 
@@ -208,7 +212,9 @@ class _Watch:
         if self.watched:
             text = f"it took more than timeout_ms = {self._limits.timeout_ms} ms"
             raise LimitError("timeout", text)
-        raise LimitError("timeout", f"it was not loaded within {_START_SECONDS:.0f} seconds")
+        raise RetryableError(
+            f"no script can be loaded within {_START_SECONDS:.0f} s: busy machine?"
+        )
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -236,6 +242,8 @@ def _widen(pipe: Any) -> None:
 
 
 def _reason(refused: dict[str, Any]) -> str:
+    if refused["why"] == "slow":
+        return "it takes longer than twice limits.timeout_ms and a second to be loaded"
     if refused["why"] == "entry":
         return (
             "it is no processor: define `function processBatch(events) {…}`, or make the script "

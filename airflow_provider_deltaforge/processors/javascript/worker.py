@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.javascript.answer import (
@@ -34,7 +34,9 @@ _MOST_KILLED = 10
 _LEAST_BYTES = 1 << 16
 _SHARE_OF_MEMORY = 32
 _PLACE = re.compile(r"script\.js:(\d+):(\d+)")
-_NAME = re.compile(r"[A-Za-z_$][\w$]{0,59}|an? [a-z]+|null|undefined")
+_NAME = re.compile(
+    r"[A-Za-z_$][\w$]{0,59}|an (?:array|object)|a (?:string|number|boolean|bigint|symbol|function)"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class ScriptWorker:
         self._most_bytes = max(_LEAST_BYTES, (script.limits.mem_mb << 20) // _SHARE_OF_MEMORY)
         try:
             self._interpreter = Interpreter(script.inline, script.limits)
-        except (ScriptError, LimitError) as error:
+        except ScriptError as error:
             raise SpecError(f"processor {script.id}, key inline: {error}") from None
         self._tell(said_of(orjson.loads(self._interpreter.said)))
 
@@ -146,6 +148,7 @@ class ScriptWorker:
         self._counts[_counted(first)] += 1
         parts: list[_Part] = []
         killed = 0
+        culprits = False
         for row in range(rows.num_rows):
             if killed >= _MOST_KILLED:
                 reason = (
@@ -158,13 +161,14 @@ class ScriptWorker:
                 answer = self._called(rows.slice(row, 1), each=True)
             except LimitError as error:
                 killed += 1
+                culprits = True
                 self._counts[_counted(error)] += 1
                 reason = f"the script was ended: {error}; correct it or raise limits"
                 rejections.append(Rejection(start + row, _REJECTED, reason))
                 continue
             killed = 0
             parts += self._kept(answer, start + row, rejections)
-        if not killed and rows.num_rows > 1 and self._most_rows > 1:
+        if not culprits and rows.num_rows > 1 and self._most_rows > 1:
             self._shrink(rows.num_rows, first)
         return parts
 
@@ -190,14 +194,20 @@ class ScriptWorker:
             if self._closed:
                 raise RetryableError(f"processor {self._id} was closed") from None
             raise
+        except ScriptError as error:
+            raise FatalError(
+                f"processor {self._id}, key inline, loaded once more: {error}"
+            ) from None
         self._tell(answer.said)
         return answer
 
     def _reset(self) -> None:
         try:
             self._interpreter.reset()
-        except LimitError:
-            self._interpreter.close()
+        except ScriptError as error:
+            raise FatalError(
+                f"processor {self._id}, key inline, loaded once more: {error}"
+            ) from None
 
     def _kept(self, answer: Answer, start: int, rejections: list[Rejection]) -> list[_Part]:
         for bad in answer.bad:
