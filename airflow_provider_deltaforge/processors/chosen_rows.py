@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed
 
@@ -28,10 +29,19 @@ def only(
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return a table in one piece."""
+    """Return a table in one piece.
+
+    Raises:
+        EventError: it is too large for one.
+    """
     batches = table.combine_chunks().to_batches()
     if len(batches) == 1:
         return batches[0]
+    if batches:
+        raise EventError(
+            f"{table.nbytes:,} bytes are too many for one batch; lower batch.max_bytes, or let the "
+            "processor return less"
+        )
     empty = [pa.array([], field.type) for field in table.schema]
     return pa.RecordBatch.from_arrays(empty, schema=table.schema)
 

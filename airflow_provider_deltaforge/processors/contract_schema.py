@@ -36,13 +36,17 @@ class RowSchema:
         except Exception as error:
             raise SpecError(f"tables: the schema of {table!r} is wrong: {error}") from error
 
-    def broken(self, image: bytes) -> str | None:
+    def broken(self, image: bytes, *, wide: bool) -> str | None:
         """Return the column with the first value that breaks the schema, and how; None: none does.
 
         Columns whose value the log did not repeat are left out, with what is demanded of them.
+
+        Args:
+            image: a row's image.
+            wide: whether it may hold integers beyond 64 bits.
         """
         try:
-            row = parsed(image)
+            row = parsed(image, wide=wide)
         except ValueError:
             return "schema (no JSON)"
         unknown: frozenset[str] = frozenset()

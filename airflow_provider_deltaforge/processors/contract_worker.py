@@ -21,6 +21,7 @@ from airflow_provider_deltaforge.processors.data_contract import (
     TableRule,
 )
 from airflow_provider_deltaforge.processors.event_tables import Table, tables_of
+from airflow_provider_deltaforge.processors.json_objects import wide_integers
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _CHECKED = pa.array(["c", "u", "r"])
@@ -145,8 +146,9 @@ def _check(images: pa.BinaryArray, own: Any, rule: _Rules, table: Table, found: 
             reason = f"table {place}, column {column!r}: {what}"
             found.add(rule, own[rows], f"{rule.name}.{column}.{what}", reason)
     if rule.schema is not None:
-        for at, image in enumerate(images):
-            reason_of_one = rule.schema.broken(image.as_py())
+        texts = zip(images.to_pylist(), wide_integers(images), strict=True)
+        for at, (image, wide) in enumerate(texts):
+            reason_of_one = rule.schema.broken(image, wide=wide)
             if reason_of_one is not None:
                 reason = f"table {place}, {reason_of_one}"
                 found.add(rule, own[at : at + 1], f"{rule.name}.schema", reason)

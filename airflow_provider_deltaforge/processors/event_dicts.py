@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.changed_events import OPS
-from airflow_provider_deltaforge.processors.json_objects import parsed, written
+from airflow_provider_deltaforge.processors.json_objects import parsed, wide_integers, written
 
 _IMAGES = ("before", "after", "key")
 _PLACE = ("db", "schema", "table")
@@ -25,8 +25,16 @@ class EventDicts:
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
-        names = (*_IMAGES, *_PLAIN, *_PLACE, "ddl", "routing", "tx_id", "event_id")
-        self._columns = {name: _values(rows.column(name)) for name in names}
+        self._columns = {
+            name: _values(rows.column(name))
+            for name in (*_IMAGES, *_PLAIN, *_PLACE, "ddl", "routing", "tx_id")
+        }
+        self._ids = [_uuid(raw) for raw in rows.column("event_id").to_pylist()]
+        self._tables = [
+            f"{schema or db}.{table}"
+            for db, schema, table in zip(*(self._columns[name] for name in _PLACE), strict=True)
+        ]
+        self._wide = {name: wide_integers(rows.column(name)) for name in (*_IMAGES, "ddl")}
 
     def event(self, row: int) -> dict[str, Any]:
         """Return one event, new at every call.
@@ -34,23 +42,24 @@ class EventDicts:
         Raises:
             RowsError: an image of it is no JSON.
         """
-        at = {name: values[row] for name, values in self._columns.items()}
+        columns = self._columns
+        tags, tx_id = columns["tags"][row], columns["tx_id"][row]
         return {
-            "before": _object("before", at["before"]),
-            "after": _object("after", at["after"]),
-            "source": {"db": at["db"], "schema": at["schema"], "table": at["table"]},
-            "table": f"{at['schema'] or at['db']}.{at['table']}",
-            "op": at["op"],
-            "ts_ms": at["ts_ms"],
-            "key": _object("key", at["key"]),
-            "event_id": _uuid(at["event_id"]),
-            "transaction": None if at["tx_id"] is None else {"id": at["tx_id"]},
-            "schema_version": at["schema_version"],
-            "schema_sequence": at["schema_sequence"],
-            "ddl": _object("ddl", at["ddl"]),
-            "tags": None if at["tags"] is None else [*at["tags"]],
-            "synthetic": at["synthetic"],
-            "routing": _routing(at["routing"]),
+            "before": self._object("before", row),
+            "after": self._object("after", row),
+            "source": {name: columns[name][row] for name in _PLACE},
+            "table": self._tables[row],
+            "op": columns["op"][row],
+            "ts_ms": columns["ts_ms"][row],
+            "key": self._object("key", row),
+            "event_id": self._ids[row],
+            "transaction": None if tx_id is None else {"id": tx_id},
+            "schema_version": columns["schema_version"][row],
+            "schema_sequence": columns["schema_sequence"][row],
+            "ddl": self._object("ddl", row),
+            "tags": None if tags is None else [*tags],
+            "synthetic": columns["synthetic"][row],
+            "routing": _routing(columns["routing"][row]),
         }
 
     def changes(self, row: int, result: Any) -> tuple[dict[str, Any], bool]:
@@ -65,13 +74,13 @@ class EventDicts:
             raise RowsError(
                 f"returned a {type(result).__name__}; return a dict, a list of dicts, or None"
             )
-        unknown = [key for key in result if key not in _KEYS]
-        if unknown:
-            raise RowsError(f"returned the key {unknown[0]!r}, which no event has")
-        changed: dict[str, Any] = {}
-        stands = result.get("event_id") in (None, _uuid(self._columns["event_id"][row]))
+        if not result.keys() <= _KEYS:
+            unknown = next(key for key in result if key not in _KEYS)
+            raise RowsError(f"returned the key {unknown!r}, which no event has")
+        stands = result.get("event_id") in (None, self._ids[row])
         if stands:
             self._refuse_read_only(row, result)
+        changed: dict[str, Any] = {}
         for name in _IMAGES:
             if name in result and self._differs(name, row, result[name]):
                 changed[name] = None if result[name] is None else _json(name, result[name])
@@ -80,22 +89,36 @@ class EventDicts:
                 changed[name] = value
         return changed, stands
 
+    def _object(self, name: str, row: int) -> Any:
+        text = self._columns[name][row]
+        if text is None:
+            return None
+        try:
+            return parsed(text, wide=self._wide[name][row])
+        except ValueError:
+            raise RowsError(f"{name} is no JSON") from None
+
     def _differs(self, name: str, row: int, value: Any) -> bool:
         """Say whether an image is another one; the same values written otherwise are none."""
         former = self._columns[name][row]
         if former is None or value is None:
             return former is not value
         text = _json(name, value)
-        return text != former and text != written(parsed(former))
+        return text != former and text != written(self._object(name, row))
 
     def _refuse_read_only(self, row: int, result: dict[str, Any]) -> None:
-        event = None
         for name in _READ_ONLY:
-            if result.get(name) is not None:
-                event = event or self.event(row)
-                if result[name] != event[name]:
-                    hint = "; change source" if name == "table" else ""
-                    raise RowsError(f"changed {name!r}, which cannot be changed{hint}")
+            value = result.get(name)
+            if value is not None and value != self._read_only(name, row):
+                hint = "; change source" if name == "table" else ""
+                raise RowsError(f"changed {name!r}, which cannot be changed{hint}")
+
+    def _read_only(self, name: str, row: int) -> Any:
+        if name == "table":
+            return self._tables[row]
+        if name == "transaction":
+            return {"id": self._columns["tx_id"][row]}
+        return self._object(name, row) if name == "ddl" else self._columns[name][row]
 
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
@@ -154,13 +177,6 @@ def _routing(routing: dict[str, Any] | None) -> dict[str, Any] | None:
 def _demand(fits: bool, name: str, what: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not fits:
         raise RowsError(f"returned {name} that is not {what}")
-
-
-def _object(name: str, text: bytes | None) -> Any:
-    try:
-        return parsed(text)
-    except ValueError:
-        raise RowsError(f"{name} is no JSON") from None
 
 
 def _json(name: str, value: Any) -> bytes:

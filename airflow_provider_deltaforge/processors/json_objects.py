@@ -1,21 +1,30 @@
 """JSON texts to Python objects and back, with every digit of their integers."""
 
 import json
-import re
 from decimal import Decimal
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
-# Beyond 64 bits orjson reads floats.
-_WIDE = re.compile(rb"\d{19}")
+_WIDE = r"\d{19}"
 
 
-def parsed(text: bytes | None) -> Any:
-    """Return the object in a JSON text; of None, None."""
-    if text is None:
-        return None
-    return json.loads(text) if _WIDE.search(text) else orjson.loads(text)
+def wide_integers(texts: pa.BinaryArray) -> list[bool]:
+    """Say for each JSON text whether it may hold an integer beyond 64 bits."""
+    found = pc.match_substring_regex(texts, _WIDE)
+    return pc.fill_null(found, False).to_pylist()  # type: ignore[no-any-return]  # noqa: FBT003
+
+
+def parsed(text: bytes, *, wide: bool) -> Any:
+    """Return what a JSON text holds.
+
+    Args:
+        text: the text.
+        wide: from ``wide_integers``; orjson would read such integers as floats.
+    """
+    return json.loads(text) if wide else orjson.loads(text)
 
 
 def written(value: Any) -> bytes:

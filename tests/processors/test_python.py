@@ -161,6 +161,12 @@ class TestArrow:
         assert "python_samples.py:" in first
         assert second.startswith("KeyError: 'n'")
 
+    def test_parts_with_other_dictionaries_are_put_together(self):
+        rows = rows_of({"n": 1}, {"n": "x"}, {"n": 2}, {"n": 1})
+        done = opened("strict_and_named").process(rows)
+        assert done.rows["op"].to_pylist() == ["u", "d", "u"]
+        assert done.origins.to_pylist() == [0, 2, 3]
+
     def test_a_function_that_fails_for_most_rows_stops_the_batch(self):
         with pytest.raises(EventError, match="more than 20 of 30 events"):
             opened("strict").process(rows_of(*[{}] * 30))
