@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
@@ -108,12 +109,38 @@ CASES = [
         },
     ),
     Case(
+        "contract, schema",
+        "contract",
+        "orders",
+        {
+            "tables": [
+                {
+                    "table": "shop.*",
+                    "schema": {
+                        "required": ["id", "status"],
+                        "properties": {"id": {"type": "integer"}, "status": {"minLength": 1}},
+                    },
+                }
+            ]
+        },
+    ),
+    Case(
         "sql",
         "sql",
         "orders",
         {"query": "select * from events where after->>'status' <> 'void'"},
     ),
     Case("python, arrow", "python", "orders", {"function": f"{__name__}:on_batch"}),
+    Case(
+        "python, rows",
+        "python",
+        "orders",
+        {
+            "function": f"{__name__}:on_rows",
+            "mode": "rows",
+            "columns": {"id": "int64", "total": "float64"},
+        },
+    ),
     Case(
         "python, events", "python", "orders", {"function": f"{__name__}:on_event", "mode": "events"}
     ),
@@ -125,6 +152,12 @@ CASES = [
 def on_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Pass every event: what calling a user's function costs."""
     return rows
+
+
+def on_rows(table: pa.Table) -> pa.Table:
+    """Change one column of every row, as a user's function does."""
+    doubled = pc.multiply(table["total"], 2.0)
+    return table.set_column(table.schema.get_field_index("total"), "total", doubled)
 
 
 def on_event(event: dict[str, Any]) -> dict[str, Any]:
