@@ -6,7 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 _EVERY = np.zeros(0, np.bool_)
-_EVERY.setflags(write=False)
+_NO_BYTES = np.zeros(0, np.uint8)
+_ZERO = np.zeros(1, np.int32)
+for _constant in (_EVERY, _NO_BYTES, _ZERO):
+    _constant.setflags(write=False)
 
 
 class Parts(NamedTuple):
@@ -27,11 +30,12 @@ def parts_of(column: pa.BinaryArray) -> Parts:
     """Return what a column (or a slice of one) consists of, without copying its bytes."""
     count, first = len(column), column.offset
     _, offsets, data = column.buffers()
-    return Parts(
-        _read_only(data, np.uint8),
-        _read_only(offsets, np.int32)[first : first + count + 1] if count else _read_only_zero(),
-        _presence(column),
-    )
+    if not count:
+        return Parts(_NO_BYTES, _ZERO, _EVERY)
+    borders = np.frombuffer(offsets, np.int32, count + 1, 4 * first)
+    held = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
+    borders.flags.writeable = held.flags.writeable = False
+    return Parts(held, borders, _presence(column))
 
 
 def column_of(data: Any, offsets: Any, present: Any = None) -> pa.BinaryArray:
@@ -59,19 +63,3 @@ def _presence(column: pa.BinaryArray) -> Any:
     present = np.unpackbits(bits, bitorder="little")[start : start + count].view(np.bool_)
     present.setflags(write=False)
     return present
-
-
-def _read_only(buffer: pa.Buffer | None, kind: Any) -> Any:
-    if buffer is None or not buffer.size:
-        array = np.zeros(0, kind)
-    else:
-        array = np.frombuffer(buffer, np.uint8)
-        array = array[: len(array) // np.dtype(kind).itemsize * np.dtype(kind).itemsize].view(kind)
-    array.setflags(write=False)
-    return array
-
-
-def _read_only_zero() -> Any:
-    zero = np.zeros(1, np.int32)
-    zero.setflags(write=False)
-    return zero

@@ -22,6 +22,8 @@ STRING = json_scan.STRING
 OBJECT = json_scan.OBJECT
 ARRAY = json_scan.ARRAY
 
+_ASCII_END = 0x80
+
 
 class Spans(NamedTuple):
     """Where one value per row lies in the data buffer of the column it was found in.
@@ -69,7 +71,7 @@ def kinds(texts: pa.BinaryArray, spans: Spans) -> Any:
 def values(texts: pa.BinaryArray, spans: Spans) -> pa.BinaryArray:
     """Return the JSON text of each value, null where there is none."""
     found = spans.starts >= 0
-    data = np.empty(int((spans.stops - spans.starts).sum()), np.uint8)
+    data = np.empty(_room(spans), np.uint8)
     offsets = np.empty(len(texts) + 1, np.int32)
     json_kernels.copy_values(parts_of(texts).data, spans.starts, spans.stops, data, offsets)
     return column_of(data, offsets, found)
@@ -81,18 +83,31 @@ def as_text(texts: pa.BinaryArray) -> pa.StringArray:
     JSON's null becomes null, as does what is not JSON.
     """
     parts = parts_of(texts)
-    data = np.empty(int(parts.offsets[-1]) - int(parts.offsets[0]), np.uint8)
+    spans = Spans(parts.offsets[:-1].astype(np.int64), parts.offsets[1:].astype(np.int64))
+    if len(parts.present):
+        for places in spans:
+            places[~parts.present] = -1
+    return text_values(texts, spans)
+
+
+def text_values(texts: pa.BinaryArray, spans: Spans) -> pa.StringArray:
+    """Return each value as ``as_text`` would, null where there is none."""
+    data = np.empty(_room(spans), np.uint8)
     offsets = np.empty(len(texts) + 1, np.int32)
     present = np.empty(len(texts), np.bool_)
-    used = json_kernels.decode_texts(*parts, data, offsets, present)
+    used = json_kernels.decode_texts(parts_of(texts).data, *spans, data, offsets, present)
     decoded = column_of(data[:used], offsets, present)
+    if not used or data[:used].max() < _ASCII_END:
+        return pa.StringArray.from_buffers(
+            len(decoded), *decoded.buffers()[1:], decoded.buffers()[0]
+        )
     try:
         return decoded.cast(pa.utf8())
     except pa.ArrowInvalid:  # Bytes that are not UTF-8.
-        replaced_texts = [
+        repaired = [
             None if text is None else text.decode(errors="replace") for text in decoded.to_pylist()
         ]
-        return pa.array(replaced_texts, pa.utf8())
+        return pa.array(repaired, pa.utf8())
 
 
 def replaced(
@@ -139,9 +154,15 @@ def warm() -> None:
     texts = pa.array([b'{"a":"1"}'], pa.binary())
     spans = locate(texts, ["a"])
     kinds(texts, spans)
-    as_text(values(texts, spans))
+    values(texts, spans)
+    as_text(texts)
     replaced(texts, [(spans, texts)])
     without(texts, [spans])
+
+
+def _room(spans: Spans) -> int:
+    """Return how many bytes the values take together, or a little more."""
+    return max(0, int(spans.stops.sum() - spans.starts.sum()))
 
 
 def _bytes_of(parts: Any) -> int:

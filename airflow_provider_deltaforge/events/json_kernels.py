@@ -186,21 +186,24 @@ def put_decoded(out, at, data, begin, end):
 
 
 @kernel
-def decode_texts(data, offsets, present, out, out_offsets, out_present):
+def decode_texts(data, starts, stops, out, out_offsets, out_present):
     """Write what each value is as text; ``out`` is as large as all of them together.
 
     Returns:
         How many bytes were written.
     """
     text, target = pointer(data), pointer(out)
+    limit = len(data)
     at = np.int64(0)
     out_offsets[0] = 0
-    for row in range(len(offsets) - 1):
-        stop = np.int64(offsets[row + 1])
-        begin = skip_space(text, np.int64(offsets[row]), stop)
-        known = begin < stop and (len(present) == 0 or present[row])
+    for row in range(len(starts)):
+        begin, stop = starts[row], stops[row]
+        known = begin >= 0
+        if known:
+            begin = skip_space(text, begin, stop)
+            known = begin < stop
         if known and text[begin] == QUOTE:
-            end, escaped = skip_string(text, begin + 1, stop, len(data))
+            end, escaped = skip_string(text, begin + 1, stop, limit)
             known = end >= 0 and skip_space(text, end, stop) == stop
             if known and escaped:
                 at = put_decoded(target, at, text, begin + 1, end - 1)

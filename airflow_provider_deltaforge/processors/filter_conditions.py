@@ -82,7 +82,7 @@ class Column:
 
     def strings(self) -> pa.StringArray:
         """Return the values that are strings, decoded; null for the others."""
-        return json_fields.as_text(self._values(self.kinds == STRING))
+        return json_fields.text_values(self.texts, self.only(self.kinds == STRING).places)
 
     def parsed(self, rows: Any, verdict: Callable[[Any], bool]) -> Any:
         """Ask for a verdict on the parsed value of the given rows, once per distinct text."""

@@ -186,7 +186,7 @@ class Messages:
 
     def _text(self, path: Path) -> pa.StringArray:
         if path not in self._texts:
-            self._texts[path] = j.as_text(j.values(self._after, self._spans[path]))
+            self._texts[path] = j.text_values(self._after, self._spans[path])
         return self._texts[path]
 
     def _kinds(self, path: Path) -> Any:
