@@ -14,6 +14,7 @@ from prometheus_client.core import (
 _PREFIX = "deltaforge_"
 _DROPPED = "dropped"
 _TRANSFORMED = "transformed"
+_LACKING = "strict_missing_fields"
 
 
 class Reported(Protocol):
@@ -74,7 +75,7 @@ def _counts(reports: list[Reported]) -> Iterator[Metric]:
         f"{_PREFIX}outbox_transformed", "Outbox rows that became routed events.", labels=labels
     )
     reasons = CounterMetricFamily(
-        f"{_PREFIX}outbox_dropped", "Outbox rows left out.", labels=[*labels, "reason"]
+        f"{_PREFIX}outbox_dropped", "Outbox rows left out or refused.", labels=[*labels, "reason"]
     )
     filtered = CounterMetricFamily(
         f"{_PREFIX}filter_dropped", "Events that did not pass.", labels=labels
@@ -90,7 +91,7 @@ def _counts(reports: list[Reported]) -> Iterator[Metric]:
                     filtered.add_metric(who, count)
                 elif what == _TRANSFORMED:
                     transformed.add_metric(who, count)
-                elif what.startswith(f"{_DROPPED}:"):
+                elif what.startswith(f"{_DROPPED}:") or what == _LACKING:
                     reasons.add_metric([*who, what.removeprefix(f"{_DROPPED}:")], count)
                 else:
                     others.add_metric([*who, what], count)

@@ -30,7 +30,7 @@ RUNNING = PipelineStatus(
         }
         for name, counts in {
             "box": {"transformed": 4, "dropped:non_insert": 2, "strict_missing_fields": 1},
-            "few": {"dropped": 5},
+            "few": {"dropped": 5, "masked:a.b.c": 3},
         }.items()
     },
     dlq={
@@ -96,8 +96,9 @@ def test_metrics_are_what_the_driver_reported(url):
     assert samples["deltaforge_outbox_transformed_total", "box", "orders"] == 4
     assert samples["deltaforge_outbox_dropped_total", "box", "non_insert", "orders"] == 2
     assert samples["deltaforge_filter_dropped_total", "few", "orders"] == 5
+    assert samples["deltaforge_outbox_dropped_total", "box", "orders", "strict_missing_fields"] == 1
     counted = "deltaforge_processor_counts_total"
-    assert samples[counted, "box", "orders", "strict_missing_fields"] == 1
+    assert samples[counted, "few", "masked:a.b.c", "orders"] == 3
     buckets = "deltaforge_processor_latency_seconds_bucket"
     found = [samples[(buckets, *sorted((le, "box", "orders")))] for le in ("0.001", "0.01", "+Inf")]
     assert found == [2, 5, 6]
