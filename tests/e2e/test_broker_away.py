@@ -5,28 +5,20 @@ import pytest
 from airflow_provider_deltaforge.control import pipelines
 from tests.e2e import shop
 from tests.e2e.pipeline_run import run_in
-from tests.servers import kafka
 from tests.servers.process import ServerError
 
 RETRIES = 3
 """Deliveries that fail before the broker comes back."""
 
 
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory):
-    server = kafka.start(tmp_path_factory.mktemp("broker"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def broker(own_broker):
-    yield own_broker
+def broker(kafka_server):
+    yield kafka_server
     # A test that failed half-way leaves the next one a broker all the same.
     try:
-        own_broker.resume()
+        kafka_server.resume()
     except ServerError:
-        own_broker.start_again()
+        kafka_server.start_again()
 
 
 @pytest.mark.long

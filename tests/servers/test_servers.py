@@ -88,6 +88,7 @@ def test_kafka_takes_a_transaction(kafka_server):
     assert producer.flush(10) == 0
 
 
+@pytest.mark.long
 def test_kafka_refuses_a_wrong_password(tmp_path):
     from confluent_kafka.admin import AdminClient
 

@@ -207,6 +207,93 @@ def test_many_messages_arrive_in_order(brokers, topic, writer):
     assert values(brokers, topic) == texts
 
 
+class Outage:
+    """One time without a broker: starting it takes seconds, and four writers can share it."""
+
+    def __init__(self, server):
+        self.server, self._made = server, uuid.uuid4().hex[:8]
+        self.waiting = self.open("waiting", send_timeout_secs=2)
+        self.giving_up = self.open("giving_up", send_timeout_secs=2)
+        # Waiting for the sink's own patience would not end within a test's time.
+        conf = {"message.timeout.ms": "1000"}
+        self.bounded = self.open("bounded", send_timeout_secs=3600, client_conf=conf)
+        self.batch = self.rows("waiting", range(10, 500))
+        until_written(self.waiting, self.rows("waiting", range(10)))
+        until_written(self.giving_up, self.rows("giving_up", range(1)))
+        until_written(self.bounded, self.rows("bounded", range(1)))
+        server.stop()
+        try:
+            self.starting = self.open("starting", send_timeout_secs=1)
+            self.said = {
+                "waiting": [refused(self.waiting, self.batch) for _ in range(2)],
+                "giving_up": [refused(self.giving_up, self.rows("giving_up", range(1, 100)))],
+                "bounded": [refused(self.bounded, self.rows("bounded", range(1, 3)))],
+                "starting": [refused(self.starting, self.rows("starting", range(3)))],
+            }
+        finally:
+            server.start_again()
+        # At once, so that the broker has been offered nothing of what was given up.
+        until_written(self.giving_up, self.rows("giving_up", range(100, 200)))
+
+    def open(self, name, **settings):
+        sink = KafkaSink(brokers=self.server.dsn(), topic=self.topic(name), **settings)
+        return sink.open("p")
+
+    def topic(self, name):
+        return f"{name}-{self._made}"
+
+    def rows(self, name, span):
+        return rows(self.topic(name), span)
+
+    def values(self, name):
+        return values(self.server.dsn(), self.topic(name))
+
+    def close(self):
+        for writer in (self.waiting, self.giving_up, self.bounded, self.starting):
+            writer.close()
+
+
+@pytest.fixture(scope="module")
+def outage(kafka_server):
+    outage = Outage(kafka_server)
+    yield outage
+    outage.close()
+
+
+class TestAStoppedBroker:
+    """What happens to batches while the broker is away, and when it is back."""
+
+    def test_it_is_retryable_and_the_batch_arrives_once(self, outage):
+        assert all("not acknowledged after 2 s" in said for said in outage.said["waiting"])
+
+        until_written(outage.waiting, outage.batch)
+        until_written(outage.waiting, outage.rows("waiting", range(500, 510)))
+
+        assert outage.values("waiting") == [value(n) for n in range(510)]
+
+    def test_a_batch_given_up_never_arrives_behind_a_newer_one(self, outage):
+        time.sleep(2)
+
+        assert outage.values("giving_up") == [value(n) for n in (0, *range(100, 200))]
+
+    def test_a_pipeline_may_start_while_the_broker_is_away(self, outage):
+        assert "reachable" in outage.said["starting"][0]
+
+        until_written(outage.starting, outage.rows("starting", range(3)))
+
+        assert outage.values("starting") == [value(n) for n in range(3)]
+
+    def test_message_timeout_bounds_the_batch_when_it_is_shorter(self, outage):
+        assert "after 1 s" in outage.said["bounded"][0]
+
+
+def refused(writer, batch):
+    """Write what the broker cannot take now; return what is said of it."""
+    with pytest.raises(RetryableError) as caught:
+        writer.write(batch)
+    return str(caught.value)
+
+
 class TestOutage:
     """What happens to a batch while the broker is away."""
 
@@ -225,20 +312,6 @@ class TestOutage:
         yield writer
         writer.close()
 
-    def test_a_stopped_broker_is_retryable_and_the_batch_arrives_once(self, server, topic, writer):
-        until_written(writer, rows(topic, range(10)))
-        server.stop()
-        batch = rows(topic, range(10, 500))
-        for _ in range(2):
-            with pytest.raises(RetryableError, match="not acknowledged after 2 s"):
-                writer.write(batch)
-        server.start_again()
-
-        until_written(writer, batch)
-        until_written(writer, rows(topic, range(500, 510)))
-
-        assert values(server.dsn(), topic) == [value(n) for n in range(510)]
-
     def test_a_frozen_broker_gets_each_message_once(self, server, topic, writer):
         until_written(writer, rows(topic, range(10)))
         server.pause()
@@ -250,18 +323,6 @@ class TestOutage:
         until_written(writer, rows(topic, range(10, 500)))
 
         assert values(server.dsn(), topic) == [value(n) for n in range(500)]
-
-    def test_a_batch_given_up_never_arrives_behind_a_newer_one(self, server, topic, writer):
-        until_written(writer, rows(topic, range(1)))
-        server.stop()
-        with pytest.raises(RetryableError):
-            writer.write(rows(topic, range(1, 100)))
-        server.start_again()
-
-        until_written(writer, rows(topic, range(100, 200)))
-        time.sleep(2)
-
-        assert values(server.dsn(), topic) == [value(n) for n in (0, *range(100, 200))]
 
     def test_a_killed_broker_neither_loses_nor_reorders(self, server, topic, writer):
         for n in range(40):
@@ -275,31 +336,6 @@ class TestOutage:
         found = values(server.dsn(), topic)
         assert list(dict.fromkeys(found)) == [value(n) for n in range(2000)]
         assert found[-1] == value(1999)
-
-    def test_a_pipeline_may_start_while_the_broker_is_away(self, server, topic):
-        server.stop()
-        writer = KafkaSink(brokers=server.dsn(), topic=topic, send_timeout_secs=1).open("p")
-        with pytest.raises(RetryableError, match="reachable"):
-            writer.write(rows(topic, range(3)))
-        server.start_again()
-
-        until_written(writer, rows(topic, range(3)))
-        writer.close()
-
-        assert values(server.dsn(), topic) == [value(n) for n in range(3)]
-
-    def test_message_timeout_bounds_the_batch_when_it_is_shorter(self, server, topic):
-        # Waiting for the sink's own patience would not end within a test's time.
-        conf = {"message.timeout.ms": "1000"}
-        place = {"brokers": server.dsn(), "topic": topic, "send_timeout_secs": 3600}
-        writer = KafkaSink(**place, client_conf=conf).open("p")
-        until_written(writer, rows(topic, range(1)))
-        server.stop()
-
-        with pytest.raises(RetryableError, match="after 1 s"):
-            writer.write(rows(topic, range(1, 3)))
-        writer.close()
-        server.start_again()
 
 
 def first_use(sink):
