@@ -101,3 +101,10 @@ def replaced(texts: pa.BinaryArray, found: Found, new: pa.BinaryArray) -> pa.Bin
         fresh.data, fresh.offsets, data, offsets,
     )  # fmt: skip
     return column_of(data[:used], offsets, parts.present)
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from the cache, before rows are waiting."""
+    column = pa.array([b'{"a":"1"}'], pa.binary())
+    found = Paths((("a",),)).find(column, np.zeros(1, np.int32), [(0,)])
+    replaced(column, found, values(column, found))

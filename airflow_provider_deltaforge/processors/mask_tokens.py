@@ -9,6 +9,7 @@ implementation of FF1, and what has few possible values can be guessed from how 
 import hashlib
 import re
 import string
+from collections.abc import Callable
 
 import orjson
 
@@ -21,6 +22,10 @@ _LIKE_MAX = 256
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _DIGITS, _SMALL, _LARGE = string.digits, string.ascii_lowercase, string.ascii_uppercase
 _INDEX = {letter: at for letters in (_DIGITS, _SMALL, _LARGE) for at, letter in enumerate(letters)}
+_SHAPE = str.maketrans(
+    _DIGITS + _SMALL + _LARGE, "0" * len(_DIGITS) + "a" * len(_SMALL) + "A" * len(_LARGE)
+)
+"""Makes all digits alike, and all letters of one case."""
 _ALPHABET = {letter: letters for letters in (_DIGITS, _SMALL, _LARGE) for letter in letters}
 
 
@@ -50,36 +55,47 @@ class Tokens:
     def _like(self, text: str) -> str:
         places = [at for at, letter in enumerate(text) if letter in _ALPHABET]
         alphabets = [_ALPHABET[text[at]] for at in places]
-        letters = list(text)
+        letters, shape = list(text), text.translate(_SHAPE).encode()
         is_zero = _leads_with_zero(text, places)
         while True:
-            word = self._permuted([letters[at] for at in places], alphabets, text)
+            word = self._permuted([letters[at] for at in places], alphabets, shape)
             for at, letter in zip(places, word, strict=True):
                 letters[at] = letter
             # A number keeps its length: walking on until it does is a permutation as well.
             if is_zero is None or _leads_with_zero(letters, places) == is_zero:
                 return "".join(letters)
 
-    def _permuted(self, word: list[str], alphabets: list[str], text: str) -> list[str]:
+    def _permuted(self, word: list[str], alphabets: list[str], shape: bytes) -> list[str]:
         """Return other letters of the same alphabets."""
-        shape = _shape(text)
         half = len(word) // 2
-        parts = [alphabets[:half], alphabets[half:]]
-        values = [_number(word[:half], parts[0]), _number(word[half:], parts[1])]
-        sizes = [_size(part) for part in parts]
+        left, right = alphabets[:half], alphabets[half:]
+        values = [_number(word[:half], left), _number(word[half:], right)]
+        sizes = [_size(left), _size(right)]
+        draw = self._rounds(shape, max(sizes).bit_length() + _SPARE_BITS)
         for turn in range(_ROUNDS):
             into, other = turn % 2, 1 - turn % 2
-            told = b"%b|%d|%d" % (shape, turn, values[other])
-            values[into] = (values[into] + self._round(told, sizes[into])) % sizes[into]
-        return [*_letters(values[0], parts[0]), *_letters(values[1], parts[1])]
+            values[into] = (values[into] + draw(b"|%d|%d" % (turn, values[other]))) % sizes[into]
+        return [*_letters(values[0], left), *_letters(values[1], right)]
 
-    def _round(self, told: bytes, size: int) -> int:
-        bits = size.bit_length() + _SPARE_BITS
+    def _rounds(self, shape: bytes, bits: int) -> Callable[[bytes], int]:
+        """Return the function that draws numbers of at least so many bits."""
         if bits <= _BLAKE_BITS:
-            digest = hashlib.blake2b(told, key=self._key, digest_size=64).digest()
-        else:
-            digest = hashlib.shake_256(self._key + told).digest((bits + 7) // 8)
-        return int.from_bytes(digest, "big") % size
+            blake = hashlib.blake2b(shape, key=self._key, digest_size=_BLAKE_BITS // 8)
+
+            def draw(told: bytes) -> int:
+                said = blake.copy()
+                said.update(told)
+                return int.from_bytes(said.digest(), "big")
+
+            return draw
+        shake = hashlib.shake_256(self._key + shape)
+
+        def draw_more(told: bytes) -> int:
+            said = shake.copy()
+            said.update(told)
+            return int.from_bytes(said.digest((bits + 7) // 8), "big")
+
+        return draw_more
 
 
 def _leads_with_zero(text: str | list[str], places: list[int]) -> bool | None:
@@ -87,12 +103,6 @@ def _leads_with_zero(text: str | list[str], places: list[int]) -> bool | None:
     if len(places) < 2 or not all(text[at] in _DIGITS for at in places):
         return None
     return text[places[0]] == "0"
-
-
-def _shape(text: str) -> bytes:
-    """Return a text with all its digits alike, and all its letters of one case."""
-    shape = re.sub("[0-9]", "0", text)
-    return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", shape)).encode()
 
 
 def _size(alphabets: list[str]) -> int:

@@ -45,6 +45,7 @@ class MaskWorker:
         self._tables = [[_regex(part) for part in one[: _TABLE + 1]] for one in parts]
         self._paths = texts.Paths(tuple(tuple(one[_TABLE + 1 :]) for one in parts))
         self._known: dict[Table, tuple[int, ...]] = {}
+        texts.warm()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Replace what rules name in both images and the key; refuse what cannot be read."""

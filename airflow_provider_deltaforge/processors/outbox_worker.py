@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed
@@ -46,6 +47,7 @@ class OutboxWorker:
         # A pattern's dots part database and table, or belong to a message's prefix.
         whole = tuple(f"*.{pattern}" for pattern in tables)
         self._matchers = (TableMatcher(tables), TableMatcher(whole))
+        json_fields.warm()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Replace outbox rows by what they tell of; everything else passes untouched."""
