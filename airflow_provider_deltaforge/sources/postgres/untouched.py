@@ -158,7 +158,13 @@ class Untouched:
                 raise translated(error, "asking the server") from error
             if table not in self._told:
                 self._told.add(table)
-                _log.warning("%s: large values of moved rows cannot be read: %s", table, error)
+                # Its text may quote a key.
+                _log.warning(
+                    "%s: large values of rows whose key changed cannot be read (error %s); they "
+                    'arrive as {"_unchanged": true}. Grant SELECT on it, or copy the table again',
+                    table,
+                    error.sqlstate,
+                )
             return None
         if result.ntuples != 1:
             return None

@@ -1,0 +1,61 @@
+"""A connection that is kept for many questions."""
+
+import psycopg
+import pytest
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sources.postgres.lending import Kept
+from tests.sources.postgres.stream_reading import connect, execute
+
+
+@pytest.fixture
+def opened(postgres_server):
+    """Yield a kept connection, and the list of those that were opened for it."""
+    connections = []
+
+    def open_one():
+        connections.append(connect(postgres_server))
+        return connections[-1]
+
+    kept = Kept(open_one)
+    yield kept, connections
+    kept.close()
+
+
+def answer(kept):
+    with kept() as connection:
+        return connection.execute("SELECT 1").fetchone()
+
+
+def test_one_connection_answers_until_it_breaks(postgres_server, opened):
+    kept, connections = opened
+    assert [answer(kept) for _ in range(3)] == [(1,)] * 3
+    assert len(connections) == 1
+    execute(
+        postgres_server, f"SELECT pg_terminate_backend({connections[0].info.backend_pid}, 5000)"
+    )
+    assert answer(kept) == (1,)
+    assert len(connections) == 2
+    kept.close()
+    kept.close()
+    assert connections[1].closed
+    assert answer(kept) == (1,)
+
+
+def test_who_cannot_connect_is_told_and_may_ask_again(postgres_server):
+    tries = [RetryableError("away"), connect(postgres_server)]
+
+    def open_one():
+        found = tries.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    kept = Kept(open_one)
+    with pytest.raises(RetryableError, match="away"):
+        kept()
+    assert answer(kept) == (1,)
+    with kept() as connection, pytest.raises(psycopg.errors.UndefinedTable):
+        connection.execute("SELECT FROM nowhere")
+    assert answer(kept) == (1,)
+    kept.close()
