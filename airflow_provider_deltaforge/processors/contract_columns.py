@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,21 +62,26 @@ class _Column:
         if not rule.nullable:
             yield "nullable", ~there
         there &= self._known
-        texts = json_fields.as_text(self._raw)
         if rule.type is not None:
             fits = np.isin(self._kinds, _KINDS[rule.type])
             if rule.type in _FORMS:
-                fits &= _flags(pc.match_substring_regex(texts, _FORMS[rule.type]))
+                fits &= _flags(pc.match_substring_regex(self._texts, _FORMS[rule.type]))
             yield "type", there & ~fits
             there &= fits
         if rule.enum:
-            yield "enum", there & ~self._listed(texts, rule.enum)
+            yield "enum", there & ~self._listed(rule.enum)
         if rule.min is not None or rule.max is not None:
-            yield from _beyond(texts, there, rule)
-        yield from _textual(texts, there, rule)
+            yield from _beyond(self._texts, there, rule)
+        if (rule.regex, rule.min_length, rule.max_length) != (None, None, None):
+            yield from _textual(self._texts, there, rule)
 
-    def _listed(self, texts: pa.StringArray, allowed: tuple[Any, ...]) -> Any:
+    @cached_property
+    def _texts(self) -> pa.StringArray:
+        return json_fields.as_text(self._raw)
+
+    def _listed(self, allowed: tuple[Any, ...]) -> Any:
         """Return which values are among some; a number never equals a text."""
+        texts = self._texts
         found = np.zeros(len(texts), np.bool_)
         for kind, python in (
             (json_fields.STRING, str),
@@ -84,8 +90,9 @@ class _Column:
         ):
             names = [str(value) for value in allowed if type(value) is python]
             names = [name.lower() for name in names] if python is bool else names
-            is_in = _flags(pc.is_in(texts, value_set=pa.array(names, pa.utf8())))
-            found |= is_in & (self._kinds == kind)
+            if names:
+                is_in = _flags(pc.is_in(texts, value_set=pa.array(names, pa.utf8())))
+                found |= is_in & (self._kinds == kind)
         return found
 
 

@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.processors.data_contract import (
     DataContract,
     TableRule,
 )
-from airflow_provider_deltaforge.processors.event_tables import Table, tables_of
+from airflow_provider_deltaforge.processors.event_tables import tables_of
 from airflow_provider_deltaforge.processors.json_objects import wide_integers
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
@@ -51,18 +51,18 @@ class ContractWorker:
         Raises:
             EventError: one breaks a rule that blocks.
         """
-        found = _Found()
         tables, index = tables_of(rows)
+        found = _Found([".".join(table) for table in tables], index)
         has_image = pc.and_(
             rows.column("after").is_valid(), pc.is_in(rows.column("op").cast(pa.utf8()), _CHECKED)
         ).to_numpy(zero_copy_only=False)
-        for at, table in enumerate(tables):
-            rules = [rule for rule in self._rules if rule.matcher.matches(*table)]
-            own = np.nonzero(has_image & (index == at))[0] if rules else np.zeros(0, np.int64)
+        for rule in self._rules:
+            mine = np.array([rule.matcher.matches(*table) for table in tables], np.bool_)
+            own = np.nonzero(has_image & mine[index])[0]
             if len(own):
-                images = rows.column("after").take(pa.array(own))
-                for rule in rules:
-                    _check(images, own, rule, table, found)
+                images = rows.column("after")
+                whole = len(own) == rows.num_rows
+                _check(images if whole else images.take(pa.array(own)), own, rule, found)
         return found.processed(rows)
 
     def close(self) -> None:
@@ -70,27 +70,37 @@ class ContractWorker:
 
 
 class _Found:
-    """What breaks the contract in one batch."""
+    """What breaks the contract in one batch.
 
-    def __init__(self) -> None:
+    Args:
+        tables: names of the batch's tables.
+        index: int array per row, its table among them.
+    """
+
+    def __init__(self, tables: list[str], index: Any) -> None:
+        self._tables = tables
+        self._index = index
         self._counts: dict[str, int] = defaultdict(int)
         self._blocked: list[tuple[int, str]] = []
         self._reasons: dict[int, list[str]] = defaultdict(list)
 
-    def add(self, rule: _Rules, rows: Any, name: str, reason: str) -> None:
+    def add(self, rule: _Rules, rows: Any, name: str, what: str) -> None:
         """Note the rows that break one rule.
 
         Args:
             rule: the entry it belongs to.
             rows: int array, rows of the batch; at least one.
             name: the rule's name in metrics.
-            reason: the same for people.
+            what: the same for people, without the table.
         """
         self._counts[f"violations:{name}"] += len(rows)
-        if rule.action == "block":
-            self._blocked += [(row, reason) for row in rows.tolist()]
-        elif rule.action == "quarantine":
-            for row in rows.tolist():
+        if rule.action == "count":
+            return
+        for row in rows.tolist():
+            reason = f"table {self._tables[self._index[row]]}, {what}"
+            if rule.action == "block":
+                self._blocked.append((row, reason))
+            else:
                 self._reasons[row].append(reason)
 
     def processed(self, rows: pa.RecordBatch) -> Processed:
@@ -130,25 +140,22 @@ def _ready(rule: TableRule, action: Action) -> _Rules:
     )
 
 
-def _check(images: pa.BinaryArray, own: Any, rule: _Rules, table: Table, found: _Found) -> None:
-    """Note which of one table's rows break one entry's rules.
+def _check(images: pa.BinaryArray, own: Any, rule: _Rules, found: _Found) -> None:
+    """Note which rows break one entry's rules.
 
     Args:
-        images: their new images.
+        images: the new images of the rows it is about.
         own: int array, where they stand in the batch.
         rule: the entry.
-        table: their table.
         found: what is noted so far.
     """
-    place = ".".join(table)
     if rule.columns:
         for column, what, rows in broken(images, rule.columns):
-            reason = f"table {place}, column {column!r}: {what}"
-            found.add(rule, own[rows], f"{rule.name}.{column}.{what}", reason)
+            name = f"{rule.name}.{column}.{what}"
+            found.add(rule, own[rows], name, f"column {column!r}: {what}")
     if rule.schema is not None:
         texts = zip(images.to_pylist(), wide_integers(images), strict=True)
         for at, (image, wide) in enumerate(texts):
-            reason_of_one = rule.schema.broken(image, wide=wide)
-            if reason_of_one is not None:
-                reason = f"table {place}, {reason_of_one}"
+            reason = rule.schema.broken(image, wide=wide)
+            if reason is not None:
                 found.add(rule, own[at : at + 1], f"{rule.name}.schema", reason)
