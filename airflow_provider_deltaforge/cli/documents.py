@@ -30,13 +30,16 @@ def validate(
 ) -> None:
     """Check documents: every wrong key at once, with its path and line.
 
-    Also says which settings this release would refuse to run.
+    Also says which settings this release would refuse to run, and compiles scripts if their
+    interpreter is installed.
     """
     code = OK
     for file in files:
         try:
             pipeline = load(file.read_text(), expand=expand)
             pipeline.refuse_unbuilt()
+            for processor in pipeline.spec.processors:
+                processor.check()
         except SpecError as error:
             code = DOCUMENT
             err.print(f"[bold red]{file}[/]: ", end="")

@@ -68,6 +68,13 @@ class Processor(PluginSettings):
         """Return the description as part of a pipeline, for those whose users see its names."""
         return self
 
+    def check(self) -> None:
+        """Try what only trying shows, such as whether a script compiles; for ``validate``.
+
+        Raises:
+            SpecError: the settings cannot work. A driver that is not installed is no reason.
+        """
+
     @abstractmethod
     def open(self) -> Worker:
         """Start the worker. Called once per lane."""

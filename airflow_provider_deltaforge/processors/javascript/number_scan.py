@@ -120,6 +120,15 @@ def _fill_units(data, offsets, units):
         units[row] = count
 
 
+def warm() -> None:
+    """Compile, or load what was compiled before."""
+    data, offsets = np.zeros(0, np.uint8), np.zeros(2, np.int32)
+    for array in (data, offsets):
+        array.setflags(write=False)
+    image_flags(data, offsets)
+    utf16_offsets(data, offsets)
+
+
 def image_flags(data: Any, offsets: Any) -> Any:
     """Return a uint8 per row: SPELLED, EXACT, both or 0.
 

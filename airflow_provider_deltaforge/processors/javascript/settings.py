@@ -1,6 +1,7 @@
 """What a document says about a script in JavaScript."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from pydantic import Field, PositiveInt, PrivateAttr
 
@@ -14,7 +15,7 @@ class Limits(Settings):
     cpu_ms: PositiveInt = 50
     """Processor time, in milliseconds."""
     mem_mb: PositiveInt = 128
-    """Memory of the script's heap, in MiB; as much again for its array buffers."""
+    """Memory of the script's heap, in MiB; with its array buffers, 64 more."""
     timeout_ms: PositiveInt = 500
     """Wall-clock time, in milliseconds."""
 
@@ -42,6 +43,11 @@ class JavaScript(Processor):
         settled = self.model_copy()
         settled._home = Home(pipeline, tenant, connector)  # noqa: SLF001 - of our own class
         return settled
+
+    def check(self) -> None:
+        """Load the script once, where mini-racer is installed."""
+        if find_spec("py_mini_racer") is not None:
+            self.open().close()
 
     def open(self) -> Worker:
         """Start an interpreter and load the script.

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.processors.javascript.settings import JavaScript
 from tests.envelopes.changes import change, change_rows
 from tests.processors.javascript.conftest import opened
 
@@ -245,3 +246,11 @@ def test_closing_twice_ends_the_process():
     worker.close()
 
     assert process.returncode is not None
+
+
+def test_checking_a_document_loads_the_script():
+    good = JavaScript(id="js", inline="e => e")
+    good.check()
+
+    with pytest.raises(SpecError, match="it does not compile"):
+        good.model_copy(update={"inline": "e =>"}).check()
