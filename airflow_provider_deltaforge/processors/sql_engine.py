@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.errors import EventError, FatalError, SpecError
+from airflow_provider_deltaforge.errors import EventError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.changed_events import ROUTED
@@ -25,6 +25,9 @@ _SETTABLE = {
     "raw_payload": "BOOLEAN",
 }
 _READ_ONLY = ("tx_id", "event_id", "schema_version", "schema_sequence", "ddl", "synthetic")
+_STOPPED = "the query was stopped: the stream ends"
+_POLL_S = 0.05
+_CLOSE_TRIES = 100
 _ROW_KINDS = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT"})
 _EXTENSIONS = {**dict.fromkeys((*_JSON, "ddl"), b"arrow.json"), "event_id": b"arrow.uuid"}
 
@@ -77,6 +80,8 @@ class Engine:
         self._query = query
         self._mem_mb = mem_mb
         self._table = _Exchangeable()
+        self._closed = False
+        self._busy = threading.RLock()
         self._connection: Any = None
         self._selected: Any = None
         try:
@@ -102,10 +107,17 @@ class Engine:
             RowsError: it fails for some of them.
             EventError: it takes too long, or too much memory.
             FatalError: the engine is broken.
+            RetryableError: it was closed meanwhile.
         """
         return self._run(_as_events(rows), timeout_s)
 
     def _run(self, events: pa.Table, timeout_s: float) -> pa.Table:
+        with self._busy:
+            if self._closed:
+                raise RetryableError(_STOPPED)
+            return self._bounded(events, timeout_s)
+
+    def _bounded(self, events: pa.Table, timeout_s: float) -> pa.Table:
         duckdb, count = self._duckdb, events.num_rows
         self._table.content = events
         watch = threading.Timer(timeout_s, self._connection.interrupt)
@@ -118,10 +130,12 @@ class Engine:
             raise RowsError(str(error).partition("\n")[0]) from None
         except duckdb.InternalException as error:
             # So it calls what some functions do with broken JSON; and then does nothing any more.
-            self.close()
+            self._shut()
             self._open()
             raise RowsError(str(error).partition("\n")[0]) from None
         except duckdb.InterruptException:
+            if self._closed:
+                raise RetryableError(_STOPPED) from None
             raise EventError(
                 f"the query did not end within limits.timeout_ms for {count} events; raise "
                 "it, lower batch.max_events, or change the query"
@@ -138,7 +152,16 @@ class Engine:
             self._table.content = _NOTHING
 
     def close(self) -> None:
-        """Close the database. Safe to call twice."""
+        """Close the database, also while a query runs in another thread. Safe to call twice."""
+        self._closed = True
+        for _ in range(_CLOSE_TRIES):
+            if self._busy.acquire(timeout=_POLL_S):
+                self._shut()
+                self._busy.release()
+                return
+            self._connection.interrupt()
+
+    def _shut(self) -> None:
         self._selected = None
         if self._connection is not None:
             self._connection.close()

@@ -1,13 +1,19 @@
 """What a query makes of a batch, what it is refused, and which rows it fails for."""
 
 import json
+import threading
 
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.errors import EventError, SpecError
+from airflow_provider_deltaforge.errors import EventError, RetryableError, SpecError
 from airflow_provider_deltaforge.processors.sql import Limits, Sql
 from tests.envelopes.changes import change, change_rows
+from tests.waiting import PATIENCE_S, wait_until
+
+ENDLESS = """
+    select _row from events
+    where (select count(*) from range(10000000000) t(n), events e where e._row + n < 0) = 0"""
 
 
 @pytest.fixture(scope="module")
@@ -253,14 +259,11 @@ def test_a_query_that_fails_for_most_rows_stops_the_batch(opened):
 
 
 def test_a_query_without_end_and_one_without_measure_are_stopped_and_the_next_batch_runs(opened):
-    endless = """
-        select _row from events
-        where (select count(*) from range(10000000000) t(n), events e where e._row + n < 0) = 0"""
     greedy = "select _row, repeat(after->>'id', 100000000 * (_row + 1)) as topic from events"
     seven = change_rows([change(after=b'{"id":7}')])
 
     for query, limits, reason in (
-        (endless, {"timeout_ms": 200}, "timeout_ms"),
+        (ENDLESS, {"timeout_ms": 200}, "timeout_ms"),
         (greedy, {"mem_mb": 32}, "mem_mb"),
     ):
         with pytest.raises(EventError, match=reason):
@@ -274,7 +277,20 @@ def test_a_query_that_does_not_even_end_without_events_is_refused_at_start():
         Sql(query=query, limits=Limits(timeout_ms=100)).open()
 
 
-def test_closing_twice_is_safe():
-    worker = Sql(query="select * from events").open()
+def test_a_worker_can_be_closed_while_its_query_runs_and_twice():
+    worker = Sql(query=ENDLESS, limits=Limits(timeout_ms=60_000)).open()
+    failures = []
+
+    def process():
+        with pytest.raises(RetryableError, match="the stream ends") as caught:
+            worker.process(orders(1))
+        failures.append(caught.value)
+
+    thread = threading.Thread(target=process)
+    thread.start()
+    wait_until(lambda: worker._engine._table.content.num_rows == 1)
     worker.close()
     worker.close()
+    thread.join(PATIENCE_S)
+
+    assert len(failures) == 1
