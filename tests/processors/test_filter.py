@@ -124,7 +124,7 @@ CONSTANTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.one_of(st.none(), objects), st.one_of(st.none(), objects)),

@@ -39,7 +39,7 @@ DESCRIPTIONS = st.builds(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(columns, DESCRIPTIONS)
 def test_texts_are_flattened_as_by_plain_python(given_texts, description):
     done = description.open().process(images(*given_texts))
