@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.storage.control import Control, ControlRecord, 
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.e2e import shop
+from tests.engine.forked import Forked
 from tests.oracle.mysql_history import history, name_of, new_file, table_rows
 from tests.oracle.readers import NameOf, seen_in
 from tests.oracle.verdict import Change, Seen, judge
@@ -31,7 +32,9 @@ from tests.sinks.kafka_reader import read_topic
 
 PATIENCE_S = 150.0
 
-STARTED: list[subprocess.Popen[bytes]] = []
+Driver = subprocess.Popen[bytes] | Forked
+
+STARTED: list[Driver] = []
 """Drivers that the test under way has started."""
 
 DOCUMENT = """
@@ -85,6 +88,9 @@ class PipelineRun:
     journal: dict[str, Any] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     master: str | None = None
+    """None: without Spark."""
+    own_process: bool = False
+    """Start a Python for each driver, which takes seconds; else fork it from one."""
 
     def __post_init__(self) -> None:
         self.store_dsn = f"sqlite:///{self.directory}/state.db"
@@ -92,7 +98,7 @@ class PipelineRun:
         self.held = self.directory / "held"
         self.store = StoreLocation.from_dsn(self.store_dsn).open()
         self.control = Control(self.store, self.name)
-        self.driver: subprocess.Popen[bytes] | None = None
+        self.driver: Driver | None = None
         self.variables = {
             "MYSQL_DSN": f"mysql://df:df-secret@{self.server.host}:{self.server.port}/",
             "KAFKA_BROKERS": self.brokers,
@@ -145,9 +151,7 @@ class PipelineRun:
         assert progress is not None
         return progress
 
-    def start(
-        self, hold: tuple[Border, int] | None = None, *, again: bool = False
-    ) -> subprocess.Popen[bytes]:
+    def start(self, hold: tuple[Border, int] | None = None, *, again: bool = False) -> Driver:
         """Start the driver of a new generation, or another one of the same."""
         more = 0 if again else 1
         record = self.control.update(
@@ -161,18 +165,21 @@ class PipelineRun:
         if hold is not None:
             self.held.unlink(missing_ok=True)
             told[HOLD_VARIABLE] = f"{hold[0].value}:{hold[1]}:{self.held}"
-        with self.log.open("ab") as log:
-            self.driver = subprocess.Popen(
-                command(job) if self.master else line,
-                env=told,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        if self.master is None and not self.own_process:
+            self.driver = Forked(self.name, told, self.log, record.generation)
+        else:
+            with self.log.open("ab") as log:
+                self.driver = subprocess.Popen(
+                    command(job) if self.master else line,
+                    env=told,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
         STARTED.append(self.driver)
         return self.driver
 
-    def stop(self, driver: subprocess.Popen[bytes]) -> int:
+    def stop(self, driver: Driver) -> int:
         pipelines.ask_to_stop(self.store, self.name)
         return driver.wait(PATIENCE_S)
 

@@ -64,6 +64,8 @@ def test_wrong_passwords_fail_and_show_nowhere(tmp_path, mysql_server, broker):
         mysql_server,
         broker,
         "refused",
+        # What a process shows of its environment is looked at.
+        own_process=True,
         client_conf=SASL,
         variables={
             "MYSQL_DSN": f"mysql://planted:{WRONG_MYSQL}@{address}",

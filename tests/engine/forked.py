@@ -4,8 +4,10 @@ The server process has one thread and no connection, so that a fork of it is as 
 of its own; it can be killed like one, and nothing of it is shared with the next.
 """
 
+import logging
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -46,13 +48,15 @@ class Forked:
         pipeline: its name.
         environment: of the driver.
         log: receives what it says.
+        generation: of the control record.
     """
 
-    def __init__(self, pipeline: str, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, pipeline: str, environment: Mapping[str, str], log: Path, generation: int = 1
+    ) -> None:
         self.args = ("forked", pipeline)
-        self._process = _context.Process(
-            target=_run, args=(pipeline, dict(environment), str(log)), daemon=True
-        )
+        told = (pipeline, dict(environment), str(log), generation)
+        self._process = _context.Process(target=_run, args=told, daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -66,12 +70,16 @@ class Forked:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return self._process.exitcode
 
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
 
 def _nothing() -> None:
     pass
 
 
-def _run(pipeline: str, environment: dict[str, str], log: str) -> None:
+def _run(pipeline: str, environment: dict[str, str], log: str, generation: int) -> None:
     os.setsid()
     with Path(log).open("ab") as told:
         os.dup2(told.fileno(), 1)
@@ -80,4 +88,5 @@ def _run(pipeline: str, environment: dict[str, str], log: str) -> None:
     os.environ.update(environment)
     asked = environment.get(borders.HOLD_VARIABLE)
     borders._hold = borders._Hold(asked) if asked else None
-    sys.exit(run_local(pipeline, StoreLocation.from_environment(), 1))
+    logging.basicConfig(level=logging.INFO)
+    sys.exit(run_local(pipeline, StoreLocation.from_environment(), generation))
