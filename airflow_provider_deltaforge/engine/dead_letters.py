@@ -64,6 +64,7 @@ class LetterBox:
         self._ending = ending
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
+        self._is_told = False
         self._unsaid = [0, 0]
         self._said_at = 0.0
         self._level = 0.0
@@ -122,14 +123,14 @@ class LetterBox:
         """Wait for room where the policy says so; return False when the lane ended meanwhile."""
         if not self._held or self._limits.overflow_policy != "block":
             return True
-        is_told = False
         while not self._has_room():
-            is_told = True
+            self._is_told = True  # Still so if the store goes away here, and this is tried again.
             count = self._queue.count()
             self._trouble(NAME, RetryableError(self._full(count)))
             if self._ending.wait(_POLL_S):
                 return False
-        if is_told:
+        if self._is_told:
+            self._is_told = False
             self._trouble(NAME, None)
         return True
 

@@ -1,0 +1,57 @@
+"""What is set aside, beside a store that goes away in the middle."""
+
+import threading
+
+import pytest
+
+from airflow_provider_deltaforge.engine.dead_letters import NAME, LetterBox
+from airflow_provider_deltaforge.engine.letters import Letter
+from airflow_provider_deltaforge.engine.tallies import LetterTallies
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Refusal
+from tests.engine.in_process import InProcess
+
+LETTER = Letter(Refusal(processor_id="p", error_kind="processor", error_message="why"), b"{}")
+
+
+class Box:
+    """A letter box, and a store of which one may say when it is away."""
+
+    def __init__(self, monkeypatch, journal):
+        pipeline = InProcess(journal=f"enabled: true, dlq: {{{journal}}}")
+        self.queue = DeadLetters(pipeline.store, pipeline.name)
+        self.troubles, self.tallies = {}, LetterTallies()
+        self.answers = []
+        self.box = LetterBox(pipeline.bench(), self.tallies, self._told, threading.Event())
+        real = DeadLetters.count
+
+        def count(queue):
+            answer = self.answers.pop(0) if self.answers else None
+            if answer is not None:
+                raise answer
+            return real(queue)
+
+        monkeypatch.setattr(DeadLetters, "count", count)
+        self.store = pipeline.store
+
+    def _told(self, name, error):
+        self.troubles[name] = error
+
+    def fill(self, count):
+        self.store.transact([self.queue.push(b"{}") for _ in range(count)])
+
+
+def test_trouble_is_over_with_room_also_if_the_store_was_away_meanwhile(monkeypatch):
+    made = Box(monkeypatch, "max_entries: 1, overflow_policy: block")
+    made.fill(1)
+    made.box._held = [LETTER]
+    # Full; asked once more for the reason; away when it is looked at again.
+    made.answers = [None, None, None, RetryableError("away")]
+    monkeypatch.setattr("airflow_provider_deltaforge.engine.dead_letters._POLL_S", 0.01)
+    with pytest.raises(RetryableError, match="away"):
+        made.box.awaits_room()
+    assert made.troubles[NAME] is not None
+    made.queue.purge()
+
+    assert made.box.awaits_room()
+    assert made.troubles == {NAME: None}
