@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_compare, json_fields
 from airflow_provider_deltaforge.events.binary_columns import parts_of
-from airflow_provider_deltaforge.events.json_compare import DEEP, EQUAL, GREATER, LESS
+from airflow_provider_deltaforge.events.json_compare import DEEP, EQUAL, GREATER, LESS, OTHER
 from airflow_provider_deltaforge.events.json_fields import ARRAY, NULL, OBJECT, STRING, Spans
 from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
 
@@ -139,7 +139,9 @@ def test_of(condition: "Condition") -> Test:
 
 def _ordered(value: Any, *wanted: int) -> Callable[[Column], Any]:
     constant = _text(value)
-    return lambda field: np.isin(field.order(constant), wanted)
+    passing = np.array([order in wanted for order in (EQUAL, GREATER, OTHER, DEEP, LESS)], np.bool_)
+    # LESS, which is negative, stands at the end, where it is counted from.
+    return lambda field: passing[field.order(constant)]
 
 
 def _not(verdict: Callable[[Column], Any]) -> Callable[[Column], Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _OPS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 _DDL = "ddl"
+_COUNTED_MAX = 4096
 
 Names = tuple[str | None, str, str]
 
@@ -75,10 +76,12 @@ class _Gate:
         codes = [_codes(column) for column in columns]
         sizes = [len(column.dictionary) + 1 for column in columns]
         mixed = np.ravel_multi_index(codes, sizes)
-        seen, ordinals = np.unique(mixed, return_inverse=True)
+        # Counting beats sorting while there are few tables for the rows.
+        many = np.prod(sizes) > max(_COUNTED_MAX, 4 * len(mixed))
+        seen = np.unique(mixed) if many else np.flatnonzero(np.bincount(mixed))
         places = zip(*np.unravel_index(seen, sizes), strict=True)
-        verdicts = [self._passes(_names(columns, place)) for place in places]
-        passing = np.array(verdicts, np.bool_)[ordinals]
+        verdicts = np.array([self._passes(_names(columns, place)) for place in places], np.bool_)
+        passing = np.isin(mixed, seen[verdicts], kind="sort" if many else "table")
         return passing | _spread(rows["op"], lambda op: op == _DDL)
 
     def _passes(self, names: Names) -> bool:
