@@ -90,7 +90,7 @@ HEADERS = {
 }
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
+@pytest.fixture(params=["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
 def server(request):
     found = request.getfixturevalue(f"{request.param}_server")
     if request.param == "mariadb":
@@ -181,6 +181,6 @@ def test_strict_stops_where_a_message_lacks_something(postgres_server):
 
     progress = run.control.progress()
     assert (progress.status, progress.error_class) == ("failed", "event")
-    assert "strict: it lacks aggregate_id, event_type" in progress.reason
+    assert "strict: it lacks topic, aggregate_id, event_type" in progress.reason
     assert "lanted" not in progress.reason
     assert not run.messages()
