@@ -1,9 +1,12 @@
 """Connections that their borrower cannot close."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_deltaforge.sources.postgres.connection import translated
+
+_IDLE_S = 1.0
 
 
 class Lent:
@@ -37,6 +40,7 @@ class Kept:
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self._connection: Any = None
+        self._lent_at = 0.0
 
     def __call__(self) -> Lent:
         """Lend it.
@@ -44,7 +48,11 @@ class Kept:
         Raises:
             DeltaForgeError: the server cannot be reached, or lets nobody in.
         """
-        if self._connection is not None and not self._answers():
+        now = time.monotonic()
+        idle = now - self._lent_at > _IDLE_S
+        self._lent_at = now
+        kept = self._connection
+        if kept is not None and (kept.closed or (idle and not self._answers())):
             self.close()
         if self._connection is None:
             self._connection = self._connect()

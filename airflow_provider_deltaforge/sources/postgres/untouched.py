@@ -15,7 +15,7 @@ import logging
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,7 @@ SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
 # Dropped or renamed since, or not ours to read; or of a type that the key's text does not fit.
 _GONE = ("42", "22")
 
+Result = TypeVar("Result")
 Value = tuple[bytes, bytes]
 """The letter of a value in a tuple, and its text."""
 
@@ -65,6 +66,8 @@ class Untouched:
         self._kept = Kept(connect)
         self._ended = ended
         self._told: set[str] = set()
+        self._visible = 0
+        self._asked = False
 
     def complete(self, chunk: WalChunk) -> WalChunk:
         """Return the chunk with what can be found of the values that its rows lack.
@@ -73,7 +76,7 @@ class Untouched:
             RetryableError: it ended while the server was away.
         """
         rows = chunk.rows
-        if not len(rows) or chunk.positions.commits[rows[0, ROW_TX]] > self._upto:
+        if not len(rows) or self._is_behind(int(chunk.positions.commits[rows[0, ROW_TX]])):
             return chunk
         updates = np.flatnonzero(rows[:, ROW_KIND] == UPDATE)
         moved = updates[chunk.data[rows[updates, ROW_START]] == ord(_OLD_KEY)]
@@ -84,7 +87,7 @@ class Untouched:
             row = rows[index].tolist()
             message = chunk.data[row[ROW_START] : row[ROW_STOP]].tobytes()
             plan, xid = chunk.plans.plans[row[ROW_PLAN]], chunk.positions.xids[row[ROW_TX]]
-            if chunk.positions.commits[row[ROW_TX]] > self._upto:
+            if self._is_behind(int(chunk.positions.commits[row[ROW_TX]])):
                 break
             whole = self._whole(message, plan, int(xid))
             if whole is not None:
@@ -99,6 +102,16 @@ class Untouched:
         """Let go of the connection."""
         self._kept.close()
 
+    def _is_behind(self, commit: int) -> bool:
+        """Say whether a transaction is behind what may lack values that nobody has.
+
+        A row may have moved on until it was asked for: those moves lack the same values.
+        """
+        if commit > self._upto and self._asked:
+            self._upto = max(self._upto, self._patiently(end_of_log))
+            self._asked = False
+        return commit > self._upto
+
     def _whole(self, message: bytes, plan: TablePlan, xid: int) -> bytes | None:
         """Return an update's tuples with the values that the new one lacks; None if it has all."""
         count = len(plan.chains)
@@ -112,29 +125,28 @@ class Untouched:
         lacks = [i for i in range(count) if new[i][0] == _UNCHANGED and not plan.identity[i]]
         if not lacks or all(known[i] == old[i] for i in keys):
             return None
-        found = self._patiently(plan, {i: known[i][1] for i in keys}, lacks, xid)
+        key = {i: known[i][1].decode() for i in keys}
+        found = self._patiently(lambda connection: self._found(connection, plan, key, lacks, xid))
         if found is None:
             return None
         for i, value in zip(lacks, found, strict=True):
             new[i] = (_NULL, b"") if value is None else (_TEXT, value)
         return message[: at + 1] + struct.pack("!H", count) + b"".join(map(_written, new))
 
-    def _patiently(
-        self, plan: TablePlan, key: dict[int, bytes], lacks: Sequence[int], xid: int
-    ) -> list[bytes | None] | None:
+    def _patiently(self, ask: Callable[[Any], Result]) -> Result:
         backoff = Backoff()
         while not self._ended():
             if backoff.naps(1.0):
                 continue
             try:
-                return self._found(plan, key, lacks, xid)
+                return ask(self._kept())
             except RetryableError as error:
-                _log.warning("%s: reading large values: %s", plan.schema.full_name, error)
+                _log.warning("reading large values that the log leaves out: %s", error)
                 backoff.failed()
         raise RetryableError("ended before the large values of a row were read")
 
     def _found(
-        self, plan: TablePlan, key: dict[int, bytes], lacks: Sequence[int], xid: int
+        self, connection: Any, plan: TablePlan, key: dict[int, str], lacks: Sequence[int], xid: int
     ) -> list[bytes | None] | None:
         """Return the values as the server prints them; None if there is no such row now."""
         import psycopg
@@ -145,14 +157,11 @@ class Untouched:
         held = " AND ".join(f"{quote(columns[i].name)} = %s" for i in key)
         source = quote(plan.schema.schema or "public", plan.schema.table)
         try:
-            with self._kept() as connection:
-                if connection.execute(_INVISIBLE, (str(xid),)).rowcount:
-                    raise RetryableError("its transaction is committed, but not yet visible")
-                texts = [text.decode() for text in key.values()]
-                sql = f"SELECT {wanted} FROM {source} WHERE {held} LIMIT 2"
-                result = connection.execute(sql, texts).pgresult
-                # It may have moved on until here: those moves lack the same values.
-                self._upto = max(self._upto, end_of_log(connection))
+            if xid != self._visible and connection.execute(_INVISIBLE, (str(xid),)).rowcount:
+                raise RetryableError(f"transaction {xid} is committed, but not yet visible")
+            self._visible, self._asked = xid, True
+            sql = f"SELECT {wanted} FROM {source} WHERE {held} LIMIT 2"
+            result = connection.execute(sql, list(key.values())).pgresult
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith(_GONE):
                 raise translated(error, "asking the server") from error

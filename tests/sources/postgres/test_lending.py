@@ -4,6 +4,7 @@ import psycopg
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sources.postgres import lending
 from airflow_provider_deltaforge.sources.postgres.lending import Kept
 from tests.sources.postgres.stream_reading import connect, execute
 
@@ -27,7 +28,8 @@ def answer(kept):
         return connection.execute("SELECT 1").fetchone()
 
 
-def test_one_connection_answers_until_it_breaks(postgres_server, opened):
+def test_one_connection_answers_until_it_breaks(postgres_server, opened, monkeypatch):
+    monkeypatch.setattr(lending, "_IDLE_S", -1.0)
     kept, connections = opened
     assert [answer(kept) for _ in range(3)] == [(1,)] * 3
     assert len(connections) == 1
@@ -39,6 +41,17 @@ def test_one_connection_answers_until_it_breaks(postgres_server, opened):
     kept.close()
     kept.close()
     assert connections[1].closed
+    assert answer(kept) == (1,)
+
+
+def test_a_connection_that_was_used_a_moment_ago_breaks_once(postgres_server, opened):
+    kept, connections = opened
+    assert answer(kept) == (1,)
+    execute(
+        postgres_server, f"SELECT pg_terminate_backend({connections[0].info.backend_pid}, 5000)"
+    )
+    with pytest.raises(psycopg.OperationalError):
+        answer(kept)
     assert answer(kept) == (1,)
 
 
