@@ -29,6 +29,8 @@ from airflow_provider_deltaforge.processors.javascript.child import (
 )
 from airflow_provider_deltaforge.processors.javascript.settings import Limits
 
+_GLUE = ("kept", "events", "output", "fields", "script")
+_DOORS = "run, load, reserve, desk"
 _KEPT = ("PATH", "LD_LIBRARY_PATH")
 _START_SECONDS = 60.0
 _SHORTEST_WAIT = 0.001
@@ -256,7 +258,10 @@ def _reason(refused: dict[str, Any]) -> str:
 
 @cache
 def _glue() -> str:
-    return Path(__file__).with_name("glue.js").read_text(encoding="utf-8")
+    folder = Path(__file__).with_name("glue")
+    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in _GLUE]
+    lines = ["(function () {", '"use strict";', *parts, f"return {{ {_DOORS} }};", "})()"]
+    return "\n".join(lines)
 
 
 def _site() -> str:

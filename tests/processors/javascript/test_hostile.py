@@ -4,15 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 
 import psutil
 import pytest
 
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.processors.javascript import worker as worker_module
+from airflow_provider_deltaforge.processors.javascript.interpreter import _cpu_seconds
 from airflow_provider_deltaforge.processors.javascript.settings import JavaScript
 from tests.envelopes.changes import change, change_rows
 from tests.processors.javascript.conftest import opened
+from tests.waiting import wait_until
 
 LIMITS = {"cpu_ms": 150, "timeout_ms": 20_000, "mem_mb": 64}
 WIDE = {"cpu_ms": 20_000, "timeout_ms": 20_000, "mem_mb": 64}
@@ -68,14 +72,15 @@ def test_waiting_counts_as_time(start):
     assert not psutil.pid_exists(pid)
 
 
-def test_a_script_that_never_ends_does_not_hold_a_batch_for_ever(start):
+def test_a_script_that_never_ends_does_not_hold_a_batch_for_ever(start, monkeypatch):
+    monkeypatch.setattr(worker_module, "_MOST_KILLED", 3)
     worker = start("(e) => { while (1) {} }", **{**LIMITS, "cpu_ms": 20})
 
-    done = worker.process(batch(14))
+    done = worker.process(batch(5))
 
-    assert len(done.rejections) == 14
+    assert len(done.rejections) == 5
     assert done.rejections[-1].reason.startswith("not run: the script used more than its limits")
-    assert done.counts == {"timeouts": 11}
+    assert done.counts == {"timeouts": 4}
 
 
 def test_limits_that_a_whole_batch_exceeds_make_the_batches_smaller(start, caplog):
@@ -254,3 +259,22 @@ def test_checking_a_document_loads_the_script():
 
     with pytest.raises(SpecError, match="it does not compile"):
         good.model_copy(update={"inline": "e =>"}).check()
+
+
+def test_closing_ends_a_call_that_runs():
+    worker = opened("(e) => { while (1) {} }")
+    outcome = []
+
+    def work():
+        try:
+            worker.process(batch(1))
+        except RetryableError as error:
+            outcome.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: _cpu_seconds(worker._interpreter._process.pid) > 0.5)
+    worker.close()
+    thread.join(60)
+
+    assert outcome == ["processor js was closed"]
