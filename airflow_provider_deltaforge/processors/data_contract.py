@@ -1,6 +1,7 @@
 """Data contracts: what rows must look like, per table, and what becomes of those that do not."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -117,6 +118,14 @@ class DataContract(Processor):
         if twice:
             raise ValueError(f"'tables' names {twice[0]!r} twice; put its rules together")
         return self
+
+    def check(self) -> None:
+        """Compile the schemas once, where fastjsonschema is installed."""
+        from airflow_provider_deltaforge.processors.contract_schema import RowSchema
+
+        for rule in self.tables:
+            if rule.json_schema is not None and find_spec("fastjsonschema") is not None:
+                RowSchema(rule.json_schema, rule.table)
 
     def open(self) -> Worker:
         """Compile the rules.

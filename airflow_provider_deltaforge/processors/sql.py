@@ -1,5 +1,7 @@
 """A select over change events, by DuckDB."""
 
+from importlib.util import find_spec
+
 from pydantic import Field, PositiveInt
 
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
@@ -23,6 +25,11 @@ class Sql(Processor):
     """One ``select`` from the table ``events``, in DuckDB's SQL; it must return ``_row``."""
     limits: Limits = Limits()
     """What the query may use."""
+
+    def check(self) -> None:
+        """Prepare the query once, where DuckDB is installed."""
+        if find_spec("duckdb") is not None:
+            self.open().close()
 
     def open(self) -> Worker:
         """Start the engine and prepare the query.

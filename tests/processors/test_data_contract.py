@@ -253,6 +253,12 @@ class TestSchema:
         with pytest.raises(SpecError, match=r"schema of 'shop.orders' is wrong"):
             contract(schema={"type": "text"})
 
+    def test_a_schema_is_compiled_when_it_is_validated(self):
+        tables = [{"table": "a", "schema": self.SCHEMA}, {"table": "b", "schema": {"type": "text"}}]
+        DataContract.model_validate({"tables": tables[:1]}).check()
+        with pytest.raises(SpecError, match="schema of 'b' is wrong"):
+            DataContract.model_validate({"tables": tables}).check()
+
 
 @pytest.mark.parametrize(
     ("rule", "reason"),

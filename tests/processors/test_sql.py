@@ -189,9 +189,9 @@ def test_the_order_of_the_batch_stands_whatever_the_query_says(opened):
         ("select _row from rows, events", "does not exist"),
     ],
 )
-def test_a_query_that_cannot_work_is_refused_at_start(query, reason):
+def test_a_query_that_cannot_work_is_refused_when_it_is_validated(query, reason):
     with pytest.raises(SpecError, match="query: ") as caught:
-        Sql(query=query).open()
+        Sql(query=query).check()
     assert reason in str(caught.value)
 
 
@@ -269,6 +269,10 @@ def test_a_query_without_end_and_one_without_measure_are_stopped_and_the_next_ba
         with pytest.raises(EventError, match=reason):
             opened(query, **limits).process(seven)
     assert opened("select * from events").process(seven).rows.equals(seven)
+
+
+def test_a_query_that_can_work_passes_validation():
+    Sql(query="select * from events").check()
 
 
 def test_a_query_that_does_not_even_end_without_events_is_refused_at_start():
