@@ -212,6 +212,7 @@ class _Copier:
         return True
 
     def close(self) -> None:
+        self._letters.say()
         try:
             self._snapshotter.close()
             self._sinks.close()

@@ -65,6 +65,7 @@ class LetterBox:
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
         self._is_told = False
+        self._is_untrimmed = False
         self._unsaid = [0, 0]
         self._said_at = 0.0
         self._level = 0.0
@@ -151,25 +152,31 @@ class LetterBox:
         self._tallies.count("write_failures", 1)
 
     def stored(self) -> None:
-        """Count what is stored now, and keep the queue within its limits."""
-        if not self._held:
-            return
-        crossing(Border.DEAD_LETTERS_STORED)
-        held, chosen = self._held, self._chosen
-        self.forget()
-        for letter in chosen:
-            why = letter.refusal
-            self._tallies.set_aside(why.sink_id, why.processor_id, why.error_kind)
-        count = self._queue.count()
-        lost = len(held) - len(chosen)
-        if self._limits.overflow_policy == "drop_oldest":
-            if count > self._limits.max_entries:
-                lost += self._queue.drop_oldest(count - self._limits.max_entries)
-            self._tallies.count("evicted", lost)
-        elif lost:
-            self._tallies.count("rejected", lost)
-        self._say(len(chosen), lost)
-        self._warn(min(count, self._limits.max_entries))
+        """Count what is stored now, and keep the queue within its limits.
+
+        Called again when the store was away, it goes on where it was.
+        """
+        if self._held:
+            crossing(Border.DEAD_LETTERS_STORED)
+            self._count_stored()
+        if self._is_untrimmed:
+            self._trim()
+            self._is_untrimmed = False
+
+    def say(self) -> None:
+        """Log what was set aside and what was lost since it was last said."""
+        self._said_at = time.monotonic()
+        (stored, lost), self._unsaid = self._unsaid, [0, 0]
+        if stored:
+            _log.warning(
+                "pipeline %s: events set aside: %s; see `deltaforge dlq list %s`",
+                *(self._pipeline, stored, self._pipeline),
+            )
+        if lost:
+            _log.error(
+                "pipeline %s: the dead-letter queue is full; events lost: %s (%s)",
+                *(self._pipeline, lost, self._limits.overflow_policy),
+            )
 
     @property
     def is_due(self) -> bool:
@@ -177,7 +184,8 @@ class LetterBox:
         return self.enabled and time.monotonic() >= self._expiry_at
 
     def tend(self) -> None:
-        """Forget what is older than the document allows."""
+        """Forget what is older than the document allows, and say what was not said yet."""
+        self.say()
         self._expiry_at = time.monotonic() + _EXPIRY_S
         self._expire()
 
@@ -202,23 +210,27 @@ class LetterBox:
             "`deltaforge dlq ack` or `deltaforge dlq purge`"
         )
 
-    def _say(self, stored: int, lost: int) -> None:
-        """Log what was set aside and what was lost, added up."""
-        self._unsaid = [self._unsaid[0] + stored, self._unsaid[1] + lost]
-        if time.monotonic() - self._said_at < _SAY_S:
-            return
-        self._said_at = time.monotonic()
-        (stored, lost), self._unsaid = self._unsaid, [0, 0]
-        if stored:
-            _log.warning(
-                "pipeline %s: events set aside: %s; see `deltaforge dlq list %s`",
-                *(self._pipeline, stored, self._pipeline),
-            )
-        if lost:
-            _log.error(
-                "pipeline %s: the dead-letter queue is full; events lost: %s (%s)",
-                *(self._pipeline, lost, self._limits.overflow_policy),
-            )
+    def _count_stored(self) -> None:
+        held, chosen = self._held, self._chosen
+        self.forget()
+        self._is_untrimmed = True
+        for letter in chosen:
+            why = letter.refusal
+            self._tallies.set_aside(why.sink_id, why.processor_id, why.error_kind)
+        lost = len(held) - len(chosen)
+        evicts = self._limits.overflow_policy == "drop_oldest"
+        self._tallies.count("evicted" if evicts else "rejected", lost)
+        self._unsaid = [self._unsaid[0] + len(chosen), self._unsaid[1] + lost]
+
+    def _trim(self) -> None:
+        count, most = self._queue.count(), self._limits.max_entries
+        if self._limits.overflow_policy == "drop_oldest" and count > most:
+            evicted = self._queue.drop_oldest(count - most)
+            self._tallies.count("evicted", evicted)
+            self._unsaid[1] += evicted
+        if time.monotonic() - self._said_at >= _SAY_S:
+            self.say()
+        self._warn(min(count, most))
 
     def _warn(self, count: int) -> None:
         ratio = count / self._limits.max_entries

@@ -103,6 +103,7 @@ class Lane:
             outcome = self._ended_by(error)
         finally:
             self._rendering.close()
+        self._letters.say()
         self._heart.finish(outcome)
         return outcome
 

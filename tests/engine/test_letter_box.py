@@ -55,3 +55,46 @@ def test_trouble_is_over_with_room_also_if_the_store_was_away_meanwhile(monkeypa
 
     assert made.box.awaits_room()
     assert made.troubles == {NAME: None}
+
+
+def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away(
+    monkeypatch, caplog
+):
+    made = Box(monkeypatch, "max_entries: 2, overflow_policy: reject")
+    made.box._held = [LETTER] * 5
+    made.store.transact(made.box.writes())
+    made.answers = [RetryableError("away")]
+    with pytest.raises(RetryableError, match="away"):
+        made.box.stored()
+    made.box.stored()
+
+    told = made.tallies.as_dict()
+    assert (told["events"][0]["count"], told["rejected"]) == (2, 3)
+    made.box.say()
+    assert "events lost: 3" in caplog.text
+
+
+def test_the_oldest_make_room_also_if_the_store_goes_away_before(monkeypatch):
+    made = Box(monkeypatch, "max_entries: 2")
+    made.fill(2)
+    made.box._held = [LETTER]
+    made.store.transact(made.box.writes())
+    made.answers = [RetryableError("away")]
+    with pytest.raises(RetryableError, match="away"):
+        made.box.stored()
+    made.box.stored()
+
+    assert made.queue.count() == 2
+    assert made.tallies.as_dict()["evicted"] == 1
+
+
+def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):
+    made = Box(monkeypatch, "max_entries: 1, overflow_policy: reject")
+    for _ in range(3):
+        made.box._held = [LETTER]
+        made.store.transact(made.box.writes())
+        made.box.stored()
+    made.box.say()
+
+    lost = [record.args[1] for record in caplog.records if "events lost" in record.message]
+    assert sum(lost) == 2
