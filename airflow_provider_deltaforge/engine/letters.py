@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic_core import from_json
 
 from airflow_provider_deltaforge.engine.processing import Chained
 from airflow_provider_deltaforge.envelopes.columns import uuid_texts
@@ -18,6 +19,7 @@ from airflow_provider_deltaforge.storage.dead_letters import Refusal
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _UNMASKED = "<left out: refused before it was masked>"
+_UNREADABLE = "<left out: it cannot be read as JSON>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +77,11 @@ class LetterWriter:
     ) -> list[Letter]:
         if not masked:
             rows = _without_payload(rows, _UNMASKED)
-        events = self._envelope.wrap(rows, self._origin)
-        long = pc.greater(pc.binary_length(events), self._max_bytes)
-        if long.true_count:
-            why = f"<truncated: original payload exceeded {self._max_bytes} bytes>"
-            cut = self._envelope.wrap(_without_payload(rows, why), self._origin)
-            events = pc.if_else(long, cut, events)
+        events, cut = self._readable(rows)
         columns = zip(
             reasons,
             events.to_pylist(),
-            [cut or not masked for cut in long.to_pylist()],
+            [one or not masked for one in cut],
             uuid_texts(rows["event_id"]).to_pylist(),
             rows["source_position"].to_pylist(),
             strict=True,
@@ -101,6 +98,36 @@ class LetterWriter:
             )
             for reason, event, truncated, event_id, at in columns
         ]
+
+    def _readable(self, rows: pa.RecordBatch) -> tuple[pa.BinaryArray, list[bool]]:
+        """Return the events, and which of them had to be cut.
+
+        One entry that nobody can read would hide all that stand behind it.
+        """
+        events = self._envelope.wrap(rows, self._origin)
+        long = pc.greater(pc.binary_length(events), self._max_bytes)
+        why = f"<truncated: original payload exceeded {self._max_bytes} bytes>"
+        events = self._cut(rows, events, long, why)
+        broken = pa.array([not _is_readable(text) for text in events.to_pylist()], pa.bool_())
+        events = self._cut(rows, events, broken, _UNREADABLE)
+        return events, pc.or_(long, broken).to_pylist()
+
+    def _cut(
+        self, rows: pa.RecordBatch, events: pa.BinaryArray, chosen: pa.BooleanArray, why: str
+    ) -> pa.BinaryArray:
+        if not chosen.true_count:
+            return events
+        cut = self._envelope.wrap(_without_payload(rows, why), self._origin)
+        return pc.if_else(chosen, cut, events)
+
+
+def _is_readable(event: bytes) -> bool:
+    """Say whether an event can be read from an entry: sources have texts that no parser takes."""
+    try:
+        from_json(b"[%b]" % event)  # As deep as in the entry.
+    except ValueError:
+        return False
+    return True
 
 
 def _why(rejection: Rejection) -> dict[str, str]:
