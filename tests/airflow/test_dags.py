@@ -96,9 +96,24 @@ def odd(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory, odd):
-    """Every DAG file of ours and the odd ones, read once."""
-    return read(tmp_path_factory.mktemp("home"), *sorted(DAGS.glob("*.py")), odd)
+def clashing(tmp_path_factory):
+    """A DAGs folder in which documents and another file ask for the same DAGs."""
+    folder = tmp_path_factory.mktemp("clashing")
+    shutil.copy(DAGS / "pipeline_dags.py", folder)
+    shutil.copy(DAGS / "orders_resnapshot.py", folder)
+    (folder / "pipelines").mkdir()
+    right = (DAGS / "pipelines" / "orders.yaml").read_text()
+    for stem in ("a b", "a+b", "a_b", "a_b__2", "orders_resnapshot"):
+        text = right.replace("name: orders", f"name: orders-{stem.encode().hex()}")
+        (folder / "pipelines" / f"{stem}.yaml").write_text(text)
+    return folder / "pipeline_dags.py"
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory, odd, clashing):
+    """Every DAG file of ours, the odd ones and those that clash, read once."""
+    paths = [*sorted(DAGS.glob("*.py")), odd, clashing]
+    return read(tmp_path_factory.mktemp("home"), *paths)
 
 
 @pytest.fixture(scope="module")
@@ -162,16 +177,8 @@ def test_a_wrong_document_takes_no_other_away(everything, odd):
         assert reason in found[name]["doc"]
 
 
-def test_a_document_whose_dag_another_file_has_is_refused_under_another_name(tmp_path):
-    shutil.copy(DAGS / "pipeline_dags.py", tmp_path)
-    shutil.copy(DAGS / "orders_resnapshot.py", tmp_path)
-    (tmp_path / "pipelines").mkdir()
-    right = (DAGS / "pipelines" / "orders.yaml").read_text()
-    for stem in ("a b", "a+b", "a_b", "a_b__2", "orders_resnapshot"):
-        text = right.replace("name: orders", f"name: orders-{stem.encode().hex()}")
-        (tmp_path / "pipelines" / f"{stem}.yaml").write_text(text)
-    path = tmp_path / "pipeline_dags.py"
-    found = read(tmp_path, path)["dags"][str(path)]
+def test_a_document_whose_dag_another_file_has_is_refused_under_another_name(everything, clashing):
+    found = everything["dags"][str(clashing)]
     refused = {name: dag["description"] for name, dag in found.items() if "refused" in dag["tags"]}
 
     assert found.keys() - refused.keys() == {"a_b", "a_b__2"}
