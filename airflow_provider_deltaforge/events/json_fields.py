@@ -113,7 +113,7 @@ def text_values(texts: pa.BinaryArray, spans: Spans) -> pa.StringArray:
 def replaced(
     texts: pa.BinaryArray, replacements: Sequence[tuple[Spans, pa.BinaryArray]]
 ) -> pa.BinaryArray:
-    """Return the texts with values replaced by others.
+    """Return the texts with values replaced by others; a key's earlier values stay.
 
     Args:
         texts: the column.
@@ -138,7 +138,7 @@ def replaced(
 
 
 def without(texts: pa.BinaryArray, removals: Sequence[Spans]) -> pa.BinaryArray:
-    """Return the texts without the given members of their objects."""
+    """Return the texts without the given members of their objects; a key's earlier ones stay."""
     if not removals:
         return texts
     parts = parts_of(texts)

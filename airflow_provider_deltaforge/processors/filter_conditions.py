@@ -160,10 +160,11 @@ def _among(constants: Sequence[Any]) -> Callable[[Column], Any]:
     texts = [_text(value) for value in scalars]
     if len(strings) == 1:
         texts.append(_text(strings.pop()))
-    many = {_frozen(value) for value in deep}
+    parsed = {_frozen(value) for value in deep}
+    lowest = OBJECT
     if len(texts) > _NUMBERS_ONE_BY_ONE:
-        many |= {_frozen(json.loads(text, parse_float=Decimal)) for text in texts}
-        texts = []
+        parsed |= {_frozen(json.loads(text, parse_float=Decimal)) for text in texts}
+        lowest, texts = NULL, []
     lookup = pa.array(strings, pa.utf8())
 
     def verdict(field: Column) -> Any:
@@ -172,11 +173,10 @@ def _among(constants: Sequence[Any]) -> Callable[[Column], Any]:
             found |= field.order(text) == EQUAL
         if strings:
             found |= _flags(pc.is_in(field.strings(), lookup))
-        if many:
+        if parsed:
             kinds = field.kinds
-            asked = (kinds >= NULL) & (kinds != STRING)
-            asked &= kinds >= OBJECT if not len(many) > len(deep) else True
-            found |= field.parsed(asked, many.__contains__)
+            asked = (kinds >= lowest) & (kinds != STRING)
+            found |= field.parsed(asked, parsed.__contains__)
         return found
 
     return verdict
