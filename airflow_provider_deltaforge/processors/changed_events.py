@@ -61,7 +61,9 @@ def replaced(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.Record
 
 
 def cast_to(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in another type, dictionaries included.
+    """Return a column in another type, dictionaries and maps included.
+
+    Libraries without maps, such as Polars, return them as lists of keys and values.
 
     Raises:
         ArrowInvalid, ArrowNotImplementedError: it cannot be.
@@ -70,7 +72,29 @@ def cast_to(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if pa.types.is_dictionary(kind):
         return column.cast(kind.value_type).dictionary_encode().cast(kind)
+    if kind == ROUTING and pa.types.is_struct(column.type):
+        # Through its fields: no cast of a struct turns a list within it into a map.
+        names = [field.name for field in column.type]
+        fields = {
+            field.name: pc.struct_field(column, field.name)
+            for field in ROUTING
+            if field.name in names
+        }
+        return _routing(pa.nulls(len(column), ROUTING), fields)
+    if pa.types.is_map(kind) and not pa.types.is_map(column.type):
+        return _map_of(column, kind)
     return column.cast(kind)
+
+
+def _map_of(column: pa.Array, kind: pa.MapType) -> pa.MapArray:
+    entries = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+    lists = column.cast(pa.list_(entries))
+    offsets = lists.offsets.to_numpy()
+    absent = np.append(lists.is_null().to_numpy(zero_copy_only=False), False)
+    values = lists.values
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32(), mask=absent), values.field("key"), values.field("value")
+    )
 
 
 def _routing(former: pa.StructArray, fields: Mapping[str, pa.Array]) -> pa.StructArray:

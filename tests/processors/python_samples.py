@@ -38,6 +38,44 @@ def plain_types(batch):
     return pa.Table.from_pylist([events[0], made, *events[1:]], schema=pa.schema(fields))
 
 
+def as_polars_returns_it(batch):
+    """Return the types that Polars has: large ones, and lists of structs for maps."""
+    pairs = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_string())]))
+    routing = pa.struct(
+        [
+            ("topic", pa.large_string()),
+            ("key", pa.large_string()),
+            ("headers", pairs),
+            ("raw_payload", pa.bool_()),
+        ]
+    )
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_dictionary(field.type):
+            large = pa.large_binary() if field.name == "source_position" else pa.large_string()
+            columns.append(column.cast(large).dictionary_encode())
+        elif field.name == "routing":
+            events = [
+                event
+                and {
+                    **event,
+                    "headers": event["headers"]
+                    and [{"key": key, "value": value} for key, value in event["headers"]],
+                }
+                for event in column.to_pylist()
+            ]
+            columns.append(pa.array(events, routing))
+        elif pa.types.is_fixed_size_binary(field.type) or pa.types.is_binary(field.type):
+            columns.append(column.cast(pa.binary()).cast(pa.large_binary()))
+        elif field.name == "tags":
+            columns.append(column.cast(pa.large_list(pa.large_string())))
+        elif pa.types.is_string(field.type):
+            columns.append(column.cast(pa.large_string()))
+        else:
+            columns.append(column)
+    return pa.table(dict(zip(batch.schema.names, columns, strict=True)))
+
+
 def set_column(batch, name, value):
     at = batch.schema.get_field_index(name)
     kind = batch.schema.field(at).type

@@ -117,6 +117,21 @@ class TestArrow:
         assert done.rows["after"][1].as_py() == b'{"new":true}'
         assert done.rows["tx"].to_pylist() == [0, 0, 0]
 
+    def test_types_of_other_libraries_are_cast(self):
+        routing = {"topic": "t", "key": None, "headers": [("a", "b"), ("c", "d")]}
+        rows = change_rows(
+            [
+                change(),
+                change(tags=["x"], event_id=bytes(16), routing=routing),
+                change(event_id=bytes([1]) * 16, routing={"key": "k", "headers": []}),
+                change(event_id=bytes([2]) * 16, routing={"key": "k"}, before=b"{}"),
+            ]
+        )
+        for part in (rows, rows.slice(1, 2)):
+            done = opened("as_polars_returns_it").process(part)
+            assert done.rows.to_pylist() == part.to_pylist()
+            assert done.rows.schema == CHANGE_SCHEMA
+
     @pytest.mark.parametrize(
         ("function", "reason"),
         [
