@@ -214,7 +214,9 @@ class Lane:
             self._board.splits += 1
         if ready.batch.position is not None:
             self._commit(ready.batch.position, reader)
-        elif self._letters.overflows and self._patiently(self._letters.awaits_room):
+            return
+        self._idle_since = None  # What is refused of this transaction is stored with its end.
+        if self._letters.overflows and self._patiently(self._letters.awaits_room):
             self._store([])
 
     def _progress(self, position: Position, former: Position) -> int:

@@ -1,0 +1,48 @@
+"""The position of transactions that held nothing, beside one that is not over."""
+
+from airflow_provider_deltaforge.engine import lane as lanes
+from airflow_provider_deltaforge.engine.batcher import SourceBatch
+from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.sinking import Delivered
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from tests.engine.planted import plant, refusing
+from tests.engine.running import begun
+
+
+class Quiet:
+    """Sinks without trouble, and a log that hears what is stored."""
+
+    def __init__(self):
+        self.acknowledged: list[Position] = []
+
+    def deliver(self, messages, give_up):
+        return {name: Delivered() for name in messages}
+
+    def acknowledge(self, position):
+        self.acknowledged.append(position)
+
+
+def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
+    """Stored with an earlier position it would be there twice after a kill."""
+    plant(monkeypatch, picky=refusing(lambda _: True))
+    pipeline = begun(processors="{type: planted, id: picky}", journal="enabled: true")
+    source = pipeline.bench().pipeline.spec.source
+    reader = source.open({"tx": 0}, lambda: False)
+    rows = reader.decode(reader.read(1.0)).rows
+    queue = DeadLetters(pipeline.store, pipeline.name)
+    lane, quiet = Lane(pipeline.bench(), 60.0), Quiet()
+    lane._rendering.open()
+
+    def deliver(batch):
+        lane._deliver(lane._prepare(batch), quiet, quiet)
+
+    deliver(SourceBatch(rows.slice(0, 0), {"tx": 1}, 0))
+    deliver(SourceBatch(rows.slice(0, 2), None, 1, splits_transaction=True))
+    monkeypatch.setattr(lanes, "_IDLE_CHECKPOINT_S", 0.0)
+    lane._checkpoint_idle(quiet)
+    assert queue.count() == 0
+
+    deliver(SourceBatch(rows.slice(2, 1), {"tx": 2}, 1))
+    assert (queue.count(), quiet.acknowledged) == (3, [{"tx": 2}])
+    lane._rendering.close()
