@@ -18,7 +18,7 @@ TAKEN, NON_INSERT, NULL_PAYLOAD, NON_OBJECT, LACKING = range(5)
 """What a message is."""
 
 _REQUIRED = ("topic", "payload", "aggregate_type", "aggregate_id", "event_type")
-_KIND_HEADER = "df-source-kind"
+_KIND_HEADER, _KIND = "df-source-kind", "outbox"
 # What a source makes of a logical message that is not JSON.
 _NOT_JSON = b'{"_base64":"'
 
@@ -75,6 +75,8 @@ class Messages:
         self._after = rows["after"]
         self._spans = dict(zip(form.paths, j.locate_each(self._after, form.paths), strict=True))
         self._texts: dict[Path, pa.StringArray] = {}
+        self._words: dict[Path, pa.StringArray] = {}
+        self._found: dict[Path, Any] = {}
         self.fates = self._fates(rows["op"])
         self.topics = self._topics()
         self._lacks = np.zeros(len(self._after), np.int64)
@@ -89,12 +91,14 @@ class Messages:
 
     def payloads(self) -> pa.BinaryArray:
         """Return what each message is about; the whole row where it has no such column."""
-        whole, found = self._spans[()], self._spans[self._form.payload]
+        whole, spans = self._spans[()], self._spans[self._form.payload]
         kinds = self._kinds(self._form.payload)
         absent, null = kinds == j.ABSENT, kinds == j.NULL
-        starts, stops = np.where(absent, whole.starts, found.starts), found.stops
-        spans = j.Spans(np.where(null, -1, starts), np.where(absent, whole.stops, stops))
-        spans.stops[null] = -1
+        if absent.any() or null.any():
+            spans = j.Spans(
+                np.where(null, -1, np.where(absent, whole.starts, spans.starts)),
+                np.where(null, -1, np.where(absent, whole.stops, spans.stops)),
+            )
         payloads = j.values(self._after, spans)
         texts = kinds == j.STRING
         if not self._form.settings.parse_payload or not texts.any():
@@ -111,13 +115,13 @@ class Messages:
         return pa.StructArray.from_arrays(columns, fields=list(ROUTING))
 
     def _fates(self, op: pa.DictionaryArray) -> Any:
-        fates = np.full(len(op), NON_OBJECT, np.uint8)
         kinds = self._kinds(())
-        fates[kinds == j.OBJECT] = TAKEN
-        fates[(kinds == j.NULL) | np.asarray(self._after.is_null())] = NULL_PAYLOAD
-        fates[
-            np.asarray(pc.fill_null(pc.starts_with(self._after, _NOT_JSON), fill_value=False))
-        ] = NON_OBJECT
+        fates = np.where(kinds == j.OBJECT, TAKEN, NON_OBJECT).astype(np.uint8)
+        if self._after.null_count or (fates == NON_OBJECT).any():
+            fates[(kinds == j.NULL) | np.asarray(self._after.is_null())] = NULL_PAYLOAD
+        if (self._kinds(self._form.payload) == j.ABSENT).any():
+            told = pc.fill_null(pc.starts_with(self._after, _NOT_JSON), fill_value=False)
+            fates[np.asarray(told)] = NON_OBJECT
         inserts = np.array([letter == "c" for letter in op.dictionary.to_pylist()], np.bool_)
         fates[~inserts[op.indices.to_numpy()]] = NON_INSERT
         return fates
@@ -143,13 +147,19 @@ class Messages:
         """Return each message's headers, in order, without those it has no value for."""
         count = len(self._after)
         words = [self._word(path) for path in self._form.headers.values()]
-        words.append(pa.array(["outbox"], pa.utf8()).take(pa.array(np.zeros(count, np.int32))))
+        words.append(pa.array([_KIND], pa.utf8()))
         names = pa.array([*self._form.headers, _KIND_HEADER], pa.utf8())
-        present = np.stack([np.asarray(word.is_valid()) for word in words], axis=1)
-        row, column = np.nonzero(present)
+        present = np.ones((count, len(words)), np.bool_)
+        for at, word in enumerate(words[:-1]):
+            if word.null_count:
+                present[:, at] = np.asarray(word.is_valid())
+        # The last word is there once, for all rows.
+        places = np.arange(len(words)) * count + np.arange(count)[:, np.newaxis]
+        places[:, -1] = (len(words) - 1) * count
+        columns = np.broadcast_to(np.arange(len(words)), present.shape)[present]
         ends = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
-        values = pa.concat_arrays(words).take(pa.array(column * count + row))
-        return pa.MapArray.from_arrays(pa.array(ends), names.take(pa.array(column)), values)
+        values = pa.concat_arrays(words).take(pa.array(places[present]))
+        return pa.MapArray.from_arrays(pa.array(ends), names.take(pa.array(columns)), values)
 
     def _find_lacks(self) -> Any:
         columns = self._form.settings.columns
@@ -164,10 +174,11 @@ class Messages:
 
     def _filled(self, template: Template, null_handling: str) -> pa.StringArray:
         texts = {path.segments: self._text(path.segments) for path in template.paths}
-        if any(text.filter(pa.array(self.fates == TAKEN)).null_count for text in texts.values()):
+        taken = pa.array(self.fates == TAKEN)
+        if any(t.null_count and t.filter(taken).null_count for t in texts.values()):
             self._form.warn_lacking(template)
         # A template may have no column at all.
-        nothing = pa.repeat(pa.scalar("", pa.utf8()), len(self._after))
+        nothing = pa.array([""]).take(pa.array(np.zeros(len(self._after), np.int32)))
         parts = [part if isinstance(part, str) else texts[part.segments] for part in template.parts]
         return pc.binary_join_element_wise(
             *parts, nothing, "", null_handling=null_handling, null_replacement=""
@@ -175,26 +186,33 @@ class Messages:
 
     def _word(self, path: Path) -> pa.StringArray:
         """Return texts, numbers and booleans as text; null where there is anything else."""
-        kinds = self._kinds(path)
-        deep = (kinds == j.OBJECT) | (kinds == j.ARRAY)
-        text = self._text(path)
-        return (
-            pc.if_else(pa.array(~deep), text, pa.nulls(len(text), pa.utf8()))
-            if deep.any()
-            else text
-        )
+        if path not in self._words:
+            word = self._text(path)
+            deep = self._kinds(path) >= j.OBJECT
+            if deep.any():
+                word = pc.if_else(pa.array(~deep), word, pa.nulls(len(word), pa.utf8()))
+            self._words[path] = word
+        return self._words[path]
 
     def _text(self, path: Path) -> pa.StringArray:
         if path not in self._texts:
-            self._texts[path] = j.text_values(self._after, self._spans[path])
+            spans = self._spans[path]
+            is_there = spans.starts.max(initial=-1) >= 0
+            texts = j.text_values(self._after, spans) if is_there else None
+            self._texts[path] = pa.nulls(len(self._after), pa.utf8()) if texts is None else texts
         return self._texts[path]
 
     def _kinds(self, path: Path) -> Any:
-        return j.kinds(self._after, self._spans[path])
+        if path not in self._found:
+            self._found[path] = j.kinds(self._after, self._spans[path])
+        return self._found[path]
 
 
 def _unless_empty(texts: pa.StringArray) -> pa.StringArray:
     """Return the texts with null for the empty ones."""
-    if not pc.any(pc.equal(texts, "")).as_py():
+    if texts.null_count == len(texts):
         return texts
-    return pc.if_else(pc.equal(texts, ""), pa.nulls(len(texts), pa.utf8()), texts)
+    empty = pc.equal(pc.binary_length(texts), 0)
+    if not empty.true_count:
+        return texts
+    return pc.if_else(empty, pa.nulls(len(texts), pa.utf8()), texts)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, TEXT
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.outbox import Outbox
@@ -148,6 +148,12 @@ def _merged(
         counts: for the result.
     """
     payloads, routing = messages.payloads(), messages.routing()
+    if len(taken) == rows.num_rows:
+        columns = list(rows.columns)
+        columns[_AFTER], columns[_ROUTING] = payloads, routing
+        columns[_BEFORE] = pa.nulls(len(taken), pa.binary())
+        columns[_SCHEMA] = pa.nulls(len(taken), TEXT)
+        return Processed(pa.RecordBatch.from_arrays(columns, schema=CHANGE_SCHEMA), counts=counts)
     if len(taken) < len(chosen):
         payloads, routing = payloads.take(pa.array(taken)), routing.take(pa.array(taken))
     stays = np.ones(rows.num_rows, np.bool_)
