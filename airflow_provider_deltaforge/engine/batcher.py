@@ -4,13 +4,16 @@ A transaction is split only above ``max_transaction_bytes``, or when ``respect_s
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.spec.policies import Batch
+
+LEAST_EVENT_BYTES = 128
+"""However few bytes of log an event has, around them it takes as much memory as one of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class Limits:
     max_age_s: float
     respect_source_tx: bool = True
     max_transaction_bytes: int = 8 << 20
+    least_event_bytes: int = 1
+    """What an event counts as at least, where bytes stand for memory."""
 
     @classmethod
     def of(cls, batch: Batch) -> "Limits":
@@ -32,6 +37,7 @@ class Limits:
             max_age_s=batch.max_ms / 1000,
             respect_source_tx=batch.respect_source_tx,
             max_transaction_bytes=batch.max_transaction_bytes,
+            least_event_bytes=LEAST_EVENT_BYTES,
         )
 
 
@@ -54,6 +60,8 @@ class _Piece:
     position: Position | None
     """None: the piece ends inside a transaction."""
     nbytes: int
+    weight: int
+    """Its bytes, as they count against the limit of a transaction."""
 
 
 class Batcher:
@@ -64,6 +72,7 @@ class Batcher:
         self._pieces: list[_Piece] = []
         self._events = 0
         self._bytes = 0
+        self._weight = 0
         self._since_s: float | None = None
         self._in_split = False
 
@@ -103,7 +112,8 @@ class Batcher:
             return
         row_bytes = max(1.0, batch.nbytes / rows.num_rows)
         most = max(1, min(self._limits.max_events, int(self._limits.max_bytes / row_bytes)))
-        whole = max(most, int(self._limits.max_transaction_bytes / row_bytes))
+        row_weight = max(row_bytes, self._limits.least_event_bytes)
+        whole = max(most, int(self._limits.max_transaction_bytes / row_weight))
         borders = np.flatnonzero(rows.column("tx_end").to_numpy(zero_copy_only=False)) + 1
         transactions = rows.column("tx").to_numpy()
         start = 0
@@ -119,6 +129,7 @@ class Batcher:
                 rows.slice(start, stop - start),
                 batch.positions.after(int(transactions[stop - 1])) if at_border else None,
                 int((stop - start) * row_bytes),
+                int((stop - start) * row_weight),
             )
             start = stop
             inside = self._limits.respect_source_tx and not at_border
@@ -143,15 +154,16 @@ class Batcher:
         self._pieces.append(piece)
         self._events += events
         self._bytes += nbytes
+        self._weight += piece.weight
         if self._events >= limits.max_events or self._bytes >= limits.max_bytes:
             if not limits.respect_source_tx:
                 yield self._flush(len(self._pieces))
             elif full := self._flush_to_border():
                 yield full
-        if self._bytes > limits.max_transaction_bytes:
+        if self._weight > limits.max_transaction_bytes:
             if full := self._flush_to_border():
                 yield full
-            if self._bytes > limits.max_transaction_bytes:
+            if self._weight > limits.max_transaction_bytes:
                 yield self._flush(len(self._pieces))
 
     def _has_border(self) -> bool:
@@ -171,6 +183,7 @@ class Batcher:
         out, self._pieces = self._pieces[:count], self._pieces[count:]
         self._events = sum(piece.rows.num_rows for piece in self._pieces)
         self._bytes = sum(piece.nbytes for piece in self._pieces)
+        self._weight = sum(piece.weight for piece in self._pieces)
         if not self._pieces:
             self._since_s = None
         position = out[-1].position
@@ -187,13 +200,13 @@ class Batcher:
         if not self._pieces or self._pieces[-1].position is not None:
             return
         last = self._pieces[-1]
-        self._pieces[-1] = _Piece(_ended(last.rows), batch.positions.after(0), last.nbytes)
+        self._pieces[-1] = replace(last, rows=_ended(last.rows), position=batch.positions.after(0))
 
     def _move_end(self, batch: ChangeBatch) -> None:
         """Let the last piece end where the batch ends: transactions without rows count too."""
         if self._pieces and self._pieces[-1].position is not None and not batch.open_tx:
             last = self._pieces[-1]
-            self._pieces[-1] = _Piece(last.rows, batch.end, last.nbytes)
+            self._pieces[-1] = replace(last, position=batch.end)
 
 
 def _holds(borders: np.ndarray, stop: int) -> bool:

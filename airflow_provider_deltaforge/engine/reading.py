@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from tenacity import wait_random_exponential
 from tenacity.wait import wait_base
 
-from airflow_provider_deltaforge.engine.batcher import Batcher, SourceBatch
+from airflow_provider_deltaforge.engine.batcher import LEAST_EVENT_BYTES, Batcher, SourceBatch
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
@@ -198,8 +198,9 @@ class Pump(Generic[Delivery]):
                 self._make_ready(batch)
 
     def _make_ready(self, batch: SourceBatch) -> None:
-        self._room.take(batch.nbytes)
-        self._ready.put((self._prepare(batch), batch.nbytes))
+        weight = max(batch.nbytes, batch.rows.num_rows * LEAST_EVENT_BYTES)
+        self._room.take(weight)
+        self._ready.put((self._prepare(batch), weight))
 
     def _batches(self, chunk: Chunk | None) -> Iterator[SourceBatch]:
         if chunk is not None:

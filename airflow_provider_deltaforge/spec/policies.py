@@ -27,8 +27,8 @@ class Batch(Settings):
     respect_source_tx: bool = True
     """Keep the events of a source transaction in one batch, whatever the limits say."""
     max_transaction_bytes: PositiveInt = 8 * 2**20
-    """A transaction of more bytes of log is split all the same. Memory grows with it: a delivery
-    takes up to twenty times its bytes of log."""
+    """A transaction of more bytes of log is split all the same; a row counts as 128 at least.
+    Memory grows with it: a delivery takes up to twenty times as much."""
     max_inflight: PositiveInt = 1
     """Closed batches that may wait for delivery."""
 

@@ -82,3 +82,15 @@ def test_the_border_of_a_transaction_that_waited_makes_it_due():
     assert batcher.wait_s(1.1) == 0
     due = batcher.due(1.1)
     assert (due.rows.num_rows, due.position) == (7, {"tx": 1})
+
+
+def test_rows_of_few_bytes_are_split_by_the_memory_they_take():
+    batcher = _batcher(max_transaction_bytes=2000, least_event_bytes=100)
+    out = [
+        one.rows.num_rows
+        for part in range(6)
+        for one in batcher.add(
+            batch_of(10, first=1, open_tx=True, continues=part > 0, row_bytes=1), 0.0
+        )
+    ]
+    assert out == [30, 30]

@@ -66,13 +66,14 @@ def _case(name: str, directory: Path, broker: Server, minutes: float) -> dict[st
 
 
 def _on_mysql(directory: Path, server: Server, broker: Server, minutes: float) -> dict[str, Any]:
-    run = pipeline_run.run_in(directory, server, broker, "open_long")
+    run = pipeline_run.run_in(directory, server, broker, "open_mysql")
     return _beside(nullcontext(run), lambda: shop.Writers(server, run.name), minutes)
 
 
 def _on_postgres(directory: Path, server: Server, broker: Server, minutes: float) -> dict[str, Any]:
-    made = postgres_run.run_in(directory, server, broker, "open_long")
-    return _beside(made, lambda: postgres_shop.Writers(server, "open_long"), minutes)
+    name = "open_postgres"  # Of its own: the oracle reads every topic that begins with it.
+    made = postgres_run.run_in(directory, server, broker, name)
+    return _beside(made, lambda: postgres_shop.Writers(server, name), minutes)
 
 
 _PIPELINES = {"mysql": _on_mysql, "postgres": _on_postgres}
