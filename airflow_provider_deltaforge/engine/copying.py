@@ -149,7 +149,9 @@ class _Copier:
         except BaseException:
             self._rendering.close()
             raise
-        self._letters = LetterBox(bench, self._letter_tallies, troubles.trouble, self._ending)
+        self._letters = LetterBox(
+            bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
+        )
         self._sinks = SinkGroup(spec.sinks, bench.pipeline.name, troubles, self._ending)
 
     def told(self, copied: Copied) -> Copied:

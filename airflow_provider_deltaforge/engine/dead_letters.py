@@ -44,6 +44,7 @@ class LetterBox:
         tallies: where it is counted.
         trouble: told by name that the queue is full, and with None that it is not any more.
         ending: set when the lane ends.
+        confirm: raises if a newer lane has started, whose limits hold then.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class LetterBox:
         tallies: LetterTallies,
         trouble: Callable[[str, BaseException | None], None],
         ending: threading.Event,
+        confirm: Callable[[], None],
     ) -> None:
         journal = bench.pipeline.spec.journal
         self.enabled = bool(journal.enabled)
@@ -62,6 +64,7 @@ class LetterBox:
         self._tallies = tallies
         self._trouble = trouble
         self._ending = ending
+        self._confirm = confirm
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
         self._is_told = False
@@ -192,6 +195,7 @@ class LetterBox:
     def _expire(self) -> None:
         age_s = self._limits.max_age_secs
         if age_s:
+            self._confirm()
             expired = self._queue.expire(int((time.time() - age_s) * 1000))
             self._tallies.count("expired", expired)
 
@@ -225,6 +229,7 @@ class LetterBox:
     def _trim(self) -> None:
         count, most = self._queue.count(), self._limits.max_entries
         if self._limits.overflow_policy == "drop_oldest" and count > most:
+            self._confirm()
             evicted = self._queue.drop_oldest(count - most)
             self._tallies.count("evicted", evicted)
             self._unsaid[1] += evicted

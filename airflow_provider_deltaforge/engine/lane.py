@@ -88,7 +88,11 @@ class Lane:
         self._succession = Succession(bench, self._registry)
         self._tables = TableWatch(bench, self._registry)
         self._letters = LetterBox(
-            bench, self._board.letters, self._board.trouble, self._heart.ending
+            bench,
+            self._board.letters,
+            self._board.trouble,
+            self._heart.ending,
+            self._heart.confirm,
         )
         self._ahead = Ahead(self._source, self._sink_ids)
         self._idle_since: tuple[float, Position] | None = None

@@ -1,13 +1,14 @@
 """What is set aside, beside a store that goes away in the middle."""
 
 import threading
+import time
 
 import pytest
 
 from airflow_provider_deltaforge.engine.dead_letters import NAME, LetterBox
 from airflow_provider_deltaforge.engine.letters import Letter
 from airflow_provider_deltaforge.engine.tallies import LetterTallies
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Refusal
 from tests.engine.in_process import InProcess
 
@@ -22,7 +23,10 @@ class Box:
         self.queue = DeadLetters(pipeline.store, pipeline.name)
         self.troubles, self.tallies = {}, LetterTallies()
         self.answers = []
-        self.box = LetterBox(pipeline.bench(), self.tallies, self._told, threading.Event())
+        self.newer = False
+        self.box = LetterBox(
+            pipeline.bench(), self.tallies, self._told, threading.Event(), self._confirm
+        )
         real = DeadLetters.count
 
         def count(queue):
@@ -36,6 +40,10 @@ class Box:
 
     def _told(self, name, error):
         self.troubles[name] = error
+
+    def _confirm(self):
+        if self.newer:
+            raise FencedError("newer")
 
     def fill(self, count):
         self.store.transact([self.queue.push(b"{}") for _ in range(count)])
@@ -98,3 +106,16 @@ def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):
 
     lost = [record.args[1] for record in caplog.records if "events lost" in record.message]
     assert sum(lost) == 2
+
+
+@pytest.mark.parametrize("removes", ["stored", "tend"])
+def test_who_has_lost_the_fence_removes_nothing_by_former_limits(monkeypatch, removes):
+    """Frozen and let go after the document was changed, it would."""
+    made = Box(monkeypatch, "max_entries: 2, max_age_secs: 1")
+    made.fill(5)
+    made.box._held = [LETTER]
+    made.newer = True
+    monkeypatch.setattr(time, "time", lambda: 1e10)
+    with pytest.raises(FencedError):
+        getattr(made.box, removes)()
+    assert made.queue.count() == 5
