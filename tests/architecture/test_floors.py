@@ -125,8 +125,8 @@ def test_the_extras_bring_what_the_probe_takes_away():
         if any(one.lower().replace("_", "-") in required for one in distributions.get(name, ()))
     }
 
-    # pymysql comes with mysql-replication; mini-racer comes with a later extra.
-    assert known >= _DRIVERS - {"pymysql", "py_mini_racer"}
+    # pymysql comes with mysql-replication.
+    assert known >= _DRIVERS - {"pymysql"}
 
 
 def beyond_a_bare_installation() -> set[str]:

@@ -104,6 +104,8 @@ class Row {
     this.whole = false;
     this.before = UNREAD;
     this.after = UNREAD;
+    this.beforeWas = undefined;
+    this.afterWas = undefined;
     this.source = UNREAD;
     this.op = batch.header.heads[batch.head[index]][0];
     this.tsMs = batch.ts[index];
@@ -115,16 +117,29 @@ class Row {
 
   readBefore() {
     if (this.before === UNREAD) {
-      this.before = this.batch.image(this.batch.beforeAt, this.batch.beforeFlag, this.index);
+      const { beforeAt, beforeFlag } = this.batch;
+      this.before = this.batch.image(beforeAt, beforeFlag, this.index);
+      // How it would be written, where that differs from how it is: to tell changes from blanks.
+      if (beforeFlag[this.index] !== 0) this.beforeWas = stringify(this.before);
     }
     return this.before;
   }
 
   readAfter() {
     if (this.after === UNREAD) {
-      this.after = this.batch.image(this.batch.afterAt, this.batch.afterFlag, this.index);
+      const { afterAt, afterFlag } = this.batch;
+      this.after = this.batch.image(afterAt, afterFlag, this.index);
+      if (afterFlag[this.index] !== 0) this.afterWas = stringify(this.after);
     }
     return this.after;
+  }
+
+  respelt(field) {
+    const { batch, index } = this;
+    if (field === "after") {
+      return this.afterWas ?? stringify(batch.image(batch.afterAt, batch.afterFlag, index));
+    }
+    return this.beforeWas ?? stringify(batch.image(batch.beforeAt, batch.beforeFlag, index));
   }
 
   readSource() {

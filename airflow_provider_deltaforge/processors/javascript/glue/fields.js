@@ -60,7 +60,8 @@ function orNull(value) {
 
 // ---- Checking single fields; undefined means unchanged ----
 
-function image(value, field, batch, at, flags, i) {
+function image(value, field, batch, i) {
+  const at = field === "after" ? batch.afterAt : batch.beforeAt;
   const known = i >= 0;
   if (value === null || value === undefined) {
     return known && at[i] === at[i + 1] ? undefined : "null";
@@ -76,12 +77,9 @@ function image(value, field, batch, at, flags, i) {
   const was = cut(batch.text, at[i], at[i + 1]);
   if (written === was) return undefined;
   // Blanks and the spelling of numbers are lost in parsing: that alone is no change.
-  if (was !== "" && flags[i] !== 0) {
-    if (written === stringify((flags[i] & 2) === 0 ? parse(was) : parse(was, exact))) {
-      return undefined;
-    }
-  }
-  return written;
+  const flags = field === "after" ? batch.afterFlag : batch.beforeFlag;
+  if (was === "" || flags[i] === 0) return written;
+  return written === batch.rows[i].respelt(field) ? undefined : written;
 }
 
 function headFrom(op, source, head, header) {

@@ -166,9 +166,9 @@ class Output {
       const { batch, index } = row;
       const head = batch.header.heads[batch.head[index]];
       const before = row.before === UNREAD ? undefined
-        : image(row.before, "before", batch, batch.beforeAt, batch.beforeFlag, index);
+        : image(row.before, "before", batch, index);
       const after = row.after === UNREAD ? undefined
-        : image(row.after, "after", batch, batch.afterAt, batch.afterFlag, index);
+        : image(row.after, "after", batch, index);
       const headText = row.source === UNREAD
         ? (row.op === head[0] ? undefined : headOf(row.op, head[1], head[2], head[3]))
         : headFrom(row.op, row.source, head, batch.header);
@@ -206,8 +206,8 @@ class Output {
     const known = at >= 0;
     checkNames(event, known ? batch : null, at, own);
     const head = known ? batch.header.heads[batch.head[at]] : null;
-    const before = image(event.before, "before", batch, batch.beforeAt, batch.beforeFlag, at);
-    const after = image(event.after, "after", batch, batch.afterAt, batch.afterFlag, at);
+    const before = image(event.before, "before", batch, at);
+    const after = image(event.after, "after", batch, at);
     const headText = headFrom(event.op, event.source, head, batch.header);
     const ts = time(event.ts_ms, known ? batch.ts[at] : undefined);
     const tags = tagged(event.tags, known ? batch.extra("tags", at) : null);
