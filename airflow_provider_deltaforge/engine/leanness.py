@@ -1,21 +1,38 @@
-"""What a process of ours does not load: pyarrow would import pandas at its first array.
+"""What a process of ours does not load, and does not keep.
 
-It only wants to know whether it was given one of pandas' own objects, which never happens here. In
-every driver and every worker that costs more than a second of CPU time, and 50 MiB.
+pyarrow would import pandas at its first array. It only wants to know whether it was given one of
+pandas' own objects, which never happens here. In every driver and every worker that costs more than
+a second of CPU time, and 50 MiB.
+
+The C library keeps freed blocks of up to 32 MiB for later once it has seen some of them go. Chunks
+and batches of a few MiB come and go all the time, between small ones that stay: 30 MiB of holes.
 """
 
+import ctypes
 import sys
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 
 import pyarrow as pa
 
+_MMAP_THRESHOLD = -3
+"""glibc's ``M_MMAP_THRESHOLD``; set once, it stays."""
+_LARGE_BYTES = 1 << 20
 
-def leave_pandas_out() -> None:
-    """Let pyarrow find no pandas when it looks for it; whoever imports it later has it.
 
-    For processes that are ours alone, at their start: pyarrow looks only once. In a user's Spark
-    session pandas' objects may well be given to pyarrow.
+def stay_lean() -> None:
+    """Load and keep no more than is needed.
+
+    For processes that are ours alone, at their start: pyarrow looks for pandas only once, and in a
+    user's Spark session pandas' objects may well be given to it.
     """
+    _leave_pandas_out()
+    with suppress(OSError, AttributeError):  # Another C library decides for itself.
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def _leave_pandas_out() -> None:
+    """Let pyarrow find no pandas when it looks for it; whoever imports it later has it."""
     if "pandas" in sys.modules:
         return
     absent = _Absent()

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.engine.driver import (
 )
 from airflow_provider_deltaforge.engine.job import Bench, Job
 from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.leanness import leave_pandas_out
+from airflow_provider_deltaforge.engine.leanness import stay_lean
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -67,7 +67,7 @@ class LocalRunner:
 
 def run_local(pipeline: str, location: StoreLocation, generation: int) -> int:
     """Run a pipeline in this process until it is told to end; return an exit code."""
-    leave_pandas_out()
+    stay_lean()
     assignment = Assignment(pipeline, location, generation)
     return drive_stream(assignment, LocalRunner()).exit_code
 
@@ -76,6 +76,6 @@ def snapshot_local(
     pipeline: str, location: StoreLocation, generation: int, *, own: bool = True
 ) -> int:
     """Run a snapshot job in this process; return an exit code."""
-    leave_pandas_out()
+    stay_lean()
     assignment = Assignment(pipeline, location, generation)
     return drive_snapshot(assignment, LocalRunner(), own=own).exit_code

@@ -38,3 +38,33 @@ def test_a_driver_works_without_pandas(told):
 
 def test_whoever_asks_for_pandas_has_it(told):
     assert told[1] == "3"
+
+
+HOLES = """
+import sys
+import numpy as np
+import psutil
+from airflow_provider_deltaforge.engine.leanness import stay_lean
+if sys.argv[1] == "lean":
+    stay_lean()
+np.ones(16 << 20, np.uint8)
+before = psutil.Process().memory_info().rss
+large, small = [], []
+for _ in range(60):
+    large.append(np.ones(3 << 20, np.uint8))
+    small.append(np.ones(2048, np.uint8))
+large.clear()
+print((psutil.Process().memory_info().rss - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is about glibc")
+def test_large_blocks_go_back_to_the_system():
+    held = subprocess.run(
+        [sys.executable, "-c", HOLES, "lean"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(held.stdout) < 20

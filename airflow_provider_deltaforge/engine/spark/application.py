@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.engine.driver import Assignment, drive_snapshot, drive_stream
-from airflow_provider_deltaforge.engine.leanness import leave_pandas_out
+from airflow_provider_deltaforge.engine.leanness import stay_lean
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
@@ -48,7 +48,7 @@ def _parser(description: str) -> argparse.ArgumentParser:
 
 
 def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
-    leave_pandas_out()
+    stay_lean()
     from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
     from airflow_provider_deltaforge.engine.spark.session import session
 

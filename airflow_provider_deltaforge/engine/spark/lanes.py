@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from airflow_provider_deltaforge.engine.job import Bench, Job
-from airflow_provider_deltaforge.engine.leanness import leave_pandas_out
+from airflow_provider_deltaforge.engine.leanness import stay_lean
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.errors import RetryableError
 
@@ -38,7 +38,7 @@ def lane_source(job: Job, window_s: float) -> type[DataSource]:
             return SCHEMA
 
         def streamReader(self, schema: Any) -> "LaneReader":  # noqa: N802 - Spark's name
-            leave_pandas_out()
+            stay_lean()
             return LaneReader(job, window_s)
 
     return LaneSource
@@ -102,7 +102,7 @@ class LaneReader(DataSourceStreamReader):
 
 def run_lane(job: Job, window_s: float) -> Outcome:
     """Run a lane in this process; every error becomes an outcome."""
-    leave_pandas_out()
+    stay_lean()
     # The lane, its drivers and kernels are only needed where a task runs.
     from airflow_provider_deltaforge.engine.lane import Lane
 

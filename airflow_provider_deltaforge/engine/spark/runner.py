@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_deltaforge.engine.copying import Copied, await_hands, copy_chunks, until_done
 from airflow_provider_deltaforge.engine.job import Job
-from airflow_provider_deltaforge.engine.leanness import leave_pandas_out
+from airflow_provider_deltaforge.engine.leanness import stay_lean
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source
 from airflow_provider_deltaforge.errors import RetryableError
@@ -108,7 +108,7 @@ class SparkRunner:
 
 
 def _copied(job: Job, run_id: str, hands: Iterable[list[TableChunk]]) -> Iterator[Copied]:
-    leave_pandas_out()
+    stay_lean()
     for chunks in hands:
         yield from copy_chunks(job, run_id, chunks)
 
