@@ -33,6 +33,8 @@ def checked(processor_id: str, before: pa.RecordBatch, done: Processed) -> Proce
         wrong = "marks of made events that do not fit its events"
     elif done.origins is not None and not _fits(done.origins, rows.num_rows, before.num_rows):
         wrong = "origins that are not rows of its input"
+    elif done.origins is not None and _repeats(numbers(done.origins), done.made):
+        wrong = "two events with one id, of which none is marked as made"
     elif any(not 0 <= one.event_row < before.num_rows for one in done.rejections):
         wrong = "rejections of events it was not given"
     if wrong is not None:
@@ -48,6 +50,12 @@ def _fits(origins: pa.Int32Array, count: int, below: int) -> bool:
         return False
     found = numbers(origins)
     return not count or (int(found.min()) >= 0 and int(found.max()) < below)
+
+
+def _repeats(origins: np.ndarray, made: pa.BooleanArray | None) -> bool:
+    """Say whether two rows that nobody made stand for one row of the input."""
+    given = origins if made is None else origins[~flags(made)]
+    return len(given) > 1 and int(np.bincount(given).max()) > 1
 
 
 def marked(processor_id: str, key: Any, before: pa.RecordBatch, done: Processed) -> pa.RecordBatch:

@@ -180,7 +180,9 @@ class Chain:
         def report(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome is not None else None
             if error is not None:  # Whoever is told names the processor, too.
-                self._watcher.processor_trouble(link.id, error.__cause__ or error)
+                cause = error.__cause__
+                plain = cause if isinstance(cause, DeltaForgeError) else error
+                self._watcher.processor_trouble(link.id, plain)
 
         attempts = Retrying(
             retry=retry_if_exception_type(RetryableError),
@@ -253,8 +255,12 @@ def _refused(
     origins: np.ndarray | None,
     rejections: Sequence[Rejection],
 ) -> Refused:
-    at = np.array([one.event_row for one in rejections], np.int32)
-    told = [Rejection(row, one.kind, one.reason) for row, one in enumerate(rejections)]
+    first = {one.event_row: one for one in reversed(rejections)}
+    at = np.array(sorted(first), np.int32)
+    told = [
+        Rejection(row, first[event].kind, first[event].reason)
+        for row, event in enumerate(at.tolist())
+    ]
     own = at if origins is None else origins[at]
     return Refused(link.id, rows.take(pa.array(at)), own, told, link.masked)
 

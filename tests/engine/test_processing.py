@@ -163,6 +163,34 @@ def test_refused_events_are_told_as_they_came_with_the_row_of_the_source(chain):
     assert refused.rejections == [Rejection(0, "processor", "planted")]
 
 
+def test_an_event_that_is_refused_for_two_reasons_is_told_once(chain):
+    def refuses(rows):
+        twice = [Rejection(row, "processor", why) for row in (1, 0) for why in ("one", "two")]
+        return Processed(rows.slice(0, 0), pa.array([], pa.int32()), rejections=twice)
+
+    (refused,) = chain(refuses=refuses).process(batch(change(1), change(2))).refused
+    assert afters(refused.rows) == ['{"id":1}', '{"id":2}']
+    assert [one.reason for one in refused.rejections] == ["one", "one"]
+
+
+def test_trouble_is_told_without_the_error_beneath(chain):
+    """Which may quote a row's values."""
+
+    class AwayError(RetryableError):
+        pass
+
+    failures = [AwayError("the key server is away")]
+
+    def work(rows):
+        if failures:
+            raise failures.pop() from KeyError(rows["after"][0].as_py())
+        return Processed(rows)
+
+    made = chain(away=work)
+    made.process(batch(change(4711)))
+    assert made.watcher.told[0] == ("away", "the key server is away")
+
+
 def test_a_batch_without_events_meets_no_processor(chain):
     def never(rows):
         raise AssertionError(rows.num_rows)
@@ -240,6 +268,7 @@ def test_an_error_nobody_foresaw_names_the_processor_and_no_values(chain, caplog
         (lambda rows: Processed(rows, made=pa.array([True])), "marks"),
         (lambda rows: Processed(rows.select(["op"])), "columns"),
         (lambda rows: Processed(rows, rejections=[Rejection(2, "processor", "")]), "rejections"),
+        (lambda rows: Processed(rows, origins=pa.array([0, 0], pa.int32())), "one id"),
     ],
 )
 def test_a_processor_that_breaks_its_contract_is_fatal(chain, wrong, why):
