@@ -11,8 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.tallies import Latency, LetterTallies, Tallies
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_LONG_CALL_S = 60.0
 
 
 @dataclass(slots=True)
@@ -184,7 +187,7 @@ class Board:
                 return name, trouble
             if self.source_trouble_now is not None:
                 return "source", self.source_trouble_now
-        return None
+        return self._hangs()
 
     def position(self) -> dict[str, Any] | None:
         """Return a position that every sink has reached, or None before the first."""
@@ -200,7 +203,7 @@ class Board:
         with self._lock:
             troubles = [state.trouble for state in self.sinks.values()]
             blocked = self.source_trouble_now is not None or any(troubles) or self.troubles
-            if blocked and self.last_commit_ms is not None:
+            if (blocked or self._hangs()) and self.last_commit_ms is not None:
                 return max(0, int(time.time() * 1000) - self.last_commit_ms)
             return self._lag_ms
 
@@ -222,6 +225,15 @@ class Board:
                 "processors": self.processors.as_dict(),
                 "dlq": self.letters.as_dict(),
             }
+
+    def _hangs(self) -> tuple[str, Trouble] | None:
+        """Return the processor that may never return: nothing comes behind its batch."""
+        processor_id, seconds = self.processors.under_way() or ("", 0.0)
+        if seconds < _LONG_CALL_S:
+            return None
+        reason = f"it has worked on one batch for more than {_LONG_CALL_S:.0f} s"
+        since_ms = int((time.time() - seconds) * 1000)
+        return f"processor {processor_id}", Trouble(reason, RetryableError.error_class, since_ms)
 
     def _count(self, taken: Mapping[str, Taken]) -> None:
         for sink_id, told in taken.items():

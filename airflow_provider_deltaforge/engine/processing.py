@@ -202,6 +202,7 @@ class Chain:
     def _once(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
         began = time.perf_counter()
         failed = True
+        self._tallies.calls(link.id)
         try:
             with _named(link.id):
                 done = link.worker.process(rows)

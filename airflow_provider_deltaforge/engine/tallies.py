@@ -1,6 +1,7 @@
 """What processors did, counted: the truth behind their metrics."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class Tallies:
     def __init__(self, processor_ids: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
         self._tallies = {processor_id: _Tally() for processor_id in processor_ids}
+        self._under_way: tuple[str, float] | None = None
 
     def processed(
         self, processor_id: str, events: tuple[int, int], refused: int, counts: Mapping[str, int]
@@ -84,8 +86,18 @@ class Tallies:
             tally.errors += refused
             tally.counts.update(counts)
 
+    def calls(self, processor_id: str) -> None:
+        """Note that a processor is given a batch; ``called`` says that it is back."""
+        self._under_way = processor_id, time.monotonic()
+
+    def under_way(self) -> tuple[str, float] | None:
+        """Return which processor works on a batch, and for how many seconds."""
+        now = self._under_way
+        return None if now is None else (now[0], time.monotonic() - now[1])
+
     def called(self, processor_id: str, seconds: float, *, failed: bool) -> None:
         """Count one call of a processor."""
+        self._under_way = None
         with self._lock:
             tally = self._tallies.setdefault(processor_id, _Tally())
             tally.latency.measure(np.array([seconds]))

@@ -5,7 +5,7 @@ import threading
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine import heart
+from airflow_provider_deltaforge.engine import board, heart
 from airflow_provider_deltaforge.engine.copying import copy_chunks
 from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
 from airflow_provider_deltaforge.engine.job import Job
@@ -123,6 +123,29 @@ def test_a_processor_that_waits_blocks_the_pipeline_visibly_until_it_works(monke
     reason = pipeline.control.progress().reason
     assert reason == "processor slow: the key server is away"
     away.clear()
+    wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    wait_until(lambda: pipeline.status()[0] == "running")
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+
+
+def test_a_processor_that_does_not_return_is_seen(monkeypatch):
+    monkeypatch.setattr(board, "_LONG_CALL_S", 0.2)
+    returns = threading.Event()
+
+    def work(rows):
+        if any(b'"tx":7,' in text for text in rows["after"].to_pylist()):
+            returns.wait(PATIENCE_S)
+        return Processed(rows)
+
+    plant(monkeypatch, hangs=work)
+    pipeline = begun(processors="{type: planted, id: hangs}", batch="max_bytes: 500, ")
+    running = RunningLane(pipeline)
+    wait_until(lambda: pipeline.status()[0] == "blocked")
+    told = pipeline.control.progress()
+    assert told.reason.startswith("processor hangs: it has worked on one batch for more than ")
+    wait_until(lambda: pipeline.control.progress().lag_ms > told.lag_ms)
+    returns.set()
     wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
     wait_until(lambda: pipeline.status()[0] == "running")
     pipeline.want("stopped")
