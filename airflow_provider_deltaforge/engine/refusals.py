@@ -11,12 +11,15 @@ from airflow_provider_deltaforge.events.message import Rejection
 _JOURNAL = "set such events aside with spec.journal.enabled: true"
 
 
-def stop_for_processors(chained: Chained, rows: pa.RecordBatch) -> None:
+def stop_for_processors(
+    chained: Chained, rows: pa.RecordBatch, instead: str = f", or {_JOURNAL}"
+) -> None:
     """Stop the pipeline where a processor refused an event; nothing of the batch was delivered.
 
     Args:
         chained: what the processors made of a batch.
         rows: the batch, as the source gave it.
+        instead: what else a person can do.
 
     Raises:
         EventError: there is no dead-letter queue that could take it.
@@ -27,7 +30,7 @@ def stop_for_processors(chained: Chained, rows: pa.RecordBatch) -> None:
             f"processor {refused.processor_id}: {len(refused.rejections)} of {rows.num_rows} "
             "events cannot be processed; the first, of table "
             f"{table_of(rows, int(refused.origins[0]))}: {first.reason}. Nothing of the batch was "
-            f"delivered: change the processor or the data, or {_JOURNAL}, then start again"
+            f"delivered: change the processor or the data{instead}, then start again"
         )
 
 

@@ -51,11 +51,7 @@ class Rendering:
         watcher: ProcessorWatcher,
         ending: Callable[[], bool],
     ) -> None:
-        settled = [
-            processor.within(origin.pipeline, origin.tenant, origin.connector)
-            for processor in pipeline.spec.processors
-        ]
-        self._chain = Chain(settled, tallies, watcher, ending)
+        self._chain = chain_of(pipeline, tallies, watcher, ending)
         self._renderers = {sink.id: Renderer(sink, origin) for sink in pipeline.spec.sinks}
 
     def open(self) -> None:
@@ -74,3 +70,15 @@ class Rendering:
     def close(self) -> None:
         """Close the processors. Safe to call twice."""
         self._chain.close()
+
+
+def chain_of(
+    pipeline: Pipeline, tallies: Tallies, watcher: ProcessorWatcher, ending: Callable[[], bool]
+) -> Chain:
+    """Return the processors of a pipeline, not opened yet; see ``Chain``."""
+    meta, connector = pipeline.metadata, pipeline.spec.source.connector
+    settled = [
+        processor.within(meta.name, meta.tenant, connector)
+        for processor in pipeline.spec.processors
+    ]
+    return Chain(settled, tallies, watcher, ending)

@@ -3,7 +3,8 @@
 For Spark users who query, join or write changes to a lake. Here Spark's checkpoint is the truth:
 an offset is a complete position in the log, a micro-batch is read again exactly, so a sink that
 commits by batch id (Parquet, Delta, Iceberg) holds every event exactly once. Sinks, batch and
-commit settings of a document belong to ``deltaforge run``; its source and processors count here.
+commit settings of a document belong to ``deltaforge run``; its source and processors count here,
+and an event that a processor refuses fails the query.
 
     from airflow_provider_deltaforge.engine.spark.source import register
     register(spark)
@@ -19,6 +20,7 @@ Options:
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,14 +35,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from airflow_provider_deltaforge.engine.refusals import stop_for_processors
+from airflow_provider_deltaforge.engine.rendering import chain_of
 from airflow_provider_deltaforge.engine.spark.described import document_of
 from airflow_provider_deltaforge.engine.spark.frame import FRAME_SCHEMA, frame_of
 from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between, patiently
+from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_log = logging.getLogger(__name__)
 
 FORMAT = "deltaforge"
 _MAX_BYTES = 64 * 1024 * 1024
@@ -166,12 +174,16 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield exactly the events of a range, as Arrow batches."""
         start, end = partition.value
         pipeline = self._pipeline()
-        processes = [processor.open() for processor in pipeline.spec.processors]
-        for rows in between(self._beside(pipeline.spec.source, once=True), start, end):
-            for process in processes:
-                rows = process(rows)  # noqa: PLW2901 - one step after the other
-            if rows.num_rows:
-                yield frame_of(rows)
+        chain = chain_of(pipeline, Tallies(), _Log(), lambda: False)
+        try:
+            chain.open()
+            for rows in between(self._beside(pipeline.spec.source, once=True), start, end):
+                chained = chain.process(rows)
+                stop_for_processors(chained, rows, instead="")
+                if chained.rows.num_rows:
+                    yield frame_of(chained.rows)
+        finally:
+            chain.close()
 
     def commit(self, end: dict[str, str]) -> None:
         """Let the server forget what Spark has finished."""
@@ -215,6 +227,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None, "_frontier": None}
+
+
+class _Log:
+    """Tells of a processor's trouble where nobody asks for a status."""
+
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        """Log an attempt that failed; see ``ProcessorWatcher``."""
+        if error is not None:
+            _log.warning("processor %s: %s", processor_id, redacted(str(error)))
 
 
 def _offset(position: Position) -> dict[str, str]:
