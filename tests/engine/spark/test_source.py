@@ -94,7 +94,7 @@ def test_a_scripted_log_is_drained_in_bounded_batches_of_whole_transactions(spar
     assert drain() == []
 
 
-def test_mysql_changes_come_once_each_across_queries_and_through_processors(spark, mysql_server, tmp_path):
+def test_mysql_changes_come_once_each_across_queries_and_processors(spark, mysql_server, tmp_path):
     sql.execute(
         mysql_server,
         "CREATE DATABASE frame",
