@@ -5,6 +5,7 @@ import traceback
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.cli import (
@@ -70,12 +71,12 @@ def main() -> None:
     try:
         app()
     except DeltaForgeError as error:
-        err.print(f"[bold red]{error.error_class}[/]: ", end="")
+        err.print(Text(error.error_class, "bold red"), end=": ")
         # It may quote a driver or a document, and with it a password.
-        err.print(redacted(str(error)), markup=False, highlight=False)
+        err.print(redacted(str(error)), highlight=False)
         sys.exit(exit_code(error))
     except Exception:  # noqa: BLE001 - a fault of ours: its traceback may quote as much
-        err.print(redacted(traceback.format_exc()), markup=False, highlight=False)
+        err.print(redacted(traceback.format_exc()), highlight=False)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(FAILED)

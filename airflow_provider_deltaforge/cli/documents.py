@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
 from airflow_provider_deltaforge.cli.options import err, out
@@ -42,12 +43,13 @@ def validate(
                 processor.check()
         except SpecError as error:
             code = DOCUMENT
-            err.print(f"[bold red]{file}[/]: ", end="")
-            err.print(str(error), markup=False, highlight=False)
+            err.print(Text(str(file), "bold red"), end=": ")
+            err.print(str(error), highlight=False)
         else:
             spec = pipeline.spec
             sinks = ", ".join(sink.id for sink in spec.sinks)
-            out.print(f"[green]{file}[/]: pipeline {pipeline.metadata.name} is valid (to {sinks})")
+            named = Text(f"{file}", "green")
+            out.print(named, f": pipeline {pipeline.metadata.name} is valid (to {sinks})", sep="")
     raise typer.Exit(code)
 
 

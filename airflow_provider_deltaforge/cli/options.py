@@ -13,8 +13,9 @@ from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
-out = Console()
-err = Console(stderr=True)
+# Reasons and names may hold brackets, which are no style then.
+out = Console(markup=False)
+err = Console(stderr=True, markup=False)
 
 DEFAULT_STORE = "sqlite:///.deltaforge/state.db"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from airflow_provider_deltaforge.api.health import serving
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exit_code
@@ -104,7 +105,7 @@ def _run_driver(
         return Verdict("finished", "stopped as asked")
     if verdict.action == "give_up":
         tail = redacted(backend.logs_tail(started.handle, 15))
-        err.print(tail, markup=False, highlight=False)
+        err.print(tail, highlight=False)
     return verdict
 
 
@@ -128,7 +129,7 @@ def _run_lane(state: Store, store: str, name: str, stopping: threading.Event) ->
             verdict = settle(task, code)
             if verdict.action != "restart" or stopping.is_set():
                 return verdict
-            err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}", markup=False)
+            err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}")
             _wait(stopping, verdict.wait_s)
             starting.count_restart(state, name, generation, owner)
     finally:
@@ -208,10 +209,10 @@ def _wait(stopping: threading.Event, seconds: float) -> None:
 
 def _tell(name: str, verdict: Verdict) -> None:
     if verdict.action == "finished":
-        err.print(f"{name}: {verdict.reason}", markup=False, highlight=False)
+        err.print(f"{name}: {verdict.reason}", highlight=False)
         return
     word = verdict.error_class or "failed"
-    err.print(f"[bold red]{word}[/]: {name}: ", end="")
-    err.print(verdict.reason, markup=False, highlight=False)
+    err.print(Text(word, "bold red"), end=f": {name}: ")
+    err.print(verdict.reason, highlight=False)
     codes = {"spec": driver_exit_code(2), "retryable": RETRY}
     raise typer.Exit(codes.get(word, FAILED if word else DRAINED))

@@ -144,7 +144,7 @@ class _Task:
             snapshots.cancel(self.state, self.name, request_id, reason)
             self._not_finished(code)
         elif ended.state != "done":
-            err.print(f"{ended.state}: {ended.reason}", markup=False, highlight=False)
+            err.print(f"{ended.state}: {ended.reason}", highlight=False)
             raise typer.Exit(driver_exit_code(SPEC) if ended.error_class == "spec" else FAILED)
 
     def _start(self, *, force: bool = False) -> None:
@@ -206,7 +206,7 @@ class _Task:
         if self.started is None or code == 0:
             raise typer.Exit(FAILED)
         tail = redacted(self.backend.logs_tail(self.started.handle, 15))
-        err.print(tail, markup=False, highlight=False)
+        err.print(tail, highlight=False)
         raise typer.Exit(driver_exit_code(code))
 
 

@@ -144,3 +144,11 @@ def test_purge_asks_for_the_name_and_forgets_everything(filled, pipeline):
 def test_a_pipeline_that_is_not_there_is_named(pipeline, words):
     error = deltaforge(words[0], "gone", *words[1:]).exception
     assert "there is no pipeline 'gone'" in str(error)
+
+
+def test_a_reason_is_shown_as_it_is(pipeline):
+    """Brackets in it are no style, and must not make the list fail."""
+    told = {**letter(1, processor_id="p"), "seq": 0}
+    told["meta"]["error_message"] = "KeyError: [red] is not [/known]"
+    pipeline.transact([DeadLetters(pipeline, "orders").push(orjson.dumps(told))])
+    assert "KeyError: [red] is not [/known]" in deltaforge("list", "orders").stdout
