@@ -11,11 +11,13 @@ import numpy as np
 from airflow_provider_deltaforge.events.compiled import kernel
 from airflow_provider_deltaforge.events.json_kernels import put_bytes, put_decoded
 from airflow_provider_deltaforge.events.json_scan import (
+    BACKSLASH,
     CLOSE_ARRAY,
     CLOSE_OBJECT,
     COMMA,
     DEPTH_MAX,
     OPEN_OBJECT,
+    QUOTE,
     skip_key,
     skip_space,
     skip_value,
@@ -24,6 +26,9 @@ from airflow_provider_deltaforge.events.raw_bytes import pointer
 
 ANY = 255
 """Stands for any bytes in a pattern; no UTF-8 has it."""
+
+NONE = -1
+"""No path leads to a value. Below it: some go on in a text, ``NONE - 1`` less the keys so far."""
 
 _OPEN_ARRAY = 91
 
@@ -75,13 +80,15 @@ def _fits(data, at, stop, pattern, begin, end):
 
 
 @kernel
-def _match(name, at, stop, patterns, ends, paths, members, level, active, below):
+def _match(data, at, stop, escaped, decoded, patterns, ends, paths, members, level, active, below):
     """Return (the first path that ends at a key or -1, whether any goes on below it).
 
     Args:
-        name: what the key is in.
+        data: what the key is in.
         at: where it begins.
         stop: where it ends.
+        escaped: whether it has escapes.
+        decoded: room for it without them.
         patterns: see ``find``.
         ends: see ``find``.
         paths: see ``find``.
@@ -90,7 +97,11 @@ def _match(name, at, stop, patterns, ends, paths, members, level, active, below)
         active: which paths fit so far.
         below: filled for those that go on.
     """
-    hit, inside = -1, False
+    hit, inside = NONE, False
+    name = data
+    if escaped:
+        stop = put_decoded(decoded, np.int64(0), data, at, stop)
+        name, at = decoded, np.int64(0)
     for i in range(len(members)):
         if not active[i]:
             continue
@@ -106,7 +117,29 @@ def _match(name, at, stop, patterns, ends, paths, members, level, active, below)
 
 
 @kernel
-def find(data, offsets, present, sets, firsts, members, paths, ends, names, space, found, broken):
+def _may_hold_json(data, at, stop):
+    """Say whether a value is text in which an object or array may be written."""
+    if data[at] != QUOTE:
+        return False
+    at = skip_space(data, at + 1, stop)
+    return data[at] == OPEN_OBJECT or data[at] == _OPEN_ARRAY or data[at] == BACKSLASH
+
+
+@kernel
+def _note(found, deeper, count, row, begin, end, hit, members, active):
+    """Note a value, if there is room, and which paths go on in it."""
+    if count < len(found):
+        found[count, 0], found[count, 1], found[count, 2], found[count, 3] = row, begin, end, hit
+        deeper[count] = False
+        if hit < NONE:
+            for i in range(len(members)):
+                deeper[count, members[i]] = active[i]
+
+
+@kernel
+def find(
+    data, offsets, present, sets, firsts, members, paths, ends, names, space, found, deeper, broken
+):
     """Find the values that paths lead to; nothing is looked for inside of one.
 
     Args:
@@ -121,7 +154,8 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, spac
         names: uint8, the patterns one behind the other.
         space: to work with; see ``Space``.
         found: int64 (room, 4), filled: the row of each value, where it begins and ends, and the
-            path that leads to it.
+            path that leads to it or, for text that may hold JSON, what ``NONE`` says.
+        deeper: bool (room, paths), filled for such text: the paths that go on in it.
         broken: bool per row, filled: the text is not JSON.
 
     Returns:
@@ -137,15 +171,14 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, spac
         if sets[row] < 0 or (len(present) and not present[row]):
             continue
         mine = members[firsts[sets[row]] : firsts[sets[row] + 1]]
-        size = len(mine)
         stop = np.int64(offsets[row + 1])
         at = skip_space(text, np.int64(offsets[row]), stop)
         before = count
         depth = -1
-        if at < stop and text[at] == OPEN_OBJECT:
+        if at < stop and text[at] in (OPEN_OBJECT, _OPEN_ARRAY):
             depth = 0
-            is_object[0], fresh[0], level[0] = True, True, 0
-            active[0, :size] = True
+            is_object[0], fresh[0], level[0] = text[at] == OPEN_OBJECT, True, 0
+            active[0] = True
             at += 1
         else:
             at = skip_value(text, at, stop, limit, stack)
@@ -165,25 +198,21 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, spac
                 at = skip_space(text, at + 1, stop)
             fresh[depth] = False
             inner = depth + 1
-            active[inner, :size] = False
+            active[inner] = False
             if is_object[depth]:
                 key = at + 1
                 behind, at, escaped = skip_key(text, at, stop, limit)
                 if behind < 0:
                     break
-                name, name_stop, place = text, behind - 1, key
-                if escaped:
-                    name_stop = put_decoded(decoded, np.int64(0), text, key, behind - 1)
-                    name, place = decoded, np.int64(0)
                 hit, inside = _match(
-                    name, place, name_stop, patterns, ends, paths, mine,
+                    text, key, behind - 1, escaped, decoded, patterns, ends, paths, mine,
                     level[depth], active[depth], active[inner],
                 )  # fmt: skip
                 level[inner] = level[depth] + 1
             else:
-                active[inner, :size] = active[depth, :size]
+                active[inner] = active[depth]
                 level[inner] = level[depth]
-                hit, inside = -1, True
+                hit, inside = NONE, True
             value = at
             if hit < 0 and inside and at < stop and text[at] in (OPEN_OBJECT, _OPEN_ARRAY):
                 if inner == DEPTH_MAX:
@@ -197,10 +226,10 @@ def find(data, offsets, present, sets, firsts, members, paths, ends, names, spac
             at = skip_value(text, at, stop, limit, stack)
             if at < 0:
                 break
-            if hit >= 0:
-                if count < len(found):
-                    found[count, 0], found[count, 1] = row, value
-                    found[count, 2], found[count, 3] = at, hit
+            if hit < 0 and inside and _may_hold_json(text, value, at):
+                hit = NONE - 1 - level[inner]
+            if hit != NONE:
+                _note(found, deeper, count, row, value, at, hit, mine, active[inner])
                 count += 1
         if at < 0 or skip_space(text, at, stop) != stop:
             broken[row] = True

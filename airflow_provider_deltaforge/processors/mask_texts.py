@@ -21,7 +21,8 @@ class Found(NamedTuple):
         rows: int64, the row of each.
         starts: int64, where each begins in the column's buffer.
         stops: int64, where each ends.
-        which: int64, the path that led to it.
+        which: int64, the path that led to it. Below 0: text in which paths may go on; see ``keys``.
+        deeper: bool (values, paths), which paths those are.
         broken: bool per row of the column: it is not JSON.
     """
 
@@ -29,7 +30,13 @@ class Found(NamedTuple):
     starts: Any
     stops: Any
     which: Any
+    deeper: Any
     broken: Any
+
+    @property
+    def keys(self) -> Any:
+        """How many keys led to each text in which paths may go on; below 0 for other values."""
+        return mask_kernels.NONE - 1 - self.which
 
 
 @dataclass(frozen=True)
@@ -66,13 +73,18 @@ class Paths:
         room = max(64, len(texts) * widest)
         while True:
             found = np.empty((room, 4), np.int64)
+            deeper = np.empty((room, len(self.paths)), np.bool_)
             count = mask_kernels.find(
-                *parts, sets, firsts, flat, *self._arrays, space, found, broken
+                *parts, sets, firsts, flat, *self._arrays, space, found, deeper, broken
             )
             if count <= room:
                 rows, starts, stops, which = found[:count].T.copy()
-                return Found(rows, starts, stops, which, broken)
+                return Found(rows, starts, stops, which, deeper[:count], broken)
             room = count
+
+    def below(self, keys: int) -> "Paths":
+        """Return what is left of the paths behind so many keys, under the same ordinals."""
+        return Paths(tuple(path[keys:] for path in self.paths))
 
     @cached_property
     def _arrays(self) -> tuple[Any, Any, Any]:

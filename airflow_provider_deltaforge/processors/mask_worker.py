@@ -3,13 +3,15 @@
 import re
 import string
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors import mask_texts as texts
@@ -25,6 +27,22 @@ _BROKEN = "a row image or key is not JSON, so nothing in it can be masked"
 
 Table = tuple[str, str | None, str]
 """Database, schema and name."""
+
+
+class _Made(NamedTuple):
+    """What values that were found belong to.
+
+    Attributes:
+        rows: the batch.
+        origins: int64 per value, its row in the batch.
+        counts: how many were masked by which pattern, added to.
+        is_key: they are in the events' keys.
+    """
+
+    rows: pa.RecordBatch
+    origins: Any
+    counts: Counter[str]
+    is_key: bool
 
 
 class MaskWorker:
@@ -62,7 +80,8 @@ class MaskWorker:
             found = self._paths.find(column, sets, members)
             broken |= found.broken
             if len(found.rows):
-                columns[name] = self._masked(rows, name, found, counts)
+                made = _Made(rows, found.rows, counts, is_key=name == _KEY)
+                columns[name] = self._masked(self._paths, column, found, made)
         done = pa.RecordBatch.from_arrays(list(columns.values()), schema=CHANGE_SCHEMA)
         if not broken.any():
             return Processed(done, counts=counts)
@@ -75,30 +94,59 @@ class MaskWorker:
         """Nothing is open."""
 
     def _masked(
-        self, rows: pa.RecordBatch, name: str, found: texts.Found, counts: Counter[str]
+        self, paths: texts.Paths, column: pa.BinaryArray, found: texts.Found, made: _Made
     ) -> pa.BinaryArray:
         """Return a column with other values in the places of those that were found."""
-        column = rows.column(name)
         values = texts.values(column, found)
-        rules = self._rule_of[found.which]
+        rules = np.where(found.which < 0, found.which, self._rule_of[np.maximum(found.which, 0)])
         order = np.argsort(rules, kind="stable")
-        made = []
+        parts = []
         for rule in np.unique(rules).tolist():
             mine = np.flatnonzero(rules == rule)
-            action = self._actions.of_key(rule) if name == _KEY else self._actions.of_image(rule)
+            chosen = values.take(pa.array(mine))
+            if rule < 0:
+                keys = int(found.keys[mine[0]])
+                inside = made._replace(origins=made.origins[mine])
+                parts.append(self._within(paths.below(keys), chosen, found.deeper[mine], inside))
+                continue
+            action = self._actions.of_key(rule) if made.is_key else self._actions.of_image(rule)
             if action is None:
-                raise self._one_key_for_all(rows, found, int(mine[0]))
-            made.append(applied(action, values.take(pa.array(mine))))
-        if name != _KEY:
-            there = np.asarray(pc.not_equal(values, b"null"))
+                raise self._one_key_for_all(
+                    made.rows, int(made.origins[mine[0]]), int(found.which[mine[0]])
+                )
+            parts.append(applied(action, chosen))
+        if not made.is_key:
+            there = np.asarray(pc.not_equal(values, b"null")) & (found.which >= 0)
             for path, count in enumerate(np.bincount(found.which[there]).tolist()):
                 if count:
-                    counts[f"masked:{self._patterns[path]}"] += count
-        new = pa.concat_arrays(made).take(pa.array(np.argsort(order, kind="stable")))
+                    made.counts[f"masked:{self._patterns[path]}"] += count
+        new = pa.concat_arrays(parts).take(pa.array(np.argsort(order, kind="stable")))
         return texts.replaced(column, found, new)
 
-    def _one_key_for_all(self, rows: pa.RecordBatch, found: texts.Found, at: int) -> FatalError:
-        row, pattern = int(found.rows[at]), self._patterns[int(found.which[at])]
+    def _within(
+        self, paths: texts.Paths, strings: pa.BinaryArray, deeper: Any, made: _Made
+    ) -> pa.BinaryArray:
+        """Return strings with values masked in those that hold JSON; the others stay.
+
+        MariaDB's JSON columns are text, and so are many payloads.
+        """
+        told = json_fields.as_text(strings).cast(pa.binary())
+        different, sets = np.unique(deeper, axis=0, return_inverse=True)
+        members = [tuple(np.flatnonzero(one).tolist()) for one in different]
+        found = paths.find(told, sets.reshape(-1).astype(np.int32), members)
+        if not len(found.rows):
+            return strings
+        inside = made._replace(origins=made.origins[found.rows])
+        masked = self._masked(paths, told, found, inside)
+        changed = np.asarray(pc.not_equal(masked, told))
+        quoted = [
+            orjson.dumps(new.decode(errors="replace")) if differs else None
+            for new, differs in zip(masked.to_pylist(), changed.tolist(), strict=True)
+        ]
+        return pc.coalesce(pa.array(quoted, pa.binary()), strings)
+
+    def _one_key_for_all(self, rows: pa.RecordBatch, row: int, path: int) -> FatalError:
+        pattern = self._patterns[path]
         db, schema, table = (rows.column(name)[row].as_py() for name in ("db", "schema", "table"))
         return FatalError(
             f"processor {self._id}: {pattern!r} names a column of the primary key of "

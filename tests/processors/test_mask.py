@@ -124,6 +124,40 @@ def test_every_occurrence_of_a_repeated_or_escaped_key_counts():
     assert done.rows["after"][0].as_py() == b'{"email":"***","\\u0065mail":"***" , "email" : "***"}'
 
 
+def test_json_in_text_is_masked_as_json_is_and_other_text_stays():
+    inner = json.dumps([{"e": "p1", "t": json.dumps({"e": "p2"})}, {"e": None, "n": 1.50}])
+    hidden = json.dumps([{"e": "***", "t": json.dumps({"e": "***"})}, {"e": None, "n": 1.50}])
+    worker = mask(("*.*.c.e", "redact"), ("*.*.c.t.e", "redact"), ("*.*.d.e", "hash"))
+    kept = ["[draft] e", '{"e":"cut', '\n{"n": 1}', 7]
+    rows = [
+        change(after=image({"a": 1, "c": inner, "n": inner})),
+        change(
+            after=image({"c": [' \n{"e":"p3"}'], "d": '{"e":"p4"}'}), key=image({"d": '{"e":1}'})
+        ),
+        change(after=image({"c": kept, "d": kept})),
+    ]
+    done = worker.process(change_rows([change(), *rows, change()]).slice(1, 3))
+    after = done.rows["after"].to_pylist()
+
+    own = [json.loads(one) for one in after]
+    assert {**own[0], "c": json.loads(own[0]["c"])} == {
+        "a": 1,
+        "c": json.loads(hidden),
+        "n": inner,
+    }
+    hashed = [hmac.digest(_hash_key(), text, "sha256").hex() for text in (b"p4", b"1")]
+    assert own[1] == {"c": [' \n{"e":"***"}'], "d": f'{{"e":"{hashed[0]}"}}'}
+    assert json.loads(done.rows["key"][1].as_py()) == {"d": f'{{"e":"{hashed[1]}"}}'}
+    assert after[2] == rows[2]["after"]
+    assert done.counts == {"masked:*.*.c.e": 2, "masked:*.*.c.t.e": 1, "masked:*.*.d.e": 1}
+
+
+def test_objects_in_an_array_that_is_the_whole_text_are_masked():
+    done = mask(("*.*.e", "redact")).process(change_rows([change(after=b'[{"e":1},[{"e":2}],3]')]))
+
+    assert done.rows["after"][0].as_py() == b'[{"e":"***"},[{"e":"***"}],3]'
+
+
 def test_the_first_rule_and_the_shorter_path_win():
     worker = mask(
         ("*.*.c.email", "redact", {"replacement": "deep"}),
