@@ -1,7 +1,7 @@
 """Rules of columns over whole columns of row images."""
 
 from collections.abc import Iterator, Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontext
 from functools import cached_property
 from typing import Any
 
@@ -111,7 +111,7 @@ def _beyond(texts: pa.StringArray, there: Any, rule: ColumnRule) -> Iterator[tup
     """Yield which values lie beyond bounds, compared digit by digit."""
     short = there & _flags(pc.match_substring_regex(texts, _SHORT))
     numbers = pc.if_else(pa.array(short), texts, pa.scalar(None, pa.utf8())).cast(_EXACT)
-    long = [(at, Decimal(texts[at].as_py())) for at in np.nonzero(there & ~short)[0].tolist()]
+    long = [(at, _number(texts[at].as_py())) for at in np.nonzero(there & ~short)[0].tolist()]
     for name, given, of_column in (("min", rule.min, pc.less), ("max", rule.max, pc.greater)):
         if given is not None:
             bound = Decimal(str(given))
@@ -119,6 +119,15 @@ def _beyond(texts: pa.StringArray, there: Any, rule: ColumnRule) -> Iterator[tup
             for at, value in long:
                 rows[at] = value < bound if name == "min" else value > bound
             yield name, rows
+
+
+def _number(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        # An exponent beyond those that decimals have: as far from all bounds with the last of them.
+        digits, _, exponent = text.lower().partition("e")
+        return Decimal(f"{digits}e{'-' if exponent.startswith('-') else ''}999999999")
 
 
 def _nearby(bound: Decimal, side: str) -> pa.Scalar:

@@ -57,6 +57,9 @@ class RowSchema:
             self._validator(unknown)(row)
         except self._library.JsonSchemaValueException as error:
             return _told(error, row)
+        except (ArithmeticError, RecursionError):
+            # A number that is none as a float, or values nested deeper than Python goes.
+            return "schema (cannot be checked)"
         return None
 
     def _validator(self, unknown: frozenset[str]) -> Callable[[Any], object]:

@@ -23,8 +23,14 @@ def parsed(text: bytes, *, wide: bool) -> Any:
     Args:
         text: the text.
         wide: from ``wide_integers``; orjson would read such integers as floats.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deep.
     """
-    return json.loads(text) if wide else orjson.loads(text)
+    try:
+        return json.loads(text) if wide else orjson.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
 
 
 def written(value: Any) -> bytes:
