@@ -50,6 +50,9 @@ def without_values(text: str, row: pa.RecordBatch) -> str:
         image = row.column(column)[0].as_py()
         if image is not None:
             _collect(image, names, values)
+    routing = row.column("routing")[0].as_py() or {}
+    told = [routing.get("topic"), routing.get("key"), *dict(routing.get("headers") or ()).values()]
+    values += [value for value in (*told, *(row.column("tags")[0].as_py() or ())) if value]
     whole = "\n".join(values)
     # Folded one by one: folding may break a word in two.
     words = {word.casefold() for word in _WORD.findall(whole)}
@@ -69,25 +72,30 @@ def without_values(text: str, row: pa.RecordBatch) -> str:
         return found[0][0] + _HIDDEN + found[0][-1]
 
     # Cut last: a value cut in two would no longer be known as one.
-    told = _WORD.sub(hide_word, _QUOTED.sub(hide_quoted, " ".join(text.split())))
-    return redacted(told)[:_TEXT_MAX]
+    shown = _WORD.sub(hide_word, _QUOTED.sub(hide_quoted, " ".join(text.split())))
+    return redacted(shown)[:_TEXT_MAX]
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object, with all that have one name."""
 
 
 def _collect(image: bytes, names: set[str], values: list[str]) -> None:
     try:
-        parsed = json.loads(image, parse_float=str, parse_int=str)
-    except ValueError:
+        parsed = json.loads(image, object_pairs_hook=_Members, parse_float=str, parse_int=str)
+        found = list(_scalars(parsed))
+    except (ValueError, RecursionError):
         values.append(image.decode(errors="replace"))
         return
-    for name, value in _scalars(parsed):
+    for name, value in found:
         names.add(name)
         values.append(value)
 
 
 def _scalars(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield each value of a JSON text with the name of the column or member that holds it."""
-    if isinstance(value, dict):
-        for key, item in value.items():
+    if isinstance(value, _Members):
+        for key, item in value:
             yield from _scalars(item, key)
     elif isinstance(value, list):
         for item in value:

@@ -37,6 +37,20 @@ def test_an_image_that_is_no_json_is_hidden_as_well():
     assert without_values("at secret text", bad) == "at *** ***"
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"after": b'{"note":"planted","note":"other"}'},
+        {"after": b"[" * 5000 + b'"planted"' + b"]" * 5000},
+        {"routing": {"key": "planted"}},
+        {"routing": {"headers": [("h", "planted")]}},
+        {"tags": ["planted"]},
+    ],
+)
+def test_values_are_hidden_wherever_an_event_holds_them(hidden):
+    assert without_values("bad planted", change_rows([change(**hidden)])) == "bad ***"
+
+
 @given(
     st.text(st.characters(categories=["L"]), min_size=10), st.sampled_from(["{}", "{!r}", "x {}"])
 )
