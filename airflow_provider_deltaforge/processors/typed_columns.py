@@ -90,7 +90,7 @@ def _quoted(texts: pa.StringArray) -> pa.BinaryArray:
 
 def _check(column: str, text: str | None) -> None:
     try:
-        orjson.loads(text or "null")
+        orjson.loads("null" if text is None else text)
     except orjson.JSONDecodeError:
         raise RowsError(f"returned {column!r} that is not JSON") from None
 

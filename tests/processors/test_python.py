@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import EventError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.python_function import Python
 from airflow_provider_deltaforge.processors.typed_columns import as_json, typed
 from tests.envelopes.changes import change, change_rows
@@ -404,6 +405,11 @@ class TestRows:
     def test_values_are_written_as_sources_write_them(self, kind, text):
         raw = pa.array([text.encode(), None], pa.binary())
         assert as_json("v", typed("v", raw, kind), kind).equals(raw)
+
+    @pytest.mark.parametrize("text", ["", " ", "{"])
+    def test_text_that_is_no_json_is_never_written_as_such(self, text):
+        with pytest.raises(RowsError, match="not JSON"):
+            as_json("v", pa.array(["1", None, text]), "json")
 
     def test_a_value_can_become_null(self):
         worker = opened("nulled", "rows", columns={"v": "int64"}, params={"column": "v"})
