@@ -93,7 +93,7 @@ class FlattenWorker:
 
 
 def _name(text: Any) -> str:
-    return str(json.loads(b'"' + text.tobytes() + b'"'))[:_NAME_CHARS_MAX]
+    return str(json.loads(f'"{text.tobytes().decode(errors="replace")}"'))[:_NAME_CHARS_MAX]
 
 
 def _reason(key: str) -> str:

@@ -110,6 +110,13 @@ def test_one_of_two_equal_keys_wins(on_collision, wanted):
     assert flattened(text, on_collision=on_collision) == wanted
 
 
+def test_a_key_that_is_not_utf8_is_named_as_well_as_it_can_be():
+    batch = rows({"after": b'{"\xff":{"b":1},"\xff__b":2}'})
+
+    [refused] = Flatten(on_collision="error").open().process(batch).rejections
+    assert "'\ufffd__b'" in refused.reason
+
+
 def test_a_collision_refuses_that_event_alone_and_names_the_key():
     batch = rows(
         {"after": b'{"a":{"b":1}}'},
