@@ -71,11 +71,11 @@ class OutboxWorker:
     def _chosen(self, rows: pa.RecordBatch) -> Any:
         """Return which rows are outbox messages for this processor."""
         schema = rows["schema"]
-        known = schema.dictionary.to_pylist()
-        if OUTBOX not in known:
+        marks = np.array([*(one == OUTBOX for one in schema.dictionary.to_pylist()), False])
+        if not marks.any():
             return np.zeros(0, np.int64)
-        codes = schema.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        chosen = np.flatnonzero(codes == known.index(OUTBOX))
+        # Null is counted from the end, where no mark stands.
+        chosen = np.flatnonzero(marks[schema.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
         return chosen if not self._settings.tables else chosen[self._takes(rows, chosen)]
 
     def _takes(self, rows: pa.RecordBatch, chosen: Any) -> Any:

@@ -5,6 +5,7 @@ import logging
 import pickle
 import random
 
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
@@ -93,6 +94,18 @@ def test_everything_else_passes_untouched_and_in_order():
     assert found[1]["after"] == b'{"total": 99.99}'
     assert done.counts == {"transformed": 1, "dropped:non_insert": 1, "dropped:non_object": 1}
     assert not done.rejections
+
+
+def test_a_mark_that_stands_twice_in_its_dictionary_is_one_mark():
+    rows = change_rows([change(schema="__outbox", after=b'{"payload":1}'), change()])
+    twice = pa.DictionaryArray.from_arrays(
+        pa.array([1, None], pa.int32()), pa.array(["__outbox", "__outbox"])
+    )
+    at = rows.schema.get_field_index("schema")
+    done = Outbox().open().process(rows.set_column(at, rows.schema.field(at), twice))
+
+    assert done.rows["after"][0].as_py() == b"1"
+    assert done.counts == {"transformed": 1}
 
 
 def test_a_batch_without_messages_is_not_copied():
