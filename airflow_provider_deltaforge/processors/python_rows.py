@@ -28,9 +28,13 @@ class RowCalls:
         self._columns = columns
 
     def processed(self, rows: pa.RecordBatch) -> Processed:
-        """Return the batch with its new images changed; events without one pass."""
-        has_image = rows.column("after").is_valid().to_numpy(zero_copy_only=False)
-        return only(rows, has_image, self._of_images)
+        """Return the batch with its new images changed; events without one pass.
+
+        So does what is no object, such as the payload of an outbox message: it has no columns.
+        """
+        images = rows.column("after")
+        kinds = json_fields.kinds(images, json_fields.locate(images, []))
+        return only(rows, kinds == json_fields.OBJECT, self._of_images)
 
     def _of_images(self, rows: pa.RecordBatch) -> Processed:
         parts, rejections = apart(rows, self._called)

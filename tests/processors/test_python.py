@@ -352,6 +352,16 @@ class TestRows:
         others = [name for name in rows.schema.names if name != "after"]
         assert done.rows.select(others).equals(rows.select(others))
 
+    @pytest.mark.parametrize("payload", [b"[1]", b'"text"', b" 7", b"null", b"no JSON"])
+    def test_what_is_no_object_has_no_columns_and_passes(self, payload):
+        rows = change_rows([change(after=payload), change(after=b"{}", event_id=bytes(16))])
+        columns = {"total": "decimal128(12, 2)"}
+        worker = opened("discounted", "rows", columns=columns, params={"percent": 0})
+        assert worker.process(rows).rows["after"].to_pylist() == [
+            payload,
+            b'{"discount":"0 \\"%\\""}',
+        ]
+
     def test_a_batch_may_come_back_as_well(self):
         rows = rows_of({"v": 1})
         done = opened("as_batch", "rows", columns={"v": "int64"}).process(rows)
