@@ -87,6 +87,8 @@ def _collect(image: bytes, names: set[str], values: list[str]) -> None:
     except (ValueError, RecursionError):
         values.append(image.decode(errors="replace"))
         return
+    if b"\\" in image:  # What is quoted may be the image, with its escapes.
+        values.append(image.decode(errors="replace"))
     for name, value in found:
         names.add(name)
         values.append(value)

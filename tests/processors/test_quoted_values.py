@@ -37,6 +37,13 @@ def test_an_image_that_is_no_json_is_hidden_as_well():
     assert without_values("at secret text", bad) == "at *** ***"
 
 
+def test_a_value_is_hidden_as_the_image_writes_it_too():
+    event = change_rows([change(after=b'{"note":"M\\u00fcller"}')])
+    assert without_values('column note: "M\\u00fcller", Müller', event) == (
+        'column note: "***", ***'
+    )
+
+
 @pytest.mark.parametrize(
     "hidden",
     [
