@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from airflow_provider_deltaforge.cli import options
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import SpecError
@@ -19,7 +20,7 @@ PRESENT = {"type": "my_sql", "server_uuid": "bbb"}
 
 @pytest.fixture
 def pipeline(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(options.out, "_width", 200)
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     dsn = f"sqlite:///{tmp_path}/state.db"
     store = StoreLocation.from_dsn(dsn).open()

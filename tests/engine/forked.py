@@ -16,7 +16,9 @@ from pathlib import Path
 
 from airflow_provider_deltaforge.engine import borders
 from airflow_provider_deltaforge.engine.local import run_local
+from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.engine import picky
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
@@ -28,7 +30,6 @@ _context.set_forkserver_preload(
         "airflow_provider_deltaforge.sources.postgres.reader",
         "airflow_provider_deltaforge.sources.postgres.snapshot",
         "psycopg",
-        "tests.engine.picky",
     ]
 )
 
@@ -88,5 +89,6 @@ def _run(pipeline: str, environment: dict[str, str], log: str, generation: int) 
     os.environ.update(environment)
     asked = environment.get(borders.HOLD_VARIABLE)
     borders._hold = borders._Hold(asked) if asked else None
+    PROCESSORS.shipped.update(picky.PLACE)
     logging.basicConfig(level=logging.INFO)
     sys.exit(run_local(pipeline, StoreLocation.from_environment(), generation))

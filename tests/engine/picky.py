@@ -1,8 +1,7 @@
-"""A processor that refuses the same events wherever it runs; imported, its type is known."""
+"""A processor that refuses the same events wherever it runs."""
 
 import orjson
 
-from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.processors.contract import Processor
 from tests.engine.planted import refusing
 
@@ -22,4 +21,5 @@ class Picky(Processor):
         pass
 
 
-PROCESSORS.shipped["picky"] = f"{__name__}:Picky"
+PLACE = {"picky": f"{__name__}:Picky"}
+"""For ``PROCESSORS.shipped``, where a document may name it; a test takes it out again."""

@@ -12,11 +12,12 @@ import pytest
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
-from tests.engine import picky  # noqa: F401 - its type is known then
+from tests.engine import picky
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.waiting import wait_until
@@ -108,7 +109,8 @@ def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_p
     ],
     ids=lambda border: border.value,
 )
-def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path):
+def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, monkeypatch):
+    monkeypatch.setitem(PROCESSORS.shipped, *next(iter(picky.PLACE.items())))
     copies = border is Border.CHUNK_STORED
     run = ScriptedRun(
         tmp_path,

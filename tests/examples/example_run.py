@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.sinks.memory import MemorySink, memory_log
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
@@ -65,7 +66,7 @@ class ExampleRun:
         text = (INPUTS / f"{self.stem}.sql").read_text()
         tables, _, changes = text.partition("-- changes\n")
         self.tables, self.changes = _statements(tables), _statements(changes)
-        document, self.taken_out = startable(self.stem, self.variables, self.place)
+        document, self.taken_out = startable(self.stem, self.variables)
         self.document = yaml.safe_dump(document, sort_keys=False)
         self.pipeline = load(self.document, self.variables)
         self.name = self.pipeline.name
@@ -109,15 +110,12 @@ class ExampleRun:
         wait_for(what, happened)
 
     def _arrived(self, sink: Any, before: dict[tuple[str, int], int]) -> list[Any]:
-        if sink.destination_field == "topic":
+        if not isinstance(sink, MemorySink):
             return _read_since(self.servers.kafka.dsn(), before)
-        root = self.place / sink.id
-        return [
-            {"topic": path.relative_to(root).as_posix(), "value": steady(json.loads(line))}
-            for path in sorted(root.rglob("*"))
-            if path.is_file()
-            for line in path.read_text().splitlines()
-        ]
+        told = memory_log(sink.id)
+        arrived = [_message(one.topic, one.key, one.headers, one.value) for one in told.messages()]
+        told.clear()
+        return arrived
 
     @contextmanager
     def _database(self) -> Iterator[Any]:
@@ -195,18 +193,22 @@ def _read_since(brokers: str, before: dict[tuple[str, int], int]) -> list[Any]:
     for topic in sorted({name for name, _ in changed}):
         old = sum(end for (name, _), end in before.items() if name == topic)
         for read in read_topic(brokers, topic)[old:]:
-            message: dict[str, Any] = {"topic": topic, "key": read.key and read.key.decode()}
-            if read.headers:
-                message["headers"] = {name: text.decode() for name, text in read.headers}
-            value = None if read.value is None else json.loads(read.value)
-            found.append({**message, "value": steady(value)})
+            headers = [(name, text.decode()) for name, text in read.headers or ()]
+            found.append(_message(topic, read.key, headers, read.value))
     return found
+
+
+def _message(topic: str, key: bytes | None, headers: Any, value: bytes | None) -> dict[str, Any]:
+    told: dict[str, Any] = {"topic": topic, "key": key and key.decode()}
+    if headers:
+        told["headers"] = dict(headers)
+    return {**told, "value": steady(None if value is None else json.loads(value))}
 
 
 _PLACES = {
     "ts_ms", "event_id", "gtid", "file", "pos", "server_id", "lsn", "txId", "xmin", "sequence",
     "change_id", "processed_at", "hour_of_day", "day_of_week", "created_at", "deleted_at", "id",
-    "time",
+    "time", "schema_sequence",
 }  # fmt: skip
 _MOVING = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\dT\S*")
 
