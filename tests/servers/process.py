@@ -181,7 +181,11 @@ class Server:
 
     def pause(self) -> None:
         """Freeze the server: connections stay open and nothing answers (SIGSTOP)."""
-        _signal_all(family(self.pid), signal.SIGSTOP)
+        pids = family(self.pid)
+        _signal_all(pids, signal.SIGSTOP)
+        # A thread that runs on the other core may still answer before it sees the signal.
+        while not all(_stands_still(pid) for pid in pids):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let a paused server go on."""
@@ -291,6 +295,15 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _stands_still(pid: int) -> bool:
+    """Say whether all threads of a process are stopped, or gone."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[0] not in "TtXZ":
+                return False
+    return True
 
 
 def _start_time(pid: int) -> int:

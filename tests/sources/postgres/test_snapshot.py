@@ -71,9 +71,11 @@ def test_ids_name_the_run_the_cut_and_the_key(shop, either):
     batches = copied(source)
     first = [event["event_id"] for event in events(batches)]
     assert len(set(first)) == 4
-    again = [event["event_id"] for event in events(copied(source))]
+    repeated = copied(source)
+    again = [event["event_id"] for event in events(repeated)]
     # What the server itself writes meanwhile moves the cut, and a cut has ids of its own.
-    assert (first == again) == (batches[0].end == copied(source)[0].end)
+    ends = [[batch.end for batch in one] for one in (batches, repeated)]
+    assert (first == again) == (ends[0] == ends[1])
     assert not set(first) & {event["event_id"] for event in events(copied(source, run="two"))}
     execute(either, "UPDATE t SET v = 3 WHERE id = 1", database=NAME)
     assert not set(first) & {event["event_id"] for event in events(copied(source))}
