@@ -31,6 +31,7 @@ from airflow_provider_deltaforge.processors.javascript.settings import Home, Jav
 
 _REJECTED = "processor"
 _FIRST_ROWS = 250
+_ENOUGH_ROWS = 1 << 20
 _MOST_KILLED = 10
 _LEAST_BYTES = 1 << 16
 _SHARE_OF_MEMORY = 32
@@ -139,7 +140,7 @@ class ScriptWorker:
                 answer = self._called(rows, each=True)
             except LimitError as error:
                 return self._apart(rows, start, rejections, error)
-        elif self._growing:
+        elif self._growing and self._most_rows < _ENOUGH_ROWS:
             self._most_rows *= 2
         return self._kept(answer, start, rejections)
 

@@ -253,6 +253,16 @@ def test_closing_twice_ends_the_process():
     assert process.returncode is not None
 
 
+def test_what_a_script_is_given_at_once_does_not_grow_for_ever(start):
+    worker = start("e => e")
+    rows = batch(1)
+
+    for _ in range(40):
+        worker.process(rows)
+
+    assert worker._most_rows < 2 * worker_module._ENOUGH_ROWS
+
+
 def test_checking_a_document_loads_the_script():
     good = JavaScript(id="js", inline="e => e")
     good.check()
