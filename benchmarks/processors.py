@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +27,7 @@ from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from benchmarks.render import BATCH_ROWS, ROWS_PER_TRANSACTION, batch
 
+_DOCUMENTS = Path(__file__).parents[1] / "dags" / "pipelines"
 ROUNDS = 5
 BATCHES_PER_ROUND = 20
 
@@ -52,6 +54,13 @@ class Case:
     type: str
     rows: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _seed(example: str) -> str:
+    """Return the script of an example document."""
+    path = _DOCUMENTS / f"seed_example_{example}.yaml"
+    script: str = yaml.safe_load(path.read_text())["spec"]["processors"][0]["inline"]
+    return script
 
 
 CASES = [
@@ -144,6 +153,8 @@ CASES = [
     Case(
         "python, events", "python", "orders", {"function": f"{__name__}:on_event", "mode": "events"}
     ),
+    Case("javascript, tags", "javascript", "orders", {"id": "script", "inline": _seed("fan_out")}),
+    Case("javascript, redact", "javascript", "orders", {"id": "s", "inline": _seed("mysql_redis")}),
     Case("javascript, batch", "javascript", "orders", {"id": "script", "inline": _SCRIPT}),
     Case("javascript, per event", "javascript", "orders", {"id": "script", "inline": _PER_EVENT}),
 ]
@@ -226,7 +237,7 @@ def _orders() -> pa.RecordBatch:
     """Return inserts of nested orders."""
     texts = [
         b'{"id":%d,"customer":{"id":%d,"email":"user%d@example.com","address":{"city":"Berlin",'
-        b'"zip":"10115"}},"status":"%s","total":%d.50,"tags":["vip","eu"],"note":"%s"}'
+        b'"zip":"10115"}},"status":"%s","total":%d.5,"tags":["vip","eu"],"note":"%s"}'
         % (n, n % 500, n % 500, b"paid" if n % 2 else b"open", n % 900, b"x" * 40)
         for n in range(BATCH_ROWS)
     ]
