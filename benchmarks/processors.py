@@ -153,10 +153,16 @@ CASES = [
     Case(
         "python, events", "python", "orders", {"function": f"{__name__}:on_event", "mode": "events"}
     ),
-    Case("javascript, tags", "javascript", "orders", {"id": "script", "inline": _seed("fan_out")}),
-    Case("javascript, redact", "javascript", "orders", {"id": "s", "inline": _seed("mysql_redis")}),
-    Case("javascript, batch", "javascript", "orders", {"id": "script", "inline": _SCRIPT}),
-    Case("javascript, per event", "javascript", "orders", {"id": "script", "inline": _PER_EVENT}),
+    *(
+        Case(f"javascript, {name}, {rows}", "javascript", rows, {"id": "script", "inline": script})
+        for rows in ("columns", "orders")
+        for name, script in {
+            "tags": _seed("fan_out"),
+            "redact": _seed("mysql_redis"),
+            "route": _SCRIPT,
+            "per event": _PER_EVENT,
+        }.items()
+    ),
 ]
 
 
@@ -180,7 +186,12 @@ def on_event(event: dict[str, Any]) -> dict[str, Any]:
 def main(results: Path, result: dict[str, Any]) -> None:
     """Measure every case, show them and write them down."""
     pa.set_cpu_count(1)
-    batches = {"notes": batch(ROWS_PER_TRANSACTION), "orders": _orders(), "outbox": _messages()}
+    batches = {
+        "notes": batch(ROWS_PER_TRANSACTION),
+        "columns": _columns(),
+        "orders": _orders(),
+        "outbox": _messages(),
+    }
     cases = {}
     for case in CASES:
         cases[case.name] = _measured(case, batches[case.rows])
@@ -239,6 +250,17 @@ def _orders() -> pa.RecordBatch:
         b'{"id":%d,"customer":{"id":%d,"email":"user%d@example.com","address":{"city":"Berlin",'
         b'"zip":"10115"}},"status":"%s","total":%d.5,"tags":["vip","eu"],"note":"%s"}'
         % (n, n % 500, n % 500, b"paid" if n % 2 else b"open", n % 900, b"x" * 40)
+        for n in range(BATCH_ROWS)
+    ]
+    return _with(batch(ROWS_PER_TRANSACTION), "after", pa.array(texts, pa.binary()))
+
+
+def _columns() -> pa.RecordBatch:
+    """Return inserts of rows without nested objects, as most tables have them."""
+    texts = [
+        b'{"id":%d,"customer_id":%d,"email":"user%d@example.com","status":"%s","total":%d.5,'
+        b'"currency":"EUR","created_at":"2026-01-01T00:00:00Z","note":"%s"}'
+        % (n, n % 500, n % 500, b"paid" if n % 2 else b"open", n % 900, b"x" * 60)
         for n in range(BATCH_ROWS)
     ]
     return _with(batch(ROWS_PER_TRANSACTION), "after", pa.array(texts, pa.binary()))
