@@ -28,6 +28,13 @@ from tests.sinks.kafka_reader import read_topic
 from tests.waiting import wait_for
 
 INPUTS = Path(__file__).parent / "inputs"
+SAME_INPUT = {
+    "seed_fan_out_all": "seed_example_fan_out",
+    "seed_fan_out_quorum": "seed_example_fan_out",
+    "seed_introduction": "seed_configuration_mysql_kafka",
+    "seed_quickstart": "seed_configuration_mysql_kafka",
+}
+"""Variations of one page, and pages that give no input of their own."""
 _MYSQL_DATABASES = ("shop", "app")
 
 
@@ -63,7 +70,7 @@ class ExampleRun:
             "NATS_USER": "deltaforge",
             "NATS_PASS": "nats-secret",
         }
-        text = (INPUTS / f"{self.stem}.sql").read_text()
+        text = (INPUTS / f"{SAME_INPUT.get(self.stem, self.stem)}.sql").read_text()
         tables, _, changes = text.partition("-- changes\n")
         self.tables, self.changes = _statements(tables), _statements(changes)
         document, self.taken_out = startable(self.stem, self.variables)
@@ -131,7 +138,14 @@ class ExampleRun:
     @contextmanager
     def _mysql(self) -> Iterator[Any]:
         server = self.servers.mysql
-        for name in _MYSQL_DATABASES:
+        for name in SAME_INPUT = {
+    "seed_fan_out_all": "seed_example_fan_out",
+    "seed_fan_out_quorum": "seed_example_fan_out",
+    "seed_introduction": "seed_configuration_mysql_kafka",
+    "seed_quickstart": "seed_configuration_mysql_kafka",
+}
+"""Variations of one page, and pages that give no input of their own."""
+_MYSQL_DATABASES:
             sql.execute(server, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
         yield lambda statements: sql.execute(server, *statements)
 

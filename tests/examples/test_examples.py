@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.examples.example_run import INPUTS, ExampleRun, Servers
+from tests.examples.example_run import INPUTS, SAME_INPUT, ExampleRun, Servers
 from tests.spec.documents import PIPELINES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "examples"
-STEMS = sorted(path.stem for path in INPUTS.glob("*.sql"))
+STEMS = sorted({*SAME_INPUT, *(path.stem for path in INPUTS.glob("*.sql"))})
 
 
 @pytest.fixture
