@@ -138,14 +138,7 @@ class ExampleRun:
     @contextmanager
     def _mysql(self) -> Iterator[Any]:
         server = self.servers.mysql
-        for name in SAME_INPUT = {
-    "seed_fan_out_all": "seed_example_fan_out",
-    "seed_fan_out_quorum": "seed_example_fan_out",
-    "seed_introduction": "seed_configuration_mysql_kafka",
-    "seed_quickstart": "seed_configuration_mysql_kafka",
-}
-"""Variations of one page, and pages that give no input of their own."""
-_MYSQL_DATABASES:
+        for name in _MYSQL_DATABASES:
             sql.execute(server, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
         yield lambda statements: sql.execute(server, *statements)
 
