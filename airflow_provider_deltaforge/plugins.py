@@ -76,14 +76,14 @@ PROCESSORS = Room(
     "processor",
     "deltaforge.processors",
     {
-        "contract": f"{_ROOT}.processors.data_contract:DataContract",
-        "filter": f"{_ROOT}.processors.filter:Filter",
-        "flatten": f"{_ROOT}.processors.flatten:Flatten",
+        "contract": f"{_ROOT}.processors.data_contract.settings:DataContract",
+        "filter": f"{_ROOT}.processors.filter.settings:Filter",
+        "flatten": f"{_ROOT}.processors.flatten.settings:Flatten",
         "javascript": f"{_ROOT}.processors.javascript.settings:JavaScript",
-        "mask": f"{_ROOT}.processors.mask:Mask",
-        "outbox": f"{_ROOT}.processors.outbox:Outbox",
-        "python": f"{_ROOT}.processors.python_function:Python",
-        "sql": f"{_ROOT}.processors.sql:Sql",
+        "mask": f"{_ROOT}.processors.mask.settings:Mask",
+        "outbox": f"{_ROOT}.processors.outbox.settings:Outbox",
+        "python": f"{_ROOT}.processors.python.settings:Python",
+        "sql": f"{_ROOT}.processors.sql.settings:Sql",
     },
 )
 

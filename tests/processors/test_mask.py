@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
-from airflow_provider_deltaforge.processors.mask import Mask
-from airflow_provider_deltaforge.processors.mask_tokens import Tokens
+from airflow_provider_deltaforge.processors.mask.settings import Mask
+from airflow_provider_deltaforge.processors.mask.tokens import Tokens
 from tests.envelopes.changes import change, change_rows
 
 SECRET = "0123456789abcdef0123456789abcdef"

@@ -14,10 +14,10 @@ from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.processors import mask_texts as texts
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.processors.mask import Mask
-from airflow_provider_deltaforge.processors.mask_actions import Actions, applied
+from airflow_provider_deltaforge.processors.mask import texts
+from airflow_provider_deltaforge.processors.mask.actions import Actions, applied
+from airflow_provider_deltaforge.processors.mask.settings import Mask
 
 _KEY = "key"
 _IMAGES = ("before", "after")

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields as j
-from airflow_provider_deltaforge.processors.mask import MaskRule
-from airflow_provider_deltaforge.processors.mask_tokens import Tokens
+from airflow_provider_deltaforge.processors.mask.settings import MaskRule
+from airflow_provider_deltaforge.processors.mask.tokens import Tokens
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _HASH_USE, _TOKEN_USE = b"deltaforge mask: hash", b"deltaforge mask: tokenise"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
 from airflow_provider_deltaforge.events.json_kernels import copy_values
 from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
-from airflow_provider_deltaforge.processors import mask_kernels
+from airflow_provider_deltaforge.processors.mask import kernels
 
 
 class Found(NamedTuple):
@@ -36,7 +36,7 @@ class Found(NamedTuple):
     @property
     def keys(self) -> Any:
         """How many keys led to each text in which paths may go on; below 0 for other values."""
-        return mask_kernels.NONE - 1 - self.which
+        return kernels.NONE - 1 - self.which
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Paths:
         flat = np.array([path for one in members for path in one] or [0], np.int64)
         broken = np.zeros(len(texts), np.bool_)
         widest = max(map(len, members), default=1)
-        space = mask_kernels.Space(
+        space = kernels.Space(
             stack=np.empty(DEPTH_MAX, np.uint8),
             key=np.empty(int(np.diff(parts.offsets).max(initial=1)), np.uint8),
             active=np.empty((DEPTH_MAX + 1, widest), np.bool_),
@@ -74,7 +74,7 @@ class Paths:
         while True:
             found = np.empty((room, 4), np.int64)
             deeper = np.empty((room, len(self.paths)), np.bool_)
-            count = mask_kernels.find(
+            count = kernels.find(
                 *parts, sets, firsts, flat, *self._arrays, space, found, deeper, broken
             )
             if count <= room:
@@ -88,7 +88,7 @@ class Paths:
 
     @cached_property
     def _arrays(self) -> tuple[Any, Any, Any]:
-        star = bytes([mask_kernels.ANY])
+        star = bytes([kernels.ANY])
         names = [name.encode().replace(b"*", star) for path in self.paths for name in path]
         paths = np.array([0, *np.cumsum([len(path) for path in self.paths])], np.int64)
         ends = np.cumsum([len(name) for name in names], dtype=np.int64)
@@ -108,7 +108,7 @@ def replaced(texts: pa.BinaryArray, found: Found, new: pa.BinaryArray) -> pa.Bin
     parts, fresh = parts_of(texts), parts_of(new)
     room = int(parts.offsets[-1] - parts.offsets[0]) + int(fresh.offsets[-1] - fresh.offsets[0])
     data, offsets = np.empty(room, np.uint8), np.empty(len(texts) + 1, np.int32)
-    used = mask_kernels.put(
+    used = kernels.put(
         parts.data, parts.offsets, found.rows, found.starts, found.stops,
         fresh.data, fresh.offsets, data, offsets,
     )  # fmt: skip

@@ -74,7 +74,7 @@ class Mask(Processor):
         Raises:
             SpecError: the secret can be guessed.
         """
-        from airflow_provider_deltaforge.processors.mask_worker import MaskWorker
+        from airflow_provider_deltaforge.processors.mask.worker import MaskWorker
 
         if self.secret is not None and len(self.secret.get_secret_value()) < _SECRET_MIN:
             raise SpecError(

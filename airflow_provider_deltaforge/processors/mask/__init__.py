@@ -1,0 +1,1 @@
+"""Masking of columns, in row images and keys."""
