@@ -2,7 +2,7 @@
 
 import json
 
-from airflow_provider_deltaforge.processors.flatten import Flatten
+from airflow_provider_deltaforge.processors.flatten.settings import Flatten
 
 
 class Number(str):

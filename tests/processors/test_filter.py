@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from airflow_provider_deltaforge.processors.filter import Filter
+from airflow_provider_deltaforge.processors.filter.settings import Filter
 from tests.events.json_texts import KEYS, objects
 from tests.processors.filter_twin import holds
 from tests.processors.rows import images, rows

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from airflow_provider_deltaforge.processors.outbox import Outbox
+from airflow_provider_deltaforge.processors.outbox.settings import Outbox
 from tests.envelopes.changes import change, change_rows
 
 ROW = {

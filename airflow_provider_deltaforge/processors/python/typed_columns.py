@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.processors.arrow_types import arrow_type
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
+from airflow_provider_deltaforge.processors.python.arrow_types import arrow_type
 
 _UNCHANGED = b'{"_unchanged":true}'
 _ESCAPED = r'["\\\x00-\x1f]'

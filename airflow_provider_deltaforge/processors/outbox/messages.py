@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields as j
 from airflow_provider_deltaforge.events.change import ROUTING
-from airflow_provider_deltaforge.processors.outbox import Outbox
+from airflow_provider_deltaforge.processors.outbox.settings import Outbox
 from airflow_provider_deltaforge.spec.template import Template
 
 log = logging.getLogger(__name__)

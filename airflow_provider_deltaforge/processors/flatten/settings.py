@@ -26,6 +26,6 @@ class Flatten(Processor):
 
     def open(self) -> Worker:
         """Load the kernels."""
-        from airflow_provider_deltaforge.processors.flatten_worker import FlattenWorker
+        from airflow_provider_deltaforge.processors.flatten.worker import FlattenWorker
 
         return FlattenWorker(self)

@@ -9,11 +9,11 @@ import pyarrow as pa
 from airflow_provider_deltaforge.events import json_compare, json_fields
 from airflow_provider_deltaforge.events.change import OUTBOX
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.processors.filter_conditions import Images, test_of
+from airflow_provider_deltaforge.processors.filter.conditions import Images, test_of
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.processors.filter import Filter, Tables
+    from airflow_provider_deltaforge.processors.filter.settings import Filter, Tables
 
 _OPS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 _DDL = "ddl"

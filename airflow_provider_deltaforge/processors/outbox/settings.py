@@ -86,6 +86,6 @@ class Outbox(Processor):
 
     def open(self) -> Worker:
         """Start the worker."""
-        from airflow_provider_deltaforge.processors.outbox_worker import OutboxWorker
+        from airflow_provider_deltaforge.processors.outbox.worker import OutboxWorker
 
         return OutboxWorker(self)

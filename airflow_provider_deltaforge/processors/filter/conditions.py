@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.events.json_fields import ARRAY, NULL, OBJECT, 
 from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.processors.filter import Condition
+    from airflow_provider_deltaforge.processors.filter.settings import Condition
 
 _NUMBERS_ONE_BY_ONE = 8
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.processors.arrow_types import arrow_type
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
+from airflow_provider_deltaforge.processors.python.arrow_types import arrow_type
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 
 
@@ -53,6 +53,6 @@ class Python(Processor):
         Raises:
             SpecError: it cannot be imported or called this way.
         """
-        from airflow_provider_deltaforge.processors.python_worker import open_worker
+        from airflow_provider_deltaforge.processors.python.worker import open_worker
 
         return open_worker(self)

@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.events.json_scan import (
     utf8_width,
 )
 from airflow_provider_deltaforge.events.raw_bytes import pointer
-from airflow_provider_deltaforge.processors.flatten_entries import ENTRY
+from airflow_provider_deltaforge.processors.flatten.entries import ENTRY
 
 PRESERVE, DROP, SET_NULL = range(3)
 MAX_DEPTH, LISTS, EMPTY_OBJECT, EMPTY_LIST, COLLISION, OPTION_COUNT = range(6)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.processors.bad_rows import RowsError, apart
 from airflow_provider_deltaforge.processors.changed_events import OPS, repeated, replaced, taken
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.processors.sql_engine import ROW, Engine
+from airflow_provider_deltaforge.processors.sql.engine import ROW, Engine
 
 _NEVER_NULL = ("op", "db", "table", "ts_ms")
 

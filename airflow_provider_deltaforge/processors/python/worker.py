@@ -8,16 +8,16 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import apart
-from airflow_provider_deltaforge.processors.chosen_rows import one_batch, only
 from airflow_provider_deltaforge.processors.contract import Processed, Worker
 from airflow_provider_deltaforge.processors.event_tables import belonging
-from airflow_provider_deltaforge.processors.python_arrow import Returned
-from airflow_provider_deltaforge.processors.python_calls import UserCode
-from airflow_provider_deltaforge.processors.python_events import processed
+from airflow_provider_deltaforge.processors.python.arrow import Returned
+from airflow_provider_deltaforge.processors.python.calls import UserCode
+from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch, only
+from airflow_provider_deltaforge.processors.python.events import processed
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.processors.python_function import Python
+    from airflow_provider_deltaforge.processors.python.settings import Python
 
 
 def open_worker(settings: "Python") -> Worker:
@@ -30,7 +30,7 @@ def open_worker(settings: "Python") -> Worker:
     if settings.mode == "events":
         return _PythonWorker(code, settings.tables, lambda rows: processed(rows, code))
     if settings.mode == "rows":
-        from airflow_provider_deltaforge.processors.python_rows import RowCalls
+        from airflow_provider_deltaforge.processors.python.rows import RowCalls
 
         return _PythonWorker(code, settings.tables, RowCalls(code, settings.columns).processed)
     return _PythonWorker(code, settings.tables, lambda rows: _in_columns(rows, code))

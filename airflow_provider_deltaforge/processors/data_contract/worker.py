@@ -12,9 +12,9 @@ from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.bad_rows import REJECTED
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.processors.contract_columns import broken
-from airflow_provider_deltaforge.processors.contract_schema import RowSchema
-from airflow_provider_deltaforge.processors.data_contract import (
+from airflow_provider_deltaforge.processors.data_contract.columns import broken
+from airflow_provider_deltaforge.processors.data_contract.schema import RowSchema
+from airflow_provider_deltaforge.processors.data_contract.settings import (
     Action,
     ColumnRule,
     DataContract,

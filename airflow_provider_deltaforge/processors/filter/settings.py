@@ -103,7 +103,7 @@ class Filter(Processor):
 
     def open(self) -> Worker:
         """Prepare the comparisons and load the kernels."""
-        from airflow_provider_deltaforge.processors.filter_worker import FilterWorker
+        from airflow_provider_deltaforge.processors.filter.worker import FilterWorker
 
         return FilterWorker(self)
 

@@ -11,8 +11,7 @@ from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, TEXT
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.processors.outbox import Outbox
-from airflow_provider_deltaforge.processors.outbox_messages import (
+from airflow_provider_deltaforge.processors.outbox.messages import (
     LACKING,
     NON_INSERT,
     NON_OBJECT,
@@ -21,6 +20,7 @@ from airflow_provider_deltaforge.processors.outbox_messages import (
     Form,
     Messages,
 )
+from airflow_provider_deltaforge.processors.outbox.settings import Outbox
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 log = logging.getLogger(__name__)

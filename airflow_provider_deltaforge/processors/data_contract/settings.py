@@ -121,7 +121,7 @@ class DataContract(Processor):
 
     def check(self) -> None:
         """Compile the schemas once, where fastjsonschema is installed."""
-        from airflow_provider_deltaforge.processors.contract_schema import RowSchema
+        from airflow_provider_deltaforge.processors.data_contract.schema import RowSchema
 
         for rule in self.tables:
             if rule.json_schema is not None and find_spec("fastjsonschema") is not None:
@@ -133,7 +133,7 @@ class DataContract(Processor):
         Raises:
             SpecError: a schema is wrong, or what checks schemas is not installed.
         """
-        from airflow_provider_deltaforge.processors.contract_worker import ContractWorker
+        from airflow_provider_deltaforge.processors.data_contract.worker import ContractWorker
 
         return ContractWorker(self)
 

@@ -10,21 +10,21 @@ from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
 from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.processors import flatten_entries, flatten_kernel, flatten_reading
 from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.flatten import entries, kernel, reading
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.processors.flatten import Flatten
+    from airflow_provider_deltaforge.processors.flatten.settings import Flatten
 
 _POLICIES = {
-    "preserve": flatten_reading.PRESERVE,
-    "drop": flatten_reading.DROP,
-    "null": flatten_reading.SET_NULL,
+    "preserve": reading.PRESERVE,
+    "drop": reading.DROP,
+    "null": reading.SET_NULL,
 }
 _WINNERS = {
-    "last": flatten_entries.LAST,
-    "first": flatten_entries.FIRST,
-    "error": flatten_entries.ERROR,
+    "last": entries.LAST,
+    "first": entries.FIRST,
+    "error": entries.ERROR,
 }
 _NAME_CHARS_MAX = 200
 
@@ -33,13 +33,13 @@ class FlattenWorker:
     """Writes the row images flat. Events without images pass as they are."""
 
     def __init__(self, settings: "Flatten") -> None:
-        options = np.empty(flatten_reading.OPTION_COUNT, np.int64)
+        options = np.empty(reading.OPTION_COUNT, np.int64)
         depth = settings.max_depth
-        options[flatten_reading.MAX_DEPTH] = -1 if depth is None else min(depth, DEPTH_MAX)
-        options[flatten_reading.LISTS] = settings.lists == "index"
-        options[flatten_reading.EMPTY_OBJECT] = _POLICIES[settings.empty_object]
-        options[flatten_reading.EMPTY_LIST] = _POLICIES[settings.empty_list]
-        options[flatten_reading.COLLISION] = _WINNERS[settings.on_collision]
+        options[reading.MAX_DEPTH] = -1 if depth is None else min(depth, DEPTH_MAX)
+        options[reading.LISTS] = settings.lists == "index"
+        options[reading.EMPTY_OBJECT] = _POLICIES[settings.empty_object]
+        options[reading.EMPTY_LIST] = _POLICIES[settings.empty_list]
+        options[reading.COLLISION] = _WINNERS[settings.on_collision]
         self._options = options
         separator = json.dumps(settings.separator, ensure_ascii=False)[1:-1]
         self._separator = np.frombuffer(separator.encode(), np.uint8)
@@ -76,8 +76,8 @@ class FlattenWorker:
         offsets = np.empty(len(texts) + 1, np.int32)
         collided = np.empty(len(texts), np.bool_)
         stack = np.empty(DEPTH_MAX, np.uint8)
-        frames = np.empty(DEPTH_MAX * flatten_reading.FRAME, np.int64)
-        data, used, changed = flatten_kernel.flatten(
+        frames = np.empty(DEPTH_MAX * reading.FRAME, np.int64)
+        data, used, changed = kernel.flatten(
             *parts, self._options, self._separator, stack, frames, offsets, collided
         )
         if used < 0:

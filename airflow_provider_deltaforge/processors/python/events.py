@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.changed_events import replaced, taken
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.processors.event_dicts import EventDicts
+from airflow_provider_deltaforge.processors.python.event_dicts import EventDicts
 
 
 def processed(rows: pa.RecordBatch, call: Callable[[dict[str, Any]], Any]) -> Processed:

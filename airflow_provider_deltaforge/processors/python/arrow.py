@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.changed_events import OPS, cast_to, repeated, taken
-from airflow_provider_deltaforge.processors.chosen_rows import one_batch
+from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch
 
 _OF_THE_SOURCE = ("tx", "row", "tx_id", "tx_end", "event_id", "source_position")
 """What a function may look at, but not change: these stay those of the event it was made from."""

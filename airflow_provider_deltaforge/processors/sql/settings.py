@@ -37,6 +37,6 @@ class Sql(Processor):
         Raises:
             SpecError: the engine is not installed, or the query cannot work.
         """
-        from airflow_provider_deltaforge.processors.sql_worker import SqlWorker
+        from airflow_provider_deltaforge.processors.sql.worker import SqlWorker
 
         return SqlWorker(self.query, self.limits.mem_mb, self.limits.timeout_ms / 1000)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.processors.data_contract import ColumnRule
+from airflow_provider_deltaforge.processors.data_contract.settings import ColumnRule
 
 Broken = tuple[str, str, Any]
 """A column, which of its rules, and a bool per row: whether it is broken."""

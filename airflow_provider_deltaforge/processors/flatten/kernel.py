@@ -10,13 +10,13 @@ from airflow_provider_deltaforge.events.compiled import kernel
 from airflow_provider_deltaforge.events.json_kernels import put_bytes
 from airflow_provider_deltaforge.events.json_scan import OPEN_OBJECT, skip_space
 from airflow_provider_deltaforge.events.raw_bytes import pointer
-from airflow_provider_deltaforge.processors.flatten_entries import (
+from airflow_provider_deltaforge.processors.flatten.entries import (
     ENTRY,
     settle,
     write_members,
     written_size,
 )
-from airflow_provider_deltaforge.processors.flatten_reading import (
+from airflow_provider_deltaforge.processors.flatten.reading import (
     COLLISION,
     MORE_ROOM,
     SPARE,

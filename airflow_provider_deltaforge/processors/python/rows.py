@@ -11,11 +11,11 @@ from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.processors.bad_rows import apart
 from airflow_provider_deltaforge.processors.changed_events import repeated, replaced, taken
-from airflow_provider_deltaforge.processors.chosen_rows import one_batch, only
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.event_tables import tables_of
-from airflow_provider_deltaforge.processors.python_calls import UserCode
-from airflow_provider_deltaforge.processors.typed_columns import as_json, typed, with_member
+from airflow_provider_deltaforge.processors.python.calls import UserCode
+from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch, only
+from airflow_provider_deltaforge.processors.python.typed_columns import as_json, typed, with_member
 
 _ROW, _OP, _TABLE = "_row", "_op", "_table"
 

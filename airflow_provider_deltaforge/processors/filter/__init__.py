@@ -1,0 +1,1 @@
+"""Keep or drop events by tables, operations and fields."""

@@ -1,0 +1,1 @@
+"""Lift nested JSON members to the top of row images."""

@@ -1,0 +1,1 @@
+"""Turn outbox rows and messages into the events an application meant."""

@@ -1,0 +1,1 @@
+"""Functions in Python, over batches, rows or single events."""

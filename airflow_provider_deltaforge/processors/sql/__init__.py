@@ -1,0 +1,1 @@
+"""One SELECT over each batch, run by DuckDB."""
