@@ -31,12 +31,8 @@ from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.failover import (
-    Failovers,
-    Reconciliation,
-    now_ms,
-    pair_id,
-)
+from airflow_provider_deltaforge.storage.failover import Failovers, Reconciliation, pair_id
+from airflow_provider_deltaforge.storage.records import now_ms
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _log = logging.getLogger(__name__)

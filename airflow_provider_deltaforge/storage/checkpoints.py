@@ -4,14 +4,13 @@ A checkpoint never moves backward unless a person resets it.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store
-from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.records import Record, now_ms
 
 Position = Mapping[str, Any]
 
@@ -73,7 +72,7 @@ class Checkpoints:
             )
         known = {**known, sink_id: position}
         self._known = known
-        record = Checkpoint(position=dict(position), updated_at_ms=int(time.time() * 1000))
+        record = Checkpoint(position=dict(position), updated_at_ms=now_ms())
         text = record.model_dump_json().encode()
         return Put(names.CHECKPOINTS, f"{self._prefix}{sink_id}", text)
 

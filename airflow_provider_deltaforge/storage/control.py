@@ -6,7 +6,6 @@ epoch) fences drivers: each lane raises it, and every write of a lane holds only
 current. The *progress* is what the lane of the current epoch says of itself.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from airflow_provider_deltaforge.errors import FencedError, SpecError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
-from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.records import Record, now_ms
 from airflow_provider_deltaforge.storage.requests import Request
 
 ALIVE_S = 15.0
@@ -153,7 +152,7 @@ class Control:
             slot = self.store.slot(names.CONTROL, self.pipeline)
             known = slot is not None and slot.state != b""
             old = self._record(slot.state) if slot and known else ControlRecord()
-            new = change(old).model_copy(update={"updated_at_ms": _now_ms()})
+            new = change(old).model_copy(update={"updated_at_ms": now_ms()})
             version = slot.version if slot is not None else 0
             state = new.model_dump_json().encode()
             if self.store.swap(names.CONTROL, self.pipeline, version, state) is not None:
@@ -294,7 +293,3 @@ class Control:
         slot = self.store.slot(names.CLAIMS, source_id)
         if slot is not None and slot.state.decode() == self.pipeline:
             self.store.swap(names.CLAIMS, source_id, slot.version, b"")
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -6,7 +6,6 @@ next lane sees the change again and goes on with the record; killed after it, th
 
 import hashlib
 import json
-import time
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Append, Put, Store, Write
-from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.records import Record, now_ms
 
 State = Literal["reading", "done", "failed"]
 
@@ -137,11 +136,6 @@ def pair_id(former: Mapping[str, Any], present: Mapping[str, Any]) -> str:
     """Return what names a pair of servers."""
     text = json.dumps([former, present], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def now_ms() -> int:
-    """Return milliseconds since the epoch."""
-    return int(time.time() * 1000)
 
 
 def _essence(record: Reconciliation) -> tuple[object, ...]:

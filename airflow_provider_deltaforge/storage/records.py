@@ -1,6 +1,7 @@
 """What all stored records share: a format version, and how one that cannot be read is refused."""
 
 import json
+import time
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -42,6 +43,11 @@ class Record(Settings):
                 f"{name} in the state store cannot be read (wrong: {', '.join(fields)}): it was "
                 "damaged or written by another release; restore it from a backup"
             ) from None
+
+
+def now_ms() -> int:
+    """Return milliseconds since the epoch."""
+    return int(time.time() * 1000)
 
 
 def _format_of(text: bytes) -> int | None:

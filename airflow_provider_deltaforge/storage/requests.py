@@ -6,7 +6,6 @@ from the control record is a second step: a driver killed in between finds the r
 request's *ticket* and only removes. So no request is lost, and none is served twice.
 """
 
-import time
 import uuid
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from pydantic import Field
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
-from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.records import Record, now_ms
 
 RESULTS_KEPT = 50
 
@@ -110,6 +109,6 @@ def result_of(request: Request, state: State, **details: Any) -> Result:
         wish=request.wish,
         by=request.by,
         requested_at_ms=request.requested_at_ms,
-        finished_at_ms=int(time.time() * 1000),
+        finished_at_ms=now_ms(),
         **details,
     )

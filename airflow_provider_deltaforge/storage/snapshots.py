@@ -6,14 +6,13 @@ goes on at the next chunk. Every write is also available as a ``Write`` for a fe
 """
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
-from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.records import Record, now_ms
 
 PAGE_CHUNKS = 500
 
@@ -110,7 +109,7 @@ class Snapshots:
         self, run_id: str, chunk_id: str, table: str, rows: int, cut: Mapping[str, Any]
     ) -> Put:
         """Return the write that marks a chunk durable."""
-        done = ChunkDone(table=table, rows=rows, cut=dict(cut), finished_at_ms=_now_ms())
+        done = ChunkDone(table=table, rows=rows, cut=dict(cut), finished_at_ms=now_ms())
         key = f"{self._prefix}done/{run_id}/{chunk_id}"
         return Put(names.SNAPSHOTS, key, done.model_dump_json().encode())
 
@@ -124,7 +123,7 @@ class Snapshots:
 
     def finish(self, run: Run) -> Sequence[Write]:
         """Return the writes that complete a run."""
-        ended = run.model_copy(update={"finished_at_ms": _now_ms(), "cancelled": None})
+        ended = run.model_copy(update={"finished_at_ms": now_ms(), "cancelled": None})
         writes = [self._put_run(ended)]
         if run.wish is None:
             text = ended.model_dump_json().encode()
@@ -181,7 +180,3 @@ class Snapshots:
     def _put_run(self, run: Run) -> Put:
         kind = "run" if run.wish is None else "requested"
         return Put(names.SNAPSHOTS, f"{self._prefix}{kind}", run.model_dump_json().encode())
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

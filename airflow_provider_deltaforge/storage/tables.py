@@ -4,13 +4,12 @@ Both are written in fenced transactions: a stop before any row is passed over, a
 with the checkpoint that passes the statement it came by.
 """
 
-import time
 from collections.abc import Collection
 from typing import Literal
 
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
-from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.records import Record, now_ms
 
 
 class StoppedTable(Record):
@@ -61,7 +60,7 @@ class Tables:
     def stop(self, table: str, reason: str, sequence: int) -> Put:
         """Return the write that stops a table."""
         return self._put(
-            StoppedTable(table=table, reason=reason, since_ms=_now_ms(), sequence=sequence)
+            StoppedTable(table=table, reason=reason, since_ms=now_ms(), sequence=sequence)
         )
 
     def captured(self) -> list[str] | None:
@@ -75,7 +74,7 @@ class Tables:
 
         What happens to the latter is not seen: schemas up to ``sequence`` are not to be trusted.
         """
-        marked, now = self.marked(), _now_ms()
+        marked, now = self.marked(), now_ms()
         doubted = [
             marked[name].model_copy(update={"sequence": sequence})
             if name in marked
@@ -97,7 +96,7 @@ class Tables:
     def repair(self, copied: list[str]) -> list[Write]:
         """Return the writes that let copied tables stream again."""
         return [
-            self._put(told.model_copy(update={"repaired_at_ms": _now_ms()}))
+            self._put(told.model_copy(update={"repaired_at_ms": now_ms()}))
             for name, told in self.stopped().items()
             if name in copied
         ]
@@ -119,7 +118,3 @@ class Tables:
     def _put(self, record: StoppedTable) -> Put:
         key = f"{self._prefix}stopped/{record.table}"
         return Put(names.TABLES, key, record.model_dump_json().encode())
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
