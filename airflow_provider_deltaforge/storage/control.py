@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.errors import FencedError, SpecError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.records import Record, now_ms
 from airflow_provider_deltaforge.storage.requests import Request
 
@@ -232,7 +233,7 @@ class Control:
         return now_ms - progress.heartbeat_at_ms < ALIVE_S * 1000
 
     def delete(self) -> None:
-        """Forget the pipeline: record, document, positions, snapshot, claim.
+        """Forget the pipeline: record, document, positions, snapshot, dead letters, claim.
 
         The epoch stays, so that a driver that is still alive somewhere remains fenced. Positions,
         snapshot and document go together: a pipeline never keeps one without the others. Killed
@@ -250,6 +251,7 @@ class Control:
         ]
         single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]
         self.store.transact([*owned, *single], fence)
+        DeadLetters(self.store, self.pipeline).purge()
         if record is not None:
             self._release(record.source_id)
         slot = self.store.slot(names.CONTROL, self.pipeline)

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.storage.control import (
     Progress,
     SinkProgress,
 )
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 
@@ -200,10 +201,15 @@ def test_delete_forgets_everything_but_still_fences_the_old_driver(control, stor
     fence = control.take_epoch("driver1")
     checkpoint = Checkpoints(store, "orders", "shop").put("kafka", {"pos": 1})
     plan = Put(names.SNAPSHOTS, "orders/run", b"{}")
-    store.transact([checkpoint, plan, control.put_progress(_progress())], fence)
+    letters = DeadLetters(store, "orders")
+    progress = control.put_progress(_progress())
+    store.transact([checkpoint, plan, letters.push(b"{}"), progress], fence)
     neighbour = Control(store, "orders2")
     neighbour.apply("two", "h", "shop2")
-    store.transact([Checkpoints(store, "orders2", "shop2").put("kafka", {"pos": 2})])
+    kept = DeadLetters(store, "orders2")
+    store.transact(
+        [Checkpoints(store, "orders2", "shop2").put("kafka", {"pos": 2}), kept.push(b"{}")]
+    )
 
     control.delete()
 
@@ -212,6 +218,7 @@ def test_delete_forgets_everything_but_still_fences_the_old_driver(control, stor
     assert control.progress() is None
     assert Checkpoints(store, "orders", "shop").load() == {}
     assert store.items(names.SNAPSHOTS, "orders/") == []
+    assert (letters.count(), kept.count()) == (0, 1)
     with pytest.raises(FencedError):
         store.transact([checkpoint], fence)
     assert Control.list_pipelines(store) == ["orders2"]
@@ -248,7 +255,7 @@ class _Dying:
 
     def __getattr__(self, name):
         real = getattr(self._store, name)
-        if name not in ("put", "delete", "swap", "transact"):
+        if name not in ("put", "delete", "swap", "transact", "drop_oldest"):
             return real
 
         def write(*args, **kwargs):
@@ -260,14 +267,16 @@ class _Dying:
         return write
 
 
-@pytest.mark.parametrize("writes", range(5))
+@pytest.mark.parametrize("writes", range(6))
 def test_delete_killed_between_any_two_writes_leaves_no_half_of_a_pipeline(control, store, writes):
     control.apply("one", "h", "shop")
     checkpoint = Checkpoints(store, "orders", "shop").put("kafka", {"pos": 1})
     records = [Put(names.SNAPSHOTS, f"orders/{key}", b"{}") for key in ("done/1/a", "initial")]
-    store.transact([checkpoint, *records, control.put_progress(_progress())])
+    letters = DeadLetters(store, "orders")
+    told = [letters.push(b"{}"), control.put_progress(_progress())]
+    store.transact([checkpoint, *records, *told])
     dying = Control(_Dying(store, writes), "orders")
-    if writes < 4:
+    if writes < 5:
         with pytest.raises(_Killed):
             dying.delete()
     else:
@@ -278,8 +287,10 @@ def test_delete_killed_between_any_two_writes_leaves_no_half_of_a_pipeline(contr
         len(Control.list_pipelines(store)),
     ]
     assert present == ([1, 2, 1] if writes < 2 else [0, 0, 0])
+    assert letters.count() == (writes < 3)
     control.delete()
     assert control.read() is None
+    assert letters.count() == 0
     Control(store, "invoices").apply("two", "h", "shop")
 
 
