@@ -5,12 +5,7 @@ import json
 
 import pytest
 
-from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.sinks.memory import memory_log
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.location import StoreLocation
-from tests.engine.driving import Driving
+from tests.engine.driving import DrivenRun
 from tests.servers import sql
 from tests.sources.mysql.reading import fresh_database
 from tests.sources.postgres.stream_reading import drop, execute, fresh
@@ -42,40 +37,21 @@ MESSAGE = {"aggregate_type": "Order", "aggregate_id": "1", "event_type": "OrderC
 _unique = itertools.count()
 
 
-class OutboxRun:
-    """One pipeline in a thread of the test."""
+class OutboxRun(DrivenRun):
+    """One pipeline that turns outbox rows into messages, running."""
 
     def __init__(self, kind, dsn, source, topic=TOPIC, more="", sinks=""):
-        self.name = f"outbox-{next(_unique)}"
-        self.location = StoreLocation.from_dsn(f"memory://{self.name}")
-        self.store = self.location.open()
-        self.control = Control(self.store, self.name)
+        name = f"outbox-{next(_unique)}"
         text = DOCUMENT.format(
-            name=self.name, type=kind, dsn=dsn, source=source, topic=topic, more=more, sinks=sinks
+            name=name, type=kind, dsn=dsn, source=source, topic=topic, more=more, sinks=sinks
         )
-        pipelines.apply(self.store, text)
-        changes = {"desired": "running", "generation": 1}
-        self.control.update(lambda old: old.model_copy(update=changes))
-        self.driving = Driving(self)
-        wait_for("the stream", lambda: self.ended() or self.checkpoint())
-
-    def ended(self):
-        return not self.driving.thread.is_alive()
-
-    def checkpoint(self):
-        return Checkpoints(self.store, self.name, self.name).load().get("out")
-
-    def messages(self):
-        return memory_log(self.name).messages()
+        super().__init__(name, text)
+        self.start()
 
     def wait_messages(self, count):
         wait_for(f"{count} messages", lambda: len(self.messages()) >= count or self.ended())
         assert len(self.messages()) == count, self.driving.outcome
         return self.messages()
-
-    def stop(self):
-        self.control.update(lambda old: old.model_copy(update={"desired": "stopped"}))
-        return self.driving.end()
 
 
 ORDER_CREATED = """

@@ -1,10 +1,15 @@
-"""A driver in a thread of the test."""
+"""Pipelines in this process, whose driver is a thread of the test."""
 
 import threading
 
+from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
 from airflow_provider_deltaforge.engine.local import LocalRunner
-from tests.waiting import PATIENCE_S
+from airflow_provider_deltaforge.sinks.memory import memory_log
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.waiting import PATIENCE_S, wait_for
 
 
 class Driving:
@@ -21,3 +26,40 @@ class Driving:
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "the driver did not end"
         return self.outcome
+
+
+class DrivenRun:
+    """One applied pipeline, its store in memory.
+
+    Its source and the log of its sink ``out`` have the pipeline's name.
+    """
+
+    def __init__(self, name, document):
+        self.name = name
+        self.location = StoreLocation.from_dsn(f"memory://{name}")
+        self.store = self.location.open()
+        self.control = Control(self.store, name)
+        pipelines.apply(self.store, document)
+        self.driving = None
+        self.generation = 0
+
+    def start(self):
+        self.generation += 1
+        changes = {"desired": "running", "generation": self.generation}
+        self.control.update(lambda old: old.model_copy(update=changes))
+        self.driving = Driving(self, generation=self.generation)
+        wait_for("the stream", lambda: self.ended() or self.checkpoint())
+        return self
+
+    def ended(self):
+        return not self.driving.thread.is_alive()
+
+    def stop(self):
+        self.control.update(lambda old: old.model_copy(update={"desired": "stopped"}))
+        return self.driving.end()
+
+    def checkpoint(self):
+        return Checkpoints(self.store, self.name, self.name).load().get("out")
+
+    def messages(self):
+        return memory_log(self.name).messages()

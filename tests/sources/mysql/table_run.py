@@ -3,17 +3,13 @@
 import itertools
 import json
 
-from airflow_provider_deltaforge.control import pipelines, snapshots
+from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.sinks.memory import memory_log
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from airflow_provider_deltaforge.storage.tables import Tables
-from tests.engine.driving import Driving
+from tests.engine.driving import DrivenRun
 from tests.waiting import wait_for
 
 DOCUMENT = """
@@ -33,46 +29,12 @@ spec:
 _unique = itertools.count()
 
 
-class TableRun:
-    """One pipeline, applied and driven by a thread."""
+class TablesRun(DrivenRun):
+    """A pipeline whose tables are looked at one by one."""
 
-    def __init__(self, server, tables, snapshot="never", policy="stop_table"):
-        self.name = f"tables-{server.port}-{next(_unique)}"
-        self.location = StoreLocation.from_dsn(f"memory://{self.name}")
-        self.store = self.location.open()
-        self.control = Control(self.store, self.name)
-        self.tables = Tables(self.store, self.name)
-        dsn = f"mysql://df:df-secret@{server.host}:{server.port}/"
-        pipelines.apply(
-            self.store,
-            DOCUMENT.format(
-                name=self.name,
-                dsn=dsn,
-                tables=json.dumps(tables),
-                policy=policy,
-                snapshot=snapshot,
-            ),
-        )
-        self.driving = None
-        self.generation = 0
-
-    def start(self):
-        self.generation += 1
-        changes = {"desired": "running", "generation": self.generation}
-        self.control.update(lambda old: old.model_copy(update=changes))
-        self.driving = Driving(self, generation=self.generation)
-        wait_for("the stream", lambda: self.ended() or self.checkpoint())
-        return self
-
-    def ended(self):
-        return not self.driving.thread.is_alive()
-
-    def stop(self):
-        self.control.update(lambda old: old.model_copy(update={"desired": "stopped"}))
-        return self.driving.end()
-
-    def checkpoint(self):
-        return Checkpoints(self.store, self.name, self.name).load().get("out")
+    def __init__(self, name, document):
+        super().__init__(name, document)
+        self.tables = Tables(self.store, name)
 
     def source(self):
         return load(self.control.document(), {}).spec.source
@@ -81,7 +43,7 @@ class TableRun:
         return Snapshots(self.store, self.name).current().start_position
 
     def values(self):
-        return [message.value for message in memory_log(self.name).messages()]
+        return [message.value for message in self.messages()]
 
     def status(self):
         return status(self.store, self.name)
@@ -114,3 +76,15 @@ class TableRun:
 
     def requests(self):
         return snapshots.requests(self.store, self.name)
+
+
+class TableRun(TablesRun):
+    """One pipeline over a server."""
+
+    def __init__(self, server, tables, snapshot="never", policy="stop_table"):
+        name = f"tables-{server.port}-{next(_unique)}"
+        dsn = f"mysql://df:df-secret@{server.host}:{server.port}/"
+        document = DOCUMENT.format(
+            name=name, dsn=dsn, tables=json.dumps(tables), policy=policy, snapshot=snapshot
+        )
+        super().__init__(name, document)

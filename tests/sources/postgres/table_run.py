@@ -5,12 +5,8 @@ import select
 import socket
 import threading
 
-from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.tables import Tables
 from tests.servers.process import HOST
-from tests.sources.mysql.table_run import TableRun
+from tests.sources.mysql.table_run import TablesRun
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -29,20 +25,14 @@ spec:
 _unique = itertools.count()
 
 
-class PostgresTableRun(TableRun):
-    """One pipeline over a database, applied and driven by a thread."""
+class PostgresTableRun(TablesRun):
+    """One pipeline over a database."""
 
     def __init__(self, server, database, policy="stop_table", port=None):
-        self.name = f"{database}-{next(_unique)}"
-        self.location = StoreLocation.from_dsn(f"memory://{self.name}")
-        self.store = self.location.open()
-        self.control = Control(self.store, self.name)
-        self.tables = Tables(self.store, self.name)
+        name = f"{database}-{next(_unique)}"
         dsn = server.dsn(database).replace(str(server.port), str(port or server.port))
-        document = DOCUMENT.format(name=self.name, dsn=dsn, database=database, policy=policy)
-        pipelines.apply(self.store, document)
-        self.driving = None
-        self.generation = 0
+        document = DOCUMENT.format(name=name, dsn=dsn, database=database, policy=policy)
+        super().__init__(name, document)
 
 
 class Wire:
