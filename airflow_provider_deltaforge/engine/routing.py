@@ -1,13 +1,14 @@
 """Routing templates, filled in column by column.
 
-A field that an event does not have becomes an empty string, with one warning per template. On a
-delete, ``after.x`` is read from ``before``: a delete must reach the same partition as the row's
-earlier changes, or a consumer could see it before them.
+Strings of a row image are filled in without quotes and escapes, everything else as the image writes
+it, every digit included, but for white space. A field that an event does not have becomes an empty
+string, with one warning per template. On a delete, ``after.x`` is read from ``before``: a delete
+must reach the same partition as the row's earlier changes, or a consumer could see it before them.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from airflow_provider_deltaforge.envelopes.columns import (
     uuid_texts,
 )
 from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.spec.template import Path, Template
 
 log = logging.getLogger(__name__)
@@ -30,11 +32,10 @@ _NULL = pa.nulls(1, pa.utf8())[0]
 
 @dataclass
 class Fields:
-    """The fields of one batch that templates name; each row image is parsed at most once."""
+    """The fields of one batch that templates name."""
 
     rows: pa.RecordBatch
     origin: Origin
-    _parsed: dict[str, list[Any]] = field(default_factory=dict)
 
     def column(self, path: Path) -> pa.Array:
         """Return a column of texts, null where an event lacks the field."""
@@ -61,7 +62,7 @@ class Fields:
             "schema_sequence": lambda: rows["schema_sequence"].cast(pa.utf8()),
             "event_id": lambda: uuid_texts(rows["event_id"]).cast(pa.utf8()),
             "tx_end": lambda: pc.if_else(rows["tx_end"], "true", _NULL),
-            "ddl": lambda: self._texts("ddl", inside),
+            "ddl": lambda: _inside(rows["ddl"], inside),
             "tags": lambda: pa.array([_text(v) for v in rows["tags"].to_pylist()], pa.utf8()),
         }
         return plain[root]() if root in plain else self._nothing()
@@ -105,25 +106,12 @@ class Fields:
         return self._nothing()
 
     def _image(self, root: str, inside: list[str]) -> pa.Array:
-        texts = self._texts(root, inside)
-        if root == "before":
-            return texts
-        is_delete = self._is_op("d")
-        if not pc.any(is_delete).as_py():
-            return texts
-        return pc.if_else(is_delete, self._texts("before", inside), texts)
-
-    def _texts(self, name: str, inside: list[str]) -> pa.Array:
-        if not inside:
-            return self.rows[name].cast(pa.utf8())
-        values = [_text(_dig(value, inside)) for value in self._parse(name)]
-        return pa.array(values, pa.utf8())
-
-    def _parse(self, name: str) -> list[Any]:
-        if name not in self._parsed:
-            texts = self.rows[name].to_pylist()
-            self._parsed[name] = [None if text is None else orjson.loads(text) for text in texts]
-        return self._parsed[name]
+        images = self.rows[root]
+        if root == "after":
+            is_delete = self._is_op("d")
+            if pc.any(is_delete).as_py():
+                images = pc.if_else(is_delete, self.rows["before"], images)
+        return _inside(images, inside)
 
     def _is_op(self, op: str) -> pa.BooleanArray:
         return pc.equal(self.rows["op"].cast(pa.utf8()), op)
@@ -199,12 +187,13 @@ def _lacks(column: pa.Array) -> bool:
     return bool(pc.any(missing.take(pa.array(codes(column)))).as_py())
 
 
-def _dig(value: Any, inside: list[str]) -> Any:
-    for name in inside:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(name)
-    return value
+def _inside(texts: pa.BinaryArray, path: Sequence[str]) -> pa.StringArray:
+    if not path:
+        return texts.cast(pa.utf8())
+    spans = json_fields.locate(texts, path)
+    if (json_fields.kinds(texts, spans) < json_fields.OBJECT).all():
+        return json_fields.text_values(texts, spans)
+    return json_fields.as_text(json_fields.compact(json_fields.values(texts, spans)))
 
 
 def _text(value: Any) -> str | None:

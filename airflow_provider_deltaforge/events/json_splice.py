@@ -1,10 +1,16 @@
-"""Kernels that write whole columns of JSON texts anew with values changed; see ``json_kernels``."""
+"""Kernels that write whole columns of JSON texts anew, with parts changed; see ``json_kernels``."""
 
 import numpy as np
 
 from airflow_provider_deltaforge.events.compiled import kernel
 from airflow_provider_deltaforge.events.json_kernels import put_bytes
-from airflow_provider_deltaforge.events.json_scan import BACKSLASH, COMMA, QUOTE, skip_space
+from airflow_provider_deltaforge.events.json_scan import (
+    BACKSLASH,
+    COMMA,
+    QUOTE,
+    skip_space,
+    skip_string,
+)
 from airflow_provider_deltaforge.events.raw_bytes import pointer
 
 
@@ -93,5 +99,36 @@ def remove(data, offsets, starts, stops, out, out_offsets):
                     at = end - 1
             place = _next_place(starts, row, begin)
         at = put_bytes(target, at, text, begin, stop)
+        out_offsets[row + 1] = at
+    return at
+
+
+@kernel
+def drop_space(data, offsets, out, out_offsets):
+    """Write each text without the white space outside of its strings; return how much was written.
+
+    Args:
+        data: the column.
+        offsets: the column.
+        out: uint8, as large as the texts together.
+        out_offsets: int32, rows + 1.
+    """
+    text, target = pointer(data), pointer(out)
+    at = np.int64(0)
+    out_offsets[0] = 0
+    for row in range(len(offsets) - 1):
+        begin, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
+        while begin < stop:
+            if text[begin] == QUOTE:
+                end, _ = skip_string(text, begin + 1, stop, len(data))
+                if end < 0:  # Not JSON: the rest stays.
+                    end = stop
+                at = put_bytes(target, at, text, begin, end)
+                begin = end
+            else:
+                if text[begin] > 32:
+                    target[at] = text[begin]
+                    at += 1
+                begin += 1
         out_offsets[row + 1] = at
     return at

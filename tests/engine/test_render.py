@@ -16,6 +16,11 @@ def render(changes, **settings):
 
 
 DELETE = change(op="d", before=b'{"id":9,"sku":"a"}', after=None, key=b'{"id":9}')
+SPACED = change(
+    after=rb' { "n" : 100000000000000000001 , "d":1.50,"e":1E2, '
+    rb'"a\u0062":"\u00e9\ud83d\ude00\"\\\n", '
+    rb'"o" : { "a b" : [ 1.0 , "x \" , y" , [ ] ] } , "o2":{"x":1}, "n2":1,"n2": 2 }'
+)
 WALK = change(after=b'{"id":18446744073709551615,"a":{"b":true},"n":1.5,"list":[1],"nil":null}')
 
 
@@ -49,6 +54,12 @@ WALK = change(after=b'{"id":18446744073709551615,"a":{"b":true},"n":1.5,"list":[
         pytest.param("${after.id}", WALK, "18446744073709551615", id="large number"),
         pytest.param("${after.a.b} ${after.n}", WALK, "true 1.5", id="nested"),
         pytest.param("${after.a}${after.list}", WALK, '{"b":true}[1]', id="compact"),
+        pytest.param(
+            "${after.n} ${after.d} ${after.e}", SPACED, f"{10**20 + 1} 1.50 1E2", id="digits"
+        ),
+        pytest.param("${after.ab}", SPACED, 'é😀"\\\n', id="escapes"),
+        pytest.param("${after.o}", SPACED, r'{"a b":[1.0,"x \" , y",[]]}', id="white space"),
+        pytest.param("${after.n2}.${after.o2.x}", SPACED, "2.1", id="the last of equal keys"),
         pytest.param("x${after.nil}${after.none}${after.n.x}", WALK, "x", id="missing columns"),
         pytest.param("x${before.sku}", change(), "x", id="no image"),
         pytest.param("${before.sku}", DELETE, "a", id="before"),
@@ -72,6 +83,16 @@ def test_each_row_goes_to_its_own_topic():
     messages, _ = render(changes, topic="${source.table}-${after.id}")
 
     assert messages.topics.to_pylist() == ["a-0", "b-1", "a-2", "c-3"]
+
+
+def test_what_rows_have_in_one_place_may_differ():
+    images = [b'{"v":"a"}', b'{"v": {"b": 1}}', b'{"v":null}', b'{"v":7}', None]
+    deletes = [change(op="d", before=image, after=None) for image in images]
+    inserts = [change(after=image) for image in images]
+
+    messages, _ = render([*inserts, *deletes], key="${after.v}")
+
+    assert messages.keys.to_pylist() == [b"a", b'{"b":1}', b"", b"7", b""] * 2
 
 
 def test_the_default_key_is_the_primary_key():

@@ -1,6 +1,7 @@
 """Fields found and changed in JSON texts are the ones that a parser finds."""
 
 import json
+import re
 
 import numpy as np
 import orjson
@@ -118,6 +119,16 @@ def test_a_removed_member_is_gone_with_its_comma(given_texts, names):
         gone = {last[name] for name in names if name in last}
         wanted = [member for i, member in enumerate(members) if i not in gone]
         assert json.loads(text, object_pairs_hook=list) == wanted
+
+
+@settings(max_examples=200, deadline=None)
+@given(columns)
+def test_a_compact_text_has_white_space_in_its_strings_only(given_texts):
+    found = json_fields.compact(column(given_texts)).to_pylist()
+
+    space = re.compile(rb'("(?:\\.|[^"\\])*")|\s+')
+    wanted = [None if text is None else space.sub(rb"\1", text) for text in given_texts]
+    assert found == wanted
 
 
 def test_replacements_that_are_null_keep_the_value_and_null_rows_stay_null():
