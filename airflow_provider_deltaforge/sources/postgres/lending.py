@@ -1,12 +1,33 @@
-"""Connections that their borrower cannot close."""
+"""Connections that their borrower cannot close, and closing one that another thread may use."""
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 
 _IDLE_S = 1.0
+_LEAVING_S = 3.0
+
+
+def let_go(connection: Any) -> None:
+    """Close a connection; what another thread asks with it is cancelled before.
+
+    libpq's memory must not go while somebody waits in it. Where the server does not even answer
+    that, the connection is left to whoever waits.
+    """
+    import psycopg
+
+    if not connection.lock.acquire(blocking=False):
+        with suppress(psycopg.Error):
+            connection.cancel_safe(timeout=_LEAVING_S)
+        if not connection.lock.acquire(timeout=_LEAVING_S):
+            return
+    try:
+        connection.close()
+    finally:
+        connection.lock.release()
 
 
 class Lent:
@@ -52,26 +73,26 @@ class Kept:
         idle = now - self._lent_at > _IDLE_S
         self._lent_at = now
         kept = self._connection
-        if kept is not None and (kept.closed or (idle and not self._answers())):
+        if kept is None or kept.closed or (idle and not _answers(kept)):
             self.close()
-        if self._connection is None:
-            self._connection = self._connect()
-        return Lent(self._connection)
+            kept = self._connection = self._connect()
+        return Lent(kept)
 
     def close(self) -> None:
-        """Let go of it. Safe to call twice; lending opens another one."""
+        """Let go of it, from any thread. Safe to call twice; lending opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            let_go(connection)
 
-    def _answers(self) -> bool:
-        """Say whether it can be used still: the server or a firewall ends idle connections."""
-        import psycopg
 
-        try:
-            self._connection.execute("SELECT")
-        except psycopg.OperationalError:
-            return False
-        except psycopg.Error as error:
-            raise translated(error, "asking the server") from error
-        return True
+def _answers(connection: Any) -> bool:
+    """Say whether it can be used still: the server or a firewall ends idle connections."""
+    import psycopg
+
+    try:
+        connection.execute("SELECT")
+    except psycopg.OperationalError:
+        return False
+    except psycopg.Error as error:
+        raise translated(error, "asking the server") from error
+    return True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.sources.postgres.lending import let_go
 from airflow_provider_deltaforge.sources.postgres.messages import HEARTBEAT
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers, Table
 from airflow_provider_deltaforge.sources.postgres.server import rows_of
@@ -64,4 +65,4 @@ class Watch:
         """Let go of the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            let_go(connection)

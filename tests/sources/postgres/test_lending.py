@@ -1,5 +1,7 @@
 """A connection that is kept for many questions."""
 
+import threading
+
 import psycopg
 import pytest
 
@@ -7,6 +9,9 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.postgres import lending
 from airflow_provider_deltaforge.sources.postgres.lending import Kept
 from tests.sources.postgres.stream_reading import connect, execute
+from tests.waiting import PATIENCE_S, wait_for
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
 @pytest.fixture
@@ -72,3 +77,26 @@ def test_who_cannot_connect_is_told_and_may_ask_again(postgres_server):
         connection.execute("SELECT FROM nowhere")
     assert answer(kept) == (1,)
     kept.close()
+
+
+def test_a_question_is_cancelled_when_another_thread_lets_go(postgres_server, opened):
+    kept, connections = opened
+    told = []
+
+    def wait_in_it():
+        with kept() as connection:
+            try:
+                connection.execute("SELECT pg_advisory_lock(7)")
+            except psycopg.Error as error:
+                told.append(error.sqlstate)
+
+    with connect(postgres_server) as holder:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        borrower = threading.Thread(target=wait_in_it, daemon=True)
+        borrower.start()
+        wait_for("the question", lambda: execute(postgres_server, WAITING) == [(1,)])
+        kept.close()
+        borrower.join(PATIENCE_S)
+        assert told == ["57014"]
+        assert connections[0].closed
+        assert execute(postgres_server, WAITING) == [(0,)]
