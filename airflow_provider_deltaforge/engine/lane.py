@@ -12,15 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_when_event_set,
-    wait_random_exponential,
-)
-
 from airflow_provider_deltaforge.engine.ahead import Ahead
 from airflow_provider_deltaforge.engine.batcher import Batcher, Limits, SourceBatch
 from airflow_provider_deltaforge.engine.board import BatchFacts, Board, SinkState
@@ -30,6 +21,7 @@ from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.identity import Succession, advised
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
@@ -48,7 +40,6 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
-_LONGEST_WAIT_S = 10.0
 _IDLE_CHECKPOINT_S = 1.0
 
 
@@ -271,19 +262,5 @@ class Lane:
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""
-        attempts = Retrying(
-            retry=retry_if_exception_type(RetryableError),
-            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
-            sleep=sleep_using_event(self._heart.ending),
-            stop=stop_when_event_set(self._heart.ending),
-            before_sleep=self._report,
-            reraise=True,
-        )
-        result = attempts(call)
-        if attempts.statistics["attempt_number"] > 1:
-            self._board.source_trouble(None)
-        return result
-
-    def _report(self, state: RetryCallState) -> None:
-        if state.outcome is not None:
-            self._board.source_trouble(state.outcome.exception())
+        ending = self._heart.ending
+        return patiently(call, self._board.source_trouble, ending.is_set, ending.wait)

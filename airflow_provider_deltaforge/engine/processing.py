@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from airflow_provider_deltaforge.engine.marking import checked, flags, marked, numbers, with_ends
+from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
@@ -31,7 +32,6 @@ from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed, Processor, Worker
 
-_LONGEST_WAIT_S = 10.0
 _POLL_S = 0.1
 _CLOSE_S = 10.0
 _PLAIN = (EventError, FatalError, RetryableError, SpecError)
@@ -177,24 +177,13 @@ class Chain:
                 _log.warning("processor %s did not close: %s", link.id, type(error).__name__)
 
     def _patiently(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
-        def report(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome is not None else None
-            if error is not None:  # Whoever is told names the processor, too.
-                cause = error.__cause__
-                plain = cause if isinstance(cause, DeltaForgeError) else error
-                self._watcher.processor_trouble(link.id, plain)
+        def tell(error: BaseException | None) -> None:
+            cause = error.__cause__ if error is not None else None
+            # Whoever is told names the processor, too.
+            plain = cause if isinstance(cause, DeltaForgeError) else error
+            self._watcher.processor_trouble(link.id, plain)
 
-        attempts = Retrying(
-            retry=retry_if_exception_type(RetryableError),
-            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
-            sleep=self._rest,
-            stop=lambda _: self._over(),
-            before_sleep=report,
-            reraise=True,
-        )
-        done = attempts(self._once, link, rows)
-        if attempts.statistics["attempt_number"] > 1:
-            self._watcher.processor_trouble(link.id, None)
+        done = patiently(partial(self._once, link, rows), tell, self._over, self._rest)
         events = (rows.num_rows, done.rows.num_rows)
         self._tallies.processed(link.id, events, len(done.rejections), done.counts)
         return done

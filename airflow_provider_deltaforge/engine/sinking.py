@@ -4,22 +4,14 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_when_event_set,
-    wait_random_exponential,
-)
-
+from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
 
-_LONGEST_WAIT_S = 10.0
 _CLOSE_S = 1.5
 
 
@@ -100,20 +92,15 @@ class SinkThread:
             self._writer.close()
 
     def _deliver(self, messages: Messages) -> Delivered:
-        attempts = Retrying(
-            retry=retry_if_exception_type(RetryableError),
-            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
-            sleep=sleep_using_event(self._ending),
-            stop=stop_when_event_set(self._ending),
-            before_sleep=self._report,
-            reraise=True,
-        )
         try:
-            rejections = attempts(self._write, messages)
+            rejections = patiently(
+                partial(self._write, messages),
+                partial(self._watcher.sink_trouble, self._sink.id),
+                self._ending.is_set,
+                self._ending.wait,
+            )
         except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
             return Delivered(error=error)
-        if attempts.statistics["attempt_number"] > 1:
-            self._watcher.sink_trouble(self._sink.id, None)
         return Delivered(rejections)
 
     def _write(self, messages: Messages) -> Sequence[Rejection]:
@@ -125,10 +112,6 @@ class SinkThread:
             # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
         return self._writer.write(messages)
-
-    def _report(self, state: RetryCallState) -> None:
-        if state.outcome is not None:
-            self._watcher.sink_trouble(self._sink.id, state.outcome.exception())
 
 
 class SinkGroup:

@@ -1,0 +1,49 @@
+"""Trying again what a server that is away, or busy, may do later."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+
+from airflow_provider_deltaforge.errors import RetryableError
+
+Result = TypeVar("Result")
+
+_LONGEST_WAIT_S = 10.0
+
+
+def patiently(
+    call: Callable[[], Result],
+    tell: Callable[[BaseException | None], None],
+    over: Callable[[], bool],
+    rest: Callable[[float], object],
+) -> Result:
+    """Repeat a call until it works, or it is over.
+
+    Args:
+        call: raises ``RetryableError`` where trying again may help.
+        tell: told of every failed attempt that is followed by another, and None once one works.
+        over: asked after a failed attempt; True raises what it failed with.
+        rest: waits for so many seconds, or until it is over.
+    """
+
+    def report(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if error is not None:
+            tell(error)
+
+    def sleep(seconds: float) -> None:
+        rest(seconds)
+
+    attempts = Retrying(
+        retry=retry_if_exception_type(RetryableError),
+        wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
+        sleep=sleep,
+        stop=lambda _: over(),
+        before_sleep=report,
+        reraise=True,
+    )
+    result = attempts(call)
+    if attempts.statistics["attempt_number"] > 1:
+        tell(None)
+    return result
