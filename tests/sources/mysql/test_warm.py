@@ -1,39 +1,25 @@
 """What is compiled ahead is all that a pipeline needs."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.architecture.probe import CHECKOUT
+from tests.compiling import compiled_late
 from tests.sources.mysql.reading import fresh_database
 
-COUNT = """
-import gc, os
-from numba.core.dispatcher import Dispatcher
+PROGRAM = """
+import os
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.sources.mysql.reading import copied
 from tests.sources.mysql.stream_reading import rows
 
-def compiled():
-    return {
-        (kernel.py_func.__module__, kernel.py_func.__name__, str(signature))
-        for kernel in gc.get_objects()
-        if isinstance(kernel, Dispatcher) and kernel.py_func.__module__.startswith("airflow_p")
-        for signature in kernel.signatures
-    }
-
 source = MySqlSource(id="warm", dsn=os.environ["DSN"], tables=["warm_kernels.*"])
 source.warm()
-before = compiled()
+warmed()
 start = source.head()
 copied(source)
 with source.connect() as connection, connection.cursor() as cursor:
     cursor.execute("UPDATE warm_kernels.t SET name = 'b', price = 2.50")
     connection.commit()
 assert len(rows(source, start)) == 1
-print(*sorted(compiled() - before), sep="\\n")
 """
 
 
@@ -48,14 +34,4 @@ def test_a_snapshot_and_a_stream_compile_nothing_more(request, kind):
         "INSERT INTO t VALUES (1, 'a', 1.50, NOW(3), 'ö', 'a', x'00', 0.1)",
     )
     dsn = f"mysql://root@{server.host}:{server.port}/warm_kernels"
-    outcome = subprocess.run(
-        [sys.executable, "-c", COUNT],
-        env={**os.environ, "DSN": dsn, "PYTHONPATH": str(CHECKOUT)},
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert outcome.returncode == 0, outcome.stderr[-3000:]
-    assert outcome.stdout.strip() == ""
+    assert compiled_late(PROGRAM, DSN=dsn) == []
