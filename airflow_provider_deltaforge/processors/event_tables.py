@@ -1,39 +1,72 @@
 """Which table each event of a batch belongs to."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events.change import OUTBOX
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
-Table = tuple[str, str]
-"""The schema (the database, where there are no schemas) and the name."""
+Table = tuple[str, str | None, str]
+"""The database, the schema where there are schemas, and the name."""
+
+_COUNTED_MAX = 4096
+
+
+class TablePatterns:
+    """What a document's patterns say about tables; each table is matched once."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._matcher = TableMatcher(patterns)
+        self._known: dict[Table, bool] = {}
+
+    def take(self, table: Table) -> bool:
+        """Say whether one of them is the table's; no pattern at all is every table's."""
+        if table not in self._known:
+            db, schema, name = table
+            qualifiers = [db if schema is None else schema]
+            # An outbox row of MySQL is marked where the schema stands; its table is db.table.
+            if schema == OUTBOX:
+                qualifiers.append(db)
+            self._known[table] = any(self._matcher.matches(one, name) for one in qualifiers)
+        return self._known[table]
 
 
 def tables_of(rows: pa.RecordBatch) -> tuple[list[Table], Any]:
     """Return the tables of a batch, and per row the index of its table among them."""
-    dbs, db = _coded(rows.column("db"))
-    schemas, schema = _coded(rows.column("schema"))
-    names, name = _coded(rows.column("table"))
-    combined = (db * (len(schemas) + 1) + schema + 1) * len(names) + name
-    distinct, index = np.unique(combined, return_inverse=True)
-    tables = []
-    for code in distinct.tolist():
-        rest, at = divmod(code, len(names))
-        place, owner = divmod(rest, len(schemas) + 1)
-        tables.append((schemas[owner - 1] if owner else dbs[place], names[at]))
-    return tables, index
+    columns = [rows.column(name) for name in ("db", "schema", "table")]
+    sizes = [len(column.dictionary) + 1 for column in columns]
+    mixed = np.ravel_multi_index([codes_of(column) for column in columns], sizes)
+    # Counting beats sorting while there are few tables for the rows.
+    if np.prod(sizes) > max(_COUNTED_MAX, 4 * len(mixed)):
+        seen, index = np.unique(mixed, return_inverse=True)
+    else:
+        is_there = np.bincount(mixed) > 0
+        seen, index = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[mixed]
+    names = [
+        column.dictionary.take(pa.array(codes, mask=codes == size - 1)).to_pylist()
+        for column, codes, size in zip(columns, np.unravel_index(seen, sizes), sizes, strict=True)
+    ]
+    return list(zip(*names, strict=True)), index
 
 
-def belonging(rows: pa.RecordBatch, matcher: TableMatcher) -> Any:
-    """Return a bool per row: whether a matcher takes its table."""
+def belonging(rows: pa.RecordBatch, takes: Callable[[Table], bool]) -> Any:
+    """Return a bool per row: what is said about its table."""
     tables, index = tables_of(rows)
-    return np.array([matcher.matches(*table) for table in tables], np.bool_)[index]
+    return np.array([takes(table) for table in tables], np.bool_)[index]
 
 
-def _coded(column: pa.DictionaryArray) -> tuple[list[str], Any]:
-    codes = column.indices
-    if codes.null_count:
-        codes = codes.fill_null(-1)
-    return column.dictionary.to_pylist(), codes.to_numpy(zero_copy_only=False).astype(np.int64)
+def full_name(table: Table) -> str:
+    """Return a table's name as people write it."""
+    db, schema, name = table
+    return f"{schema or db}.{name}"
+
+
+def codes_of(column: pa.DictionaryArray) -> Any:
+    """Return each row's index in the dictionary; the dictionary's length stands for null."""
+    indices = column.indices
+    if indices.null_count:
+        indices = indices.fill_null(len(column.dictionary))
+    return indices.to_numpy(zero_copy_only=False)

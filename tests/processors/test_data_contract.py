@@ -195,6 +195,10 @@ class TestViolations:
         assert done.rows is rows
         assert done.counts == {}
 
+    def test_an_outbox_row_is_matched_by_its_database_too(self):
+        rows = change_rows([change(schema="__outbox", after=b"{}")])
+        assert len(contract(RULES).process(rows).rejections) == 1
+
     def test_a_slice_is_judged_for_itself(self):
         rows = rows_of({}, {"id": 1}, {}, {"id": 2})
         done = contract(RULES).process(rows.slice(1, 3))

@@ -323,6 +323,11 @@ class TestTables:
         assert [one.event_row for one in failed.rejections] == [1, 3]
         assert none.rows is rows
 
+    def test_an_outbox_row_is_matched_by_its_database_too(self):
+        rows = change_rows([change(schema="__outbox", table="b", after=b'{"n":"x"}')])
+
+        assert opened("twice", tables=["shop.b"]).process(rows).rows.num_rows == 2
+
 
 class TestRows:
     def test_typed_columns_go_out_and_what_changed_comes_back(self):

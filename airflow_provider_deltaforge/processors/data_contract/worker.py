@@ -20,9 +20,12 @@ from airflow_provider_deltaforge.processors.data_contract.settings import (
     DataContract,
     TableRule,
 )
-from airflow_provider_deltaforge.processors.event_tables import tables_of
+from airflow_provider_deltaforge.processors.event_tables import (
+    TablePatterns,
+    full_name,
+    tables_of,
+)
 from airflow_provider_deltaforge.processors.json_objects import wide_integers
-from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _CHECKED = pa.array(["c", "u", "r"])
 _TOLD = 5
@@ -33,7 +36,7 @@ class _Rules:
     """The rules of one entry, ready to be used."""
 
     name: str
-    matcher: TableMatcher
+    tables: TablePatterns
     columns: dict[str, ColumnRule]
     schema: RowSchema | None
     action: Action
@@ -52,12 +55,12 @@ class ContractWorker:
             EventError: one breaks a rule that blocks.
         """
         tables, index = tables_of(rows)
-        found = _Found([".".join(table) for table in tables], index)
+        found = _Found([full_name(table) for table in tables], index)
         has_image = pc.and_(
             rows.column("after").is_valid(), pc.is_in(rows.column("op").cast(pa.utf8()), _CHECKED)
         ).to_numpy(zero_copy_only=False)
         for rule in self._rules:
-            mine = np.array([rule.matcher.matches(*table) for table in tables], np.bool_)
+            mine = np.array([rule.tables.take(table) for table in tables], np.bool_)
             own = np.nonzero(has_image & mine[index])[0]
             if len(own):
                 images = rows.column("after")
@@ -133,7 +136,7 @@ def _ready(rule: TableRule, action: Action) -> _Rules:
     schema = None if rule.json_schema is None else RowSchema(rule.json_schema, rule.table)
     return _Rules(
         rule.table,
-        TableMatcher((rule.table,)),
+        TablePatterns((rule.table,)),
         dict(rule.columns),
         schema,
         rule.on_violation or action,

@@ -1,25 +1,25 @@
 """The gates of a filter at work: cheap ones first, and whole columns at a time."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events import json_compare, json_fields
-from airflow_provider_deltaforge.events.change import OUTBOX
 from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.event_tables import (
+    Table,
+    TablePatterns,
+    belonging,
+    codes_of,
+)
 from airflow_provider_deltaforge.processors.filter.conditions import Images, test_of
-from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.processors.filter.settings import Filter, Tables
 
 _OPS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 _DDL = "ddl"
-_COUNTED_MAX = 4096
-
-Names = tuple[str | None, str, str]
 
 
 class FilterWorker:
@@ -63,62 +63,26 @@ class FilterWorker:
 
 
 class _Gate:
-    """The tables that pass; each is matched once."""
+    """The tables that pass."""
 
     def __init__(self, tables: "Tables") -> None:
-        self._include = TableMatcher(tables.include)
-        self._exclude = TableMatcher(tables.exclude) if tables.exclude else None
-        self._known: dict[Names, bool] = {}
+        self._include = TablePatterns(tables.include)
+        self._exclude = TablePatterns(tables.exclude) if tables.exclude else None
 
     def passing(self, rows: pa.RecordBatch) -> Any:
         """Return a bool per row."""
-        columns = [rows["schema"], rows["db"], rows["table"]]
-        codes = [_codes(column) for column in columns]
-        sizes = [len(column.dictionary) + 1 for column in columns]
-        mixed = np.ravel_multi_index(codes, sizes)
-        # Counting beats sorting while there are few tables for the rows.
-        many = np.prod(sizes) > max(_COUNTED_MAX, 4 * len(mixed))
-        seen = np.unique(mixed) if many else np.flatnonzero(np.bincount(mixed))
-        places = zip(*np.unravel_index(seen, sizes), strict=True)
-        verdicts = np.array([self._passes(_names(columns, place)) for place in places], np.bool_)
-        passing = np.isin(mixed, seen[verdicts], kind="sort" if many else "table")
-        return passing | _spread(rows["op"], lambda op: op == _DDL)
+        return belonging(rows, self._passes) | _spread(rows["op"], lambda op: op == _DDL)
 
-    def _passes(self, names: Names) -> bool:
-        if names not in self._known:
-            schema, db, table = names
-            # An outbox row of MySQL is marked where the schema stands; its table is db.table.
-            qualifiers = [db] if schema is None else [schema]
-            if schema == OUTBOX:
-                qualifiers.append(db)
-            included = any(self._include.matches(one, table) for one in qualifiers)
-            excluded = self._exclude is not None and any(
-                self._exclude.matches(one, table) for one in qualifiers
-            )
-            self._known[names] = included and not excluded
-        return self._known[names]
+    def _passes(self, table: Table) -> bool:
+        excluded = self._exclude is not None and self._exclude.take(table)
+        return self._include.take(table) and not excluded
 
 
 def _names_tables(tables: "Tables") -> bool:
     return bool(tables.include or tables.exclude)
 
 
-def _names(columns: Sequence[pa.DictionaryArray], place: Sequence[int]) -> Any:
-    return tuple(
-        column.dictionary[int(code)].as_py() if code < len(column.dictionary) else None
-        for column, code in zip(columns, place, strict=True)
-    )
-
-
-def _codes(column: pa.DictionaryArray) -> Any:
-    """Return each row's index in the dictionary; the dictionary's length stands for null."""
-    indices = column.indices
-    if indices.null_count:
-        indices = indices.fill_null(len(column.dictionary))
-    return indices.to_numpy(zero_copy_only=False)
-
-
 def _spread(column: pa.DictionaryArray, verdict: Any) -> Any:
     """Return a verdict per row, asked for once per distinct value."""
     verdicts = [bool(verdict(value)) for value in column.dictionary.to_pylist()]
-    return np.array([*verdicts, False], np.bool_)[_codes(column)]
+    return np.array([*verdicts, False], np.bool_)[codes_of(column)]

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, TEXT
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.event_tables import Table, belonging
 from airflow_provider_deltaforge.processors.outbox.messages import (
     LACKING,
     NON_INSERT,
@@ -76,22 +77,11 @@ class OutboxWorker:
             return np.zeros(0, np.int64)
         # Null is counted from the end, where no mark stands.
         chosen = np.flatnonzero(marks[schema.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
-        return chosen if not self._settings.tables else chosen[self._takes(rows, chosen)]
+        return chosen if not self._settings.tables else chosen[belonging(rows, self._takes)[chosen]]
 
-    def _takes(self, rows: pa.RecordBatch, chosen: Any) -> Any:
-        dbs, tables = rows["db"], rows["table"]
-        width = len(tables.dictionary)
-        pairs = dbs.indices.to_numpy().astype(np.int64)[chosen] * width
-        pairs += tables.indices.to_numpy()[chosen]
-        distinct, which = np.unique(pairs, return_inverse=True)
-        names = (dbs.dictionary.to_pylist(), tables.dictionary.to_pylist())
-        taken = [
-            self._matches(names[0][pair // width], names[1][pair % width]) for pair in distinct
-        ]
-        return np.array(taken, np.bool_)[which]
-
-    def _matches(self, db: str, table: str) -> bool:
-        return any(matcher.matches(db, table) for matcher in self._matchers)
+    def _takes(self, table: Table) -> bool:
+        db, _, name = table
+        return any(matcher.matches(db, name) for matcher in self._matchers)
 
     def _refused(self, messages: Messages, chosen: Any) -> list[Rejection]:
         """Return the messages that are refused, by their place in the batch."""

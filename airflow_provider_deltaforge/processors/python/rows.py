@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.processors.bad_rows import apart
 from airflow_provider_deltaforge.processors.changed_events import repeated, replaced, taken
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.processors.event_tables import tables_of
+from airflow_provider_deltaforge.processors.event_tables import full_name, tables_of
 from airflow_provider_deltaforge.processors.python.calls import UserCode
 from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch, only
 from airflow_provider_deltaforge.processors.python.typed_columns import as_json, typed, with_member
@@ -120,7 +120,7 @@ class RowCalls:
 
 def _table(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.Table:
     tables, index = tables_of(rows)
-    names = pa.array([".".join(table) for table in tables], pa.utf8())
+    names = pa.array([full_name(table) for table in tables], pa.utf8())
     described = {
         _ROW: pa.array(np.arange(rows.num_rows, dtype=np.int32)),
         _OP: rows.column("op").cast(pa.utf8()),

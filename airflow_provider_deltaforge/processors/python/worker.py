@@ -9,12 +9,11 @@ import pyarrow as pa
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import apart
 from airflow_provider_deltaforge.processors.contract import Processed, Worker
-from airflow_provider_deltaforge.processors.event_tables import belonging
+from airflow_provider_deltaforge.processors.event_tables import TablePatterns, belonging
 from airflow_provider_deltaforge.processors.python.arrow import Returned
 from airflow_provider_deltaforge.processors.python.calls import UserCode
 from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch, only
 from airflow_provider_deltaforge.processors.python.events import processed
-from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.processors.python.settings import Python
@@ -46,7 +45,7 @@ class _PythonWorker:
         process: Callable[[pa.RecordBatch], Processed],
     ) -> None:
         self._code = code
-        self._matcher = TableMatcher(tables) if tables else None
+        self._tables = TablePatterns(tables) if tables else None
         self._process = process
 
     def process(self, rows: pa.RecordBatch) -> Processed:
@@ -56,9 +55,9 @@ class _PythonWorker:
             EventError: it fails for most of the events.
             FatalError: it returns something else than events.
         """
-        if self._matcher is None:
+        if self._tables is None:
             return self._process(rows)
-        return only(rows, belonging(rows, self._matcher), self._process)
+        return only(rows, belonging(rows, self._tables.take), self._process)
 
     def close(self) -> None:
         """Close what the user's class holds. Safe to call twice."""
