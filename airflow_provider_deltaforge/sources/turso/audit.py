@@ -7,7 +7,7 @@ captured inserts and deletes. Updates of other writers leave no trace that could
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_provider_deltaforge.sources.turso.capture import CATALOG
+from airflow_provider_deltaforge.sources.turso.capture import CATALOG, exists
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 from airflow_provider_deltaforge.sources.turso.tables import DB, Table
 
@@ -107,7 +107,7 @@ def uncaptured(database: Database, cdc_table: str, born: Mapping[str, int]) -> l
 
 def holds_others(database: Database, cdc_table: str, name: str, made: int) -> bool:
     """Say whether a table holds other rows than were captured since it was made; inside a view."""
-    if not database.rows("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (name,)):
+    if not exists(database, name):
         return False
     net, _, rows = _counted(database, cdc_table, name, made)
     return rows != net
