@@ -7,7 +7,7 @@ processing and rendering take as rendering alone.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,11 +186,12 @@ def on_event(event: dict[str, Any]) -> dict[str, Any]:
 def main(results: Path, result: dict[str, Any]) -> None:
     """Measure every case, show them and write them down."""
     pa.set_cpu_count(1)
+    notes = batch(ROWS_PER_TRANSACTION)
     batches = {
-        "notes": batch(ROWS_PER_TRANSACTION),
-        "columns": _columns(),
-        "orders": _orders(),
-        "outbox": _messages(),
+        "notes": notes,
+        "columns": _with(notes, after=list(_columns())),
+        "orders": _with(notes, after=list(_orders())),
+        "outbox": _with(notes, after=list(_messages()), schema=[OUTBOX] * BATCH_ROWS),
     }
     cases = {}
     for case in CASES:
@@ -244,44 +245,43 @@ def _processor_time() -> float:
     return spent
 
 
-def _orders() -> pa.RecordBatch:
-    """Return inserts of nested orders."""
-    texts = [
+def _orders() -> Iterator[bytes]:
+    """Yield the images of nested orders."""
+    return (
         b'{"id":%d,"customer":{"id":%d,"email":"user%d@example.com","address":{"city":"Berlin",'
         b'"zip":"10115"}},"status":"%s","total":%d.5,"tags":["vip","eu"],"note":"%s"}'
         % (n, n % 500, n % 500, b"paid" if n % 2 else b"open", n % 900, b"x" * 40)
         for n in range(BATCH_ROWS)
-    ]
-    return _with(batch(ROWS_PER_TRANSACTION), "after", pa.array(texts, pa.binary()))
+    )
 
 
-def _columns() -> pa.RecordBatch:
-    """Return inserts of rows without nested objects, as most tables have them."""
-    texts = [
+def _columns() -> Iterator[bytes]:
+    """Yield the images of rows without nested objects, as most tables have them."""
+    return (
         b'{"id":%d,"customer_id":%d,"email":"user%d@example.com","status":"%s","total":%d.5,'
         b'"currency":"EUR","created_at":"2026-01-01T00:00:00Z","note":"%s"}'
         % (n, n % 500, n % 500, b"paid" if n % 2 else b"open", n % 900, b"x" * 60)
         for n in range(BATCH_ROWS)
-    ]
-    return _with(batch(ROWS_PER_TRANSACTION), "after", pa.array(texts, pa.binary()))
+    )
 
 
-def _messages() -> pa.RecordBatch:
-    """Return rows of an outbox table."""
-    texts = [
+def _messages() -> Iterator[bytes]:
+    """Yield the images of an outbox table."""
+    return (
         b'{"id":%d,"aggregate_type":"order","aggregate_id":"%d","event_type":"paid","payload":'
         b'{"order":%d,"total":"12.50","lines":[{"sku":"a-%d","count":2}],"note":"%s"}}'
         % (n, n % 500, n, n, b"x" * 70)
         for n in range(BATCH_ROWS)
-    ]
-    rows = _with(batch(ROWS_PER_TRANSACTION), "after", pa.array(texts, pa.binary()))
-    schema = pa.array([OUTBOX] * BATCH_ROWS).dictionary_encode()
-    return _with(rows, "schema", schema)
+    )
 
 
-def _with(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    index = rows.schema.get_field_index(name)
-    return rows.set_column(index, rows.schema.field(index), column)
+def _with(rows: pa.RecordBatch, **columns: Sequence[object]) -> pa.RecordBatch:
+    """Return a batch with other columns."""
+    for name, values in columns.items():
+        index = rows.schema.get_field_index(name)
+        field_of = rows.schema.field(index)
+        rows = rows.set_column(index, field_of, pa.array(values, field_of.type))
+    return rows
 
 
 def _show(cases: Mapping[str, Mapping[str, float]]) -> None:
