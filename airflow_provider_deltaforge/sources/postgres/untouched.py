@@ -44,6 +44,11 @@ _INVISIBLE = """
 SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
                        AND transactionid = %s::text::xid
 """
+# As a copy has them: a parent's own rows, but all of a partitioned table's.
+_OWN_ROWS = (
+    "(tableoid = %s::regclass OR "
+    "EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = %s::regclass))"
+)
 # Dropped or renamed since, or not ours to read; or of a type that the key's text does not fit.
 _GONE = ("42", "22")
 
@@ -160,8 +165,8 @@ class Untouched:
             if xid != self._visible and connection.execute(_INVISIBLE, (str(xid),)).rowcount:
                 raise RetryableError(f"transaction {xid} is committed, but not yet visible")
             self._visible, self._asked = xid, True
-            sql = f"SELECT {wanted} FROM {source} WHERE {held} LIMIT 2"
-            result = connection.execute(sql, list(key.values())).pgresult
+            sql = f"SELECT {wanted} FROM {source} WHERE {held} AND {_OWN_ROWS} LIMIT 2"
+            result = connection.execute(sql, [*key.values(), source, source]).pgresult
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith(_GONE):
                 raise translated(error, "asking the server") from error

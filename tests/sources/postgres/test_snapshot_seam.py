@@ -297,3 +297,25 @@ def test_a_row_that_its_key_moves_behind_the_copy_keeps_its_large_value(shop, ei
         "big": {"_unchanged": True},
         "n": {"_unchanged": True},
     }
+
+
+def test_a_moved_rows_large_value_is_read_where_a_copy_reads(shop, either):
+    """A parent's own rows, not those of a table that inherits, but all of a partitioned table's."""
+    source = shop(
+        "CREATE TABLE t (id bigint PRIMARY KEY, big text)",
+        "CREATE TABLE u () INHERITS (t)",
+        "CREATE TABLE p (id bigint PRIMARY KEY, big text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p DEFAULT",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "ALTER TABLE p1 ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO t VALUES (1, repeat('x', 3000))",
+        "INSERT INTO p VALUES (1, repeat('x', 3000))",
+        "INSERT INTO u VALUES (2, 'of another')",
+    )
+    position = source.beginning()
+    execute(either, "UPDATE ONLY t SET id = 2; UPDATE p SET id = 2", database=NAME)
+    reader = source.open(position)
+    moved = events(read_until(reader, events))
+    reader.close()
+    assert [event["table"] for event in moved] == ["t", "p"]
+    assert [json.loads(event["after"]) for event in moved] == [{"id": 2, "big": "x" * 3000}] * 2
