@@ -19,7 +19,6 @@ from airflow_provider_deltaforge.engine.sinking import SinkGroup
 from airflow_provider_deltaforge.engine.snapshot import full_name
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
 from airflow_provider_deltaforge.engine.watching import Troubles
-from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.control import Control
@@ -203,13 +202,7 @@ class _Copier:
         """Store, together with what is set aside; False when asked to end before there is room."""
         if not self._letters.awaits_room():
             return False
-        told = [*writes, *self._letters.writes()]
-        try:
-            self._bench.store.transact(told, self._bench.fence)
-        except RetryableError:
-            if self._letters.holds:
-                self._letters.failed()
-            raise
+        self._letters.transact(writes)
         self._letters.stored()
         return True
 

@@ -58,6 +58,7 @@ class LetterBox:
         journal = bench.pipeline.spec.journal
         self.enabled = bool(journal.enabled)
         self._limits = journal.dlq
+        self._store, self._fence = bench.store, bench.fence
         self._queue = DeadLetters(bench.store, bench.pipeline.name)
         self._pipeline = bench.pipeline.name
         self._writer = LetterWriter(bench.origin, journal.max_event_bytes)
@@ -113,11 +114,6 @@ class LetterBox:
         self._held, self._chosen = [], []
 
     @property
-    def holds(self) -> bool:
-        """Say whether anything is to be stored."""
-        return bool(self._held)
-
-    @property
     def overflows(self) -> bool:
         """Say whether so much is held that it is stored before the position moves."""
         many = len(self._held) > _HELD_LETTERS
@@ -138,21 +134,20 @@ class LetterBox:
             self._trouble(NAME, None)
         return True
 
-    def writes(self) -> list[Write]:
-        """Return what is to be stored together with the position."""
-        if not self._held:
-            return []
-        most = self._limits.max_entries
-        self._chosen = self._held
-        if self._limits.overflow_policy == "drop_oldest":
-            self._chosen = self._held[-most:]
-        elif self._limits.overflow_policy == "reject":
-            self._chosen = self._held[: max(0, most - self._queue.count())]
-        return [self._queue.push(letter.text) for letter in self._chosen]
+    def transact(self, writes: Sequence[Write]) -> None:
+        """Store what is held together with the position, under the fence.
 
-    def failed(self) -> None:
-        """Note that the store did not take what was to be stored."""
-        self._tallies.count("write_failures", 1)
+        Raises:
+            RetryableError: the store is away; called again, it is tried again.
+        """
+        self._chosen = self._that_fit()
+        told = [*writes, *(self._queue.push(letter.text) for letter in self._chosen)]
+        try:
+            self._store.transact(told, self._fence)
+        except RetryableError:
+            if self._held:
+                self._tallies.count("write_failures", 1)
+            raise
 
     def stored(self) -> None:
         """Count what is stored now, and keep the queue within its limits.
@@ -206,6 +201,15 @@ class LetterBox:
             self._expire()
             count = self._queue.count()
         return not count or count + len(self._held) <= self._limits.max_entries
+
+    def _that_fit(self) -> list[Letter]:
+        """Return what of the held letters is stored."""
+        most = self._limits.max_entries
+        if self._limits.overflow_policy == "drop_oldest":
+            return self._held[-most:]
+        if self._held and self._limits.overflow_policy == "reject":
+            return self._held[: max(0, most - self._queue.count())]
+        return self._held
 
     def _full(self, count: int) -> str:
         return (

@@ -220,7 +220,7 @@ class Lane:
         return -1 if covers(former, position) and not covers(position, former) else 1
 
     def _commit(self, position: Position, reader: LogReader) -> None:
-        if self._letters.holds and not self._patiently(self._letters.awaits_room):
+        if not self._patiently(self._letters.awaits_room):
             return
         self._idle_since = None
         names = self._ahead.reached(position)
@@ -246,19 +246,8 @@ class Lane:
 
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""
-        if not self._letters.holds:
-            self._patiently(lambda: self._bench.store.transact(writes, self._bench.fence))
-            return
-        told = [*writes, *self._patiently(self._letters.writes)]
-        self._patiently(lambda: self._transact(told))
+        self._patiently(lambda: self._letters.transact(writes))
         self._patiently(self._letters.stored)
-
-    def _transact(self, writes: Sequence[Write]) -> None:
-        try:
-            self._bench.store.transact(writes, self._bench.fence)
-        except RetryableError:
-            self._letters.failed()
-            raise
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""

@@ -70,7 +70,7 @@ def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away
 ):
     made = Box(monkeypatch, "max_entries: 2, overflow_policy: reject")
     made.box._held = [LETTER] * 5
-    made.store.transact(made.box.writes())
+    made.box.transact([])
     made.answers = [RetryableError("away")]
     with pytest.raises(RetryableError, match="away"):
         made.box.stored()
@@ -86,7 +86,7 @@ def test_the_oldest_make_room_also_if_the_store_goes_away_before(monkeypatch):
     made = Box(monkeypatch, "max_entries: 2")
     made.fill(2)
     made.box._held = [LETTER]
-    made.store.transact(made.box.writes())
+    made.box.transact([])
     made.answers = [RetryableError("away")]
     with pytest.raises(RetryableError, match="away"):
         made.box.stored()
@@ -100,7 +100,7 @@ def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):
     made = Box(monkeypatch, "max_entries: 1, overflow_policy: reject")
     for _ in range(3):
         made.box._held = [LETTER]
-        made.store.transact(made.box.writes())
+        made.box.transact([])
         made.box.stored()
     made.box.say()
 
