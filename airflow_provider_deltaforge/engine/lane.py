@@ -189,8 +189,8 @@ class Lane:
         behind = self._ahead.behind(ready.batch.position)
         if ready.facts.events == 0:
             if ready.batch.position is not None:
-                self._idle_since = self._idle_since or (time.monotonic(), ready.batch.position)
-                self._idle_since = (self._idle_since[0], ready.batch.position)
+                since = self._idle_since[0] if self._idle_since else time.monotonic()
+                self._idle_since = since, ready.batch.position
             self._checkpoint_idle(reader)
             return
         messages = {name: ready.rendered.messages[name] for name in behind}
