@@ -1,8 +1,11 @@
 """Change events for processors, from little."""
 
+import json
+
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from tests.envelopes.changes import change, change_rows
 
 
 def rows(*changes):
@@ -29,4 +32,19 @@ def images(*after, before=None):
     earlier = before or [None] * len(after)
     return rows(
         *({"op": "u", "before": b, "after": a} for b, a in zip(earlier, after, strict=True))
+    )
+
+
+def rows_of(*images, **more):
+    """Return the inserts of one transaction, each with a row as its new image."""
+    return change_rows(
+        [
+            change(
+                after=image if image is None else json.dumps(image, separators=(",", ":")).encode(),
+                event_id=bytes([at]) * 16,
+                row=at,
+                **more,
+            )
+            for at, image in enumerate(images)
+        ]
     )

@@ -1,6 +1,5 @@
 """Which rows break which rules, and what becomes of them."""
 
-import json
 import re
 from decimal import Decimal
 from typing import ClassVar
@@ -15,26 +14,13 @@ from airflow_provider_deltaforge.errors import EventError, SpecError
 from airflow_provider_deltaforge.processors.data_contract.columns import broken
 from airflow_provider_deltaforge.processors.data_contract.settings import ColumnRule, DataContract
 from tests.envelopes.changes import change, change_rows
+from tests.processors.rows import rows_of
 
 
 def contract(columns=None, schema=None, **more):
     rule = {"table": "shop.orders", "columns": columns or {}}
     rule |= {} if schema is None else {"schema": schema}
     return DataContract.model_validate({"tables": [rule], **more}).open()
-
-
-def rows_of(*images, **more):
-    return change_rows(
-        [
-            change(
-                after=image if image is None else json.dumps(image, separators=(",", ":")).encode(),
-                event_id=bytes([at]) * 16,
-                row=at,
-                **more,
-            )
-            for at, image in enumerate(images)
-        ]
-    )
 
 
 def verdicts(rule, *values):

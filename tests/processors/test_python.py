@@ -12,26 +12,13 @@ from airflow_provider_deltaforge.processors.python.settings import Python
 from airflow_provider_deltaforge.processors.python.typed_columns import as_json, typed
 from tests.envelopes.changes import change, change_rows
 from tests.processors import python_samples
+from tests.processors.rows import rows_of
 
 SAMPLES = "tests.processors.python_samples"
 
 
 def opened(function, mode="arrow", **settings):
     return Python(function=f"{SAMPLES}:{function}", mode=mode, **settings).open()
-
-
-def rows_of(*images, **more):
-    return change_rows(
-        [
-            change(
-                after=image if image is None else json.dumps(image, separators=(",", ":")).encode(),
-                event_id=bytes([at]) * 16,
-                row=at,
-                **more,
-            )
-            for at, image in enumerate(images)
-        ]
-    )
 
 
 def images(rows):
