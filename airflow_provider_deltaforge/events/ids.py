@@ -45,7 +45,7 @@ def _round(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
 
 
 @_kernel
-def _hash(key0: Any, key1: Any, data: Any, start: Any, stop: Any) -> Any:
+def siphash(key0: Any, key1: Any, data: Any, start: Any, stop: Any) -> Any:
     """Return the two halves of SipHash-2-4-128 over ``data[start:stop]``."""
     v0 = key0 ^ _U(0x736F6D6570736575)
     v1 = key1 ^ _U(0x646F72616E646F6D) ^ _WIDE
@@ -92,17 +92,17 @@ def _fill_stream(key: Any, texts: Any, offsets: Any, tx: Any, row: Any, out: Any
     for i in range(len(tx)):
         if tx[i] != ordinal:
             ordinal = np.int64(tx[i])
-            first, second = _hash(key[0], key[1], texts, offsets[ordinal], offsets[ordinal + 1])
+            first, second = siphash(key[0], key[1], texts, offsets[ordinal], offsets[ordinal + 1])
         for shift in range(8):
             number[shift] = (np.int64(row[i]) >> (8 * shift)) & 0xFF
-        left, right = _hash(first, second, number, 0, 8)
+        left, right = siphash(first, second, number, 0, 8)
         _put_id(out, i, left, right)
 
 
 @_kernel
 def _fill_rows(key: Any, data: Any, offsets: Any, out: Any) -> None:
     for i in range(len(offsets) - 1):
-        first, second = _hash(key[0], key[1], data, offsets[i], offsets[i + 1])
+        first, second = siphash(key[0], key[1], data, offsets[i], offsets[i + 1])
         _put_id(out, i, first, second)
 
 
@@ -119,7 +119,7 @@ def _fill_made(key: Any, ids: Any, origins: Any, made: Any, out: Any) -> None:
         for j in range(8):
             data[16 + j] = (ordinals[origin] >> (8 * j)) & 0xFF
         ordinals[origin] += 1
-        first, second = _hash(key[0], key[1], data, 0, 24)
+        first, second = siphash(key[0], key[1], data, 0, 24)
         _put_id(out, i, first, second)
 
 

@@ -19,7 +19,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "contract": {"tables": [{"table": "t", "columns": {"a": {"type": "integer", "min": 0}}}]},
     "filter": {"fields": [{"path": "a", "op": "exists"}]},
     "flatten": {},
-    "mask": {"rules": [{"columns": ["*.t.payload.b"], "action": "redact"}]},
+    "mask": {"rules": [{"columns": ["*.t.payload.b"], "action": "tokenise"}], "secret": "s" * 16},
     "outbox": {},
     "javascript": {"id": "warm", "inline": "function processBatch(events) { return events; }"},
 }

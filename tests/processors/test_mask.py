@@ -5,7 +5,11 @@ import json
 import pickle
 import random
 import re
+import string
+from collections import Counter
+from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
@@ -13,6 +17,7 @@ from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.processors.mask.settings import Mask
 from airflow_provider_deltaforge.processors.mask.tokens import Tokens
 from tests.envelopes.changes import change, change_rows
+from tests.processors.mask_twin import siphash, token
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -221,14 +226,67 @@ def test_a_token_looks_like_its_value_and_joins(value, looks):
     assert other["v"] != row["v"] or len(str(value)) < 6  # Few tokens are often the same.
 
 
-def test_tokens_never_collide():
-    tokens = Tokens(bytes(32))
-    texts = [f"{n:03}" for n in range(1000)] + [str(n) for n in range(1000)]
-    made = {text: tokens.text(text) for text in texts}
+def tokens(values, key=bytes(range(32))):
+    """Return the tokens of values, all as JSON text."""
+    made = Tokens(key)(pa.array([value.encode() for value in values], pa.binary()))
+    return [one.decode() for one in made.to_pylist()]
 
-    assert len(set(made.values())) == len(made)
-    assert all(made[str(n)].strip(b'"') == tokens.number(str(n)) for n in range(1000))
-    assert sum(made[text].decode() == f'"{text}"' for text in texts) < 60
+
+def test_tokens_never_collide():
+    numbers = [str(n) for n in range(1000)]
+    texts = [f'"{text}"' for text in ([f"{n:03}" for n in range(100)], numbers) for text in text]
+    made = tokens(texts)
+
+    assert sorted(made) == sorted(texts)
+    assert tokens(numbers) == [text.strip('"') for text in made[100:]]
+    assert sum(one == text for one, text in zip(made, texts, strict=True)) < 60
+    words = [f'"{a}-{b}{c}"' for a in "ABYZ" for b in string.ascii_lowercase for c in string.digits]
+    assert len(set(tokens(words))) == len(words)
+
+
+def test_a_token_says_nothing_of_its_neighbours():
+    made = tokens([str(n) for n in range(100_000, 120_000)])
+
+    for place in range(6):
+        often = Counter(one[place] for one in made)
+        choice = 10 if place else 9
+        assert len(often) == choice
+        assert all(0.9 < count * choice / len(made) < 1.1 for count in often.values())
+    steps = Counter(int(b) - int(a) for a, b in pairwise(made))
+    assert steps.most_common(1)[0][1] < 5
+
+
+def test_tokens_are_made_as_described():
+    assert siphash(bytes(range(16)), b"").hex() == "a3817f04ba25a8e66df67214c7550293"
+    assert siphash(bytes(range(16)), bytes([0])).hex() == "da87c1d86b99af44347659119b22fc45"
+    rng = random.Random(7)
+    letters = string.printable + "\x00\x7f"
+    lengths = [*range(12), 20, 21, 22, 40, 41, 255, 256, 257]
+    texts = ["".join(rng.choices(letters, k=length)) for length in lengths for _ in range(8)]
+    words = ["a" * 256, "0" * 256, "007", "0", "z", "Zoë", "x😀", "-.-", '"\\/']
+    values = [json.dumps(text, ensure_ascii=rng.random() < 0.5) for text in texts + words]
+    values += ["0", "-0", "10", "-12.50", "0.05", "5e3", "1E+5", "9" * 256, "9" * 257, "1.0e-7"]
+    values += ["true", "false", '{"a": 1}', "[1]", '"\\u0041\\u000a"', '"A\\n"']
+    key = rng.randbytes(32)
+    made, wanted = tokens(values, key), [token(key, value) for value in values]
+
+    assert [json.loads(one) for one in made] == [json.loads(one) for one in wanted]
+    assert [one[0] == '"' for one in made] == [one[0] == '"' for one in wanted]
+    assert made == [one for value in values for one in tokens([value], key)]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("Ann.Lee@example.com", "Lke.Lnd@mmqqruj.hre"),
+        (4711, 5797),
+        ("+49 170 1234567", "+57 487 0687767"),
+        ("Zoë", "2ca443727932a3929a53ce2e4dbc0cc6"),
+    ],
+)
+def test_tokens_stay_what_they_are_in_every_version(value, shown):
+    """Stored tokens are joined with new ones: who changes these breaks everybody's tables."""
+    assert after(mask(("*.*.v", "tokenise")), {"v": value}) == {"v": shown}
 
 
 def test_keys_stay_different_where_images_do_not():

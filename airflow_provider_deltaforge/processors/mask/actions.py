@@ -36,7 +36,8 @@ class Actions:
         tokens = None
         if secret is not None:
             self._hash = partial(_hashed, hmac.digest(secret.encode(), _HASH_USE, "sha256"))
-            tokens = Tokens(hmac.digest(secret.encode(), _TOKEN_USE, "sha256"))
+            if any(rule.action == "tokenise" for rule in rules):
+                tokens = Tokens(hmac.digest(secret.encode(), _TOKEN_USE, "sha256"))
         self._images = [self._of(rule, tokens) for rule in rules]
         self._of_keys = [
             image if rule.action in {"hash", "tokenise"} else self._hash
@@ -55,7 +56,7 @@ class Actions:
         if rule.action == "hash" and self._hash is not None:
             return self._hash
         if rule.action == "tokenise" and tokens is not None:
-            return partial(_tokenised, tokens)
+            return tokens
         if rule.action == "truncate" and rule.length is not None:
             return partial(_truncated, rule.length)
         return partial(_redacted, orjson.dumps(rule.replacement))
@@ -88,15 +89,3 @@ def _truncated(length: int, values: pa.BinaryArray) -> pa.BinaryArray:
     if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
         return pa.array([orjson.dumps(text) for text in texts.to_pylist()], pa.binary())
     return pc.binary_join_element_wise('"', texts, '"', "").cast(pa.binary())
-
-
-def _tokenised(tokens: Tokens, values: pa.BinaryArray) -> pa.BinaryArray:
-    kinds = j.kinds(values, j.locate(values, ()))
-    texts = j.as_text(values).to_pylist()
-    made = [
-        tokens.number(text or "")
-        if kind == j.NUMBER
-        else tokens.text(text or "", plain=kind == j.STRING)
-        for text, kind in zip(texts, kinds.tolist(), strict=True)
-    ]
-    return pa.array(made, pa.binary())
