@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from airflow_provider_deltaforge.errors import SpecError
-
 
 @dataclass(frozen=True)
 class TableMatcher:
@@ -58,11 +56,11 @@ def check_patterns(patterns: Sequence[str], key: str) -> None:
     """Refuse patterns that could never match.
 
     Raises:
-        SpecError: names ``key`` and the pattern.
+        ValueError: names ``key`` and the pattern; what a validator of settings may raise.
     """
     for pattern in patterns:
         if not all(pattern.split(".", 1)):
-            raise SpecError(f"{key}: {pattern!r} has an empty part; write 'db.table' or 'table'")
+            raise ValueError(f"{key}: {pattern!r} has an empty part; write 'db.table' or 'table'")
 
 
 def _component(text: str) -> re.Pattern[str]:

@@ -16,7 +16,6 @@ from pydantic import (
     model_validator,
 )
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -90,10 +89,7 @@ class TableRule(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "TableRule":
-        try:
-            check_patterns([self.table], "table")
-        except SpecError as error:
-            raise ValueError(str(error)) from error
+        check_patterns([self.table], "table")
         if not self.columns and self.json_schema is None:
             raise ValueError("needs 'columns' or a 'schema'")
         if self.json_schema is not None:

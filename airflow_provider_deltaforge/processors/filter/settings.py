@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -44,10 +43,7 @@ class Tables(Settings):
     @field_validator("include", "exclude")
     @classmethod
     def _check_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            check_patterns(value, "tables")
-        except SpecError as error:
-            raise ValueError(str(error)) from error
+        check_patterns(value, "tables")
         return value
 
 

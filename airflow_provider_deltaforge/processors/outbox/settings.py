@@ -58,10 +58,7 @@ class Outbox(Processor):
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            check_patterns(value, "tables")
-        except SpecError as error:
-            raise ValueError(str(error)) from error
+        check_patterns(value, "tables")
         return value
 
     @field_validator("topic", "key")

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.processors.python.arrow_types import arrow_type
 from airflow_provider_deltaforge.spec.patterns import check_patterns
@@ -33,10 +32,7 @@ class Python(Processor):
     @field_validator("tables")
     @classmethod
     def _check_tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            check_patterns(value, "tables")
-        except SpecError as error:
-            raise ValueError(str(error)) from error
+        check_patterns(value, "tables")
         return value
 
     @model_validator(mode="after")

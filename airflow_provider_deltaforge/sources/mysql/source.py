@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -47,7 +47,8 @@ class OutboxTables(Settings):
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: list[str]) -> list[str]:
-        return _checked(value, "source.outbox.tables")
+        check_patterns(value, "source.outbox.tables")
+        return value
 
 
 class MySqlSource(Source):
@@ -85,7 +86,8 @@ class MySqlSource(Source):
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: list[str]) -> list[str]:
-        return _checked(value, "source.tables")
+        check_patterns(value, "source.tables")
+        return value
 
     @property
     def replica_id(self) -> int:
@@ -226,14 +228,6 @@ class MySqlSource(Source):
 
     def _dsn(self) -> connections.Dsn:
         return connections.parse_dsn(self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode)
-
-
-def _checked(patterns: list[str], key: str) -> list[str]:
-    try:
-        check_patterns(patterns, key)
-    except SpecError as error:
-        raise ValueError(str(error)) from error
-    return patterns
 
 
 def read_head(connection: Any) -> positions.LogPosition:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -77,10 +76,7 @@ class PostgresSource(Source):
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            check_patterns(value, "source.tables")
-        except SpecError as error:
-            raise ValueError(str(error)) from error
+        check_patterns(value, "source.tables")
         return value
 
     @property

@@ -55,10 +55,7 @@ class TursoSource(Source):
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            check_patterns(value, "source.tables")
-        except SpecError as error:
-            raise ValueError(str(error)) from error
+        check_patterns(value, "source.tables")
         if not value:
             raise ValueError("name tables, or '*' for every table that is not the system's")
         return value
