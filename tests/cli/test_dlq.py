@@ -6,14 +6,10 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from airflow_provider_deltaforge.cli import options
 from airflow_provider_deltaforge.cli.app import app
-from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.location import StoreLocation
-from tests.control.bench import DOCUMENT
 
 SQL = "CREATE TABLE r (id INT) CONNECTION='mysql://u:planted-password@h/d/r'"
 
@@ -38,18 +34,6 @@ def letter(number, **meta):
         "payload_truncated": False,
         "meta": {**who, "error_message": f"because {number}", "attempts": 1, **meta},
     }
-
-
-@pytest.fixture
-def pipeline(tmp_path, monkeypatch):
-    monkeypatch.setattr(options.out, "_width", 200)
-    monkeypatch.setenv("OUTPUT", str(tmp_path))
-    dsn = f"sqlite:///{tmp_path}/state.db"
-    store = StoreLocation.from_dsn(dsn).open()
-    pipelines.apply(store, DOCUMENT)
-    monkeypatch.setenv("DELTAFORGE_STORE", dsn)
-    yield store
-    store.close()
 
 
 @pytest.fixture
