@@ -15,10 +15,11 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 
-# How values are written as text, in the log as well as in a copy. The driver sets none of it.
+# How values are written as text, in the log as well as in a copy, and that the server's notices are
+# sent: one of them says that changes are lost. The driver sets none of it.
 _SESSION = (
     "-c datestyle=ISO,MDY -c intervalstyle=postgres -c extra_float_digits=3 -c bytea_output=hex "
-    "-c timezone=UTC -c lc_monetary=C -c xmloption=content"
+    "-c timezone=UTC -c lc_monetary=C -c xmloption=content -c client_min_messages=notice"
 )
 _FORM = "write postgres://user:password@host:5432/database, or host=… user=… dbname=…"
 

@@ -352,6 +352,7 @@ def test_version_18_that_leaves_them_out_is_heard(
 ) -> None:
     kind = partial(wire.log_socket, plain=plain)
     monkeypatch.setattr(session, "log_socket", lambda *given, **_: kind(*given))
-    fresh(postgres18_server, "unpublished", TABLE)
+    quiet = "ALTER DATABASE unpublished SET client_min_messages = error"
+    fresh(postgres18_server, "unpublished", TABLE, quiet)
     reads_through_a_new_publication(postgres18_server, "unpublished")
     drop(postgres18_server, "unpublished")
