@@ -58,7 +58,6 @@ print((psutil.Process().memory_info().rss - before) >> 20)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is about glibc")
 def test_large_blocks_go_back_to_the_system():
     held = subprocess.run(
         [sys.executable, "-c", HOLES, "lean"],
