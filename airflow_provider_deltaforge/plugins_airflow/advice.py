@@ -23,7 +23,8 @@ _FAILED: Mapping[str, str] = {
     "fenced": "A newer driver runs this pipeline. Nothing is to be done unless it is not well.",
     "event": (
         "An event cannot be delivered as it is. Nothing was skipped: change the document or the "
-        f"sink, {_AGAIN}."
+        "sink, or have such events set aside (`spec.journal.enabled: true`), "
+        f"{_AGAIN}."
     ),
     "retryable": (
         "It failed for longer than the restarts allow, for a reason that may pass. Nothing is "
@@ -37,8 +38,8 @@ _OTHER: Mapping[str, str] = {
         "`deltaforge run FILE`."
     ),
     "blocked": (
-        "Nothing is lost: the pipeline waits and goes on by itself. Bring back the server that "
-        "the reason names."
+        "Nothing is lost: the pipeline waits and goes on by itself. Do what the reason says: bring "
+        "back the server that it names, or make room in the dead-letter queue (`deltaforge dlq`)."
     ),
     "paused": "Resume it here, or with `deltaforge resume NAME`.",
     "stopped": "To start it again, trigger its DAG, or run `deltaforge run FILE`.",
