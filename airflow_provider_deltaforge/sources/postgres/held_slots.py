@@ -5,10 +5,12 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.postgres.server import row_of, rows_of
 
+# A slot that is lost may still say from where on it kept the log.
 _SLOTS = """
 SELECT s.slot_name::text, s.active,
-       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                            ELSE pg_current_wal_lsn() END, s.restart_lsn)::bigint,
+       CASE WHEN s.wal_status <> 'lost' THEN
+            pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                                 ELSE pg_current_wal_lsn() END, s.restart_lsn)::bigint END,
        s.wal_status, to_jsonb(s) ->> 'inactive_since'
   FROM pg_replication_slots s
  WHERE s.plugin = 'pgoutput' AND s.database = current_database() AND NOT s.temporary

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sources.postgres.held_slots import held_slots
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from tests.sources.postgres.stream_reading import execute, source_of
+from tests.sources.postgres.stream_reading import connect, execute, source_of
 from tests.sources.postgres.table_run import DOCUMENT
 from tests.waiting import wait_for
 
@@ -93,3 +94,24 @@ def test_no_slot_is_dropped_that_an_unread_document_may_name(
     old = f"{database}_old"
     assert "pipeline 'other' cannot be read here" in listed(command)[old][1]
     assert "cannot be read here" in str(command("slots", "--drop", old, "--confirm", old).exception)
+
+
+@pytest.mark.long
+def test_a_lost_slot_keeps_nothing_though_it_says_from_where_on(postgres18_server):
+    timeout = "idle_replication_slot_timeout"
+    with connect(postgres18_server) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot('idle', 'pgoutput')")
+        try:
+            for statement in (f"ALTER SYSTEM SET {timeout} = '1s'", "SELECT pg_reload_conf()"):
+                connection.execute(statement)
+
+            def status():
+                connection.execute("CHECKPOINT")
+                (slot,) = (one for one in held_slots(connection) if one.name == "idle")
+                return slot.wal_status, slot.kept_bytes
+
+            wait_for("the slot to be lost", lambda: status() == ("lost", None))
+        finally:
+            for statement in (f"ALTER SYSTEM RESET {timeout}", "SELECT pg_reload_conf()"):
+                connection.execute(statement)
+            connection.execute("SELECT pg_drop_replication_slot('idle')")
