@@ -13,12 +13,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.events.json_strings import quoted
+
 Piece: TypeAlias = "pa.BinaryArray | bytes"
 """A column of texts, or one text for every row. A null in a column is written as ``null``."""
 
 Codes = npt.NDArray[np.intp]
 
-_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _UUID_CHARS = 36
 _UUID_DASHES = (8, 13, 18, 23)
@@ -41,11 +42,7 @@ def json_text(value: str) -> bytes:
 
 def json_texts(values: pa.Array) -> pa.BinaryArray:
     """Return each string of a column as JSON, with its quotes; null becomes ``null``."""
-    texts = values.cast(pa.utf8())
-    if pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
-        return pa.array([orjson.dumps(text) for text in texts.to_pylist()], pa.binary())
-    raw = texts.cast(pa.binary())
-    return pc.fill_null(pc.binary_join_element_wise(b'"', raw, b'"', b""), b"null")
+    return pc.fill_null(quoted(values.cast(pa.utf8())), b"null")
 
 
 def integer_texts(values: pa.Array) -> pa.BinaryArray:

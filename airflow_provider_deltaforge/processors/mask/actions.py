@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields as j
+from airflow_provider_deltaforge.events.json_strings import quoted
 from airflow_provider_deltaforge.processors.mask.settings import MaskRule
 from airflow_provider_deltaforge.processors.mask.tokens import Tokens
 
-_ESCAPED = r'["\\\x00-\x1f]'
 _HASH_USE, _TOKEN_USE = b"deltaforge mask: hash", b"deltaforge mask: tokenise"
 
 _UNCHANGED = b'{"_unchanged":true}'
@@ -85,7 +85,4 @@ def _hashed(key: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _truncated(length: int, values: pa.BinaryArray) -> pa.BinaryArray:
-    texts = pc.utf8_slice_codeunits(j.as_text(values), 0, length)
-    if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
-        return pa.array([orjson.dumps(text) for text in texts.to_pylist()], pa.binary())
-    return pc.binary_join_element_wise('"', texts, '"', "").cast(pa.binary())
+    return quoted(pc.utf8_slice_codeunits(j.as_text(values), 0, length))

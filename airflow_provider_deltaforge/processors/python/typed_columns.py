@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields
+from airflow_provider_deltaforge.events.json_strings import quoted
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.python.arrow_types import arrow_type
 
 _UNCHANGED = b'{"_unchanged":true}'
-_ESCAPED = r'["\\\x00-\x1f]'
 
 
 def typed(column: str, raw: pa.BinaryArray, kind: str) -> pa.Array:
@@ -52,7 +52,7 @@ def as_json(column: str, values: pa.Array, kind: str | None) -> pa.BinaryArray:
         return _number_texts(values)
     written = _text_of(values.type)(values)
     plain = pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
-    return written.cast(pa.binary()) if plain else _quoted(written)
+    return written.cast(pa.binary()) if plain else quoted(written)
 
 
 def _text_of(kind: pa.DataType) -> Callable[[pa.Array], pa.StringArray]:
@@ -77,15 +77,6 @@ def _number_texts(values: pa.Array) -> pa.BinaryArray:
         pc.is_nan(values), '"NaN"', pc.if_else(pc.greater(values, 0), '"Infinity"', '"-Infinity"')
     )
     return pc.if_else(pc.is_finite(values), values.cast(pa.utf8()), names).cast(pa.binary())
-
-
-def _quoted(texts: pa.StringArray) -> pa.BinaryArray:
-    hard = pc.match_substring_regex(texts, _ESCAPED)
-    quoted = pc.binary_join_element_wise('"', texts, '"', "").cast(pa.binary())
-    if not pc.any(hard, min_count=0).as_py():
-        return quoted
-    escaped = [None if text is None else orjson.dumps(text) for text in texts.to_pylist()]
-    return pc.if_else(hard, pa.array(escaped, pa.binary()), quoted)
 
 
 def _check(column: str, text: str | None) -> None:
