@@ -16,7 +16,6 @@ LANE_MIB = 512
 DRIVER_MIB = 700
 """What the driver's JVM may hold."""
 
-_LANE = {"process": "driver: application", "spark local[2]": "driver: Python workers"}
 _PATIENCE_S = 3600.0
 
 
@@ -49,7 +48,8 @@ def measure(
     if told is None or told.events != rows:
         raise AssertionError(f"{told.events if told else 0} of {rows} events were delivered")
     # Workers are forked: together they count what they share more than once.
-    lane = processes[_LANE["spark local[2]" if master else "process"]]["rss_mib_largest"]
+    carrier = "driver: Python workers" if master else "driver: application"
+    lane = processes[carrier]["rss_mib_largest"]
     jvm = processes.get("driver: JVM", {}).get("rss_mib_peak", 0.0)
     return {
         "events": rows,

@@ -4,14 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.pipeline_run import STARTED
+from tests.e2e.pipeline_run import end_drivers
 
 
 @pytest.fixture(autouse=True)
 def _no_driver_stays() -> Iterator[None]:
     yield
-    while STARTED:
-        driver = STARTED.pop()
-        if driver.poll() is None:
-            driver.kill()
-            driver.wait()
+    end_drivers()

@@ -34,8 +34,7 @@ PATIENCE_S = 150.0
 
 Driver = subprocess.Popen[bytes] | Forked
 
-STARTED: list[Driver] = []
-"""Drivers that the test under way has started."""
+_started: list[Driver] = []
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -176,7 +175,7 @@ class PipelineRun:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-        STARTED.append(self.driver)
+        _started.append(self.driver)
         return self.driver
 
     def stop(self, driver: Driver) -> int:
@@ -274,3 +273,12 @@ def run_in(
     """Return a pipeline over a new shop of the same name, applied and not started."""
     shop.create(server, name, orders=600)
     return PipelineRun(directory, name, server, kafka.dsn(), name, shop.TABLES, **settings)
+
+
+def end_drivers() -> None:
+    """Kill every driver that was started and still lives."""
+    while _started:
+        driver = _started.pop()
+        if driver.poll() is None:
+            driver.kill()
+            driver.wait()

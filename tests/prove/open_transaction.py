@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.e2e import pipeline_run, postgres_run, postgres_shop, shop
 from tests.e2e.open_transaction import OpenTransaction, latencies_ms, statuses, wait_confirmed
-from tests.e2e.pipeline_run import STARTED, PipelineRun
+from tests.e2e.pipeline_run import PipelineRun, end_drivers
 from tests.prove.report import Report
 from tests.servers import kafka, mysql, postgres
 from tests.servers.process import Server
@@ -57,10 +57,7 @@ def _case(name: str, directory: Path, broker: Server, minutes: float) -> dict[st
     except Exception as error:  # noqa: BLE001 - as above
         told = {"wrong": [f"{type(error).__name__}: {error}"[:2000]]}
     finally:
-        while STARTED:
-            driver = STARTED.pop()
-            driver.kill()
-            driver.wait()
+        end_drivers()
         server.stop()
     return {"result": "wrong" if told["wrong"] else "ok", **told}
 
