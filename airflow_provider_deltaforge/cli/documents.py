@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
 from airflow_provider_deltaforge.cli.options import err, out
 from airflow_provider_deltaforge.cli.views import findings_table
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.processors.warm import warm_for
 from airflow_provider_deltaforge.spec.json_schema import json_schema
 from airflow_provider_deltaforge.spec.load import load
@@ -72,6 +73,7 @@ def preflight(file: _FileArgument) -> None:
     with err.status("compiling decoders and processors, once for each installation"):
         pipeline.spec.source.warm()
         warm_for(pipeline.spec.processors)
+        json_fields.warm()  # Templates of sinks name fields of row images.
 
 
 def register(app: typer.Typer) -> None:

@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.sinks.contract import SinkFilter
 from airflow_provider_deltaforge.sinks.memory import MemorySink
+from tests.compiling import compiled_late
 from tests.envelopes.changes import ORIGIN, change, change_rows
 
 
@@ -93,6 +94,19 @@ def test_what_rows_have_in_one_place_may_differ():
     messages, _ = render([*inserts, *deletes], key="${after.v}")
 
     assert messages.keys.to_pylist() == [b"a", b'{"b":1}', b"", b"7", b""] * 2
+
+
+FILLED = """
+from airflow_provider_deltaforge.events import json_fields
+json_fields.warm()
+warmed()
+from tests.engine.test_render import DELETE, SPACED, change, render
+render([DELETE, SPACED, change()], key="${after.o} ${before.sku} ${ddl.sql}")
+"""
+
+
+def test_what_templates_need_is_compiled_ahead():
+    assert compiled_late(FILLED) == []
 
 
 def test_the_default_key_is_the_primary_key():
