@@ -9,14 +9,13 @@ from airflow_provider_deltaforge.errors import RetryableError
 
 Result = TypeVar("Result")
 
-_LONGEST_WAIT_S = 10.0
-
 
 def patiently(
     call: Callable[[], Result],
     tell: Callable[[BaseException | None], None],
     over: Callable[[], bool],
     rest: Callable[[float], object],
+    longest_wait_s: float = 10.0,
 ) -> Result:
     """Repeat a call until it works, or it is over.
 
@@ -25,6 +24,7 @@ def patiently(
         tell: told of every failed attempt that is followed by another, and None once one works.
         over: asked after a failed attempt; True raises what it failed with.
         rest: waits for so many seconds, or until it is over.
+        longest_wait_s: between two attempts.
     """
 
     def report(state: RetryCallState) -> None:
@@ -37,7 +37,7 @@ def patiently(
 
     attempts = Retrying(
         retry=retry_if_exception_type(RetryableError),
-        wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
+        wait=wait_random_exponential(multiplier=0.2, max=longest_wait_s),
         sleep=sleep,
         stop=lambda _: over(),
         before_sleep=report,

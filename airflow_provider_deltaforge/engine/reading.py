@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from tenacity import wait_random_exponential
-from tenacity.wait import wait_base
-
 from airflow_provider_deltaforge.engine.batcher import LEAST_EVENT_BYTES, Batcher, SourceBatch
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
 
@@ -28,7 +25,7 @@ _BYTES_AHEAD = 8 << 20
 Rows and rendered messages take several times as much memory.
 """
 _JOIN_S = 5.0
-_WAITS = wait_random_exponential(multiplier=0.2, max=1)  # A reader paces itself as well.
+_LONGEST_WAIT_S = 1.0  # A reader paces itself as well.
 
 Delivery = TypeVar("Delivery")
 
@@ -106,7 +103,7 @@ class Pump(Generic[Delivery]):
         batcher: Batcher,
         prepare: Callable[[SourceBatch], Delivery],
         ready_ahead: int,
-        on_trouble: Callable[[RetryableError | None], None],
+        on_trouble: Callable[[BaseException | None], None],
         admit: Callable[[ChangeBatch], ChangeBatch],
     ) -> None:
         self._reader = reader
@@ -172,19 +169,18 @@ class Pump(Generic[Delivery]):
             self._failure = error
 
     def _read(self) -> None:
-        attempts = _Attempts(_WAITS)
-        while not self._ending.is_set():
-            try:
-                chunk = self._reader.read(_READ_S)
-            except RetryableError as error:
-                self._on_trouble(error)
-                self._ending.wait(attempts.wait_s())
-                continue
-            if attempts.failed:
-                attempts = _Attempts(_WAITS)
-                self._on_trouble(None)
+        ending = self._ending
+        while not ending.is_set():
+            chunk = patiently(
+                self._read_once, self._on_trouble, ending.is_set, ending.wait, _LONGEST_WAIT_S
+            )
             if chunk is not None:
                 self._chunks.put(chunk)
+
+    def _read_once(self) -> Chunk | None:
+        if self._ending.is_set():
+            raise Ended
+        return self._reader.read(_READ_S)
 
     def _decode(self) -> None:
         while not self._ending.is_set():
@@ -209,19 +205,3 @@ class Pump(Generic[Delivery]):
         due = self._batcher.due(time.monotonic())
         if due is not None:
             yield due
-
-
-class _Attempts:
-    """Counts attempts for tenacity's waits, which want a call state."""
-
-    def __init__(self, waits: wait_base) -> None:
-        self._waits = waits
-        self.attempt_number = 0
-
-    @property
-    def failed(self) -> bool:
-        return self.attempt_number > 0
-
-    def wait_s(self) -> float:
-        self.attempt_number += 1
-        return float(self._waits(self))  # type: ignore[arg-type]
