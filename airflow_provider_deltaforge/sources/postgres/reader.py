@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
@@ -62,6 +62,7 @@ class PostgresReader:
         self._backoff = Backoff()
         self._left_out: frozenset[str] = frozenset()
         self._away: str | None = None
+        self._lost: PositionLostError | None = None
         self._in_use_since: float | None = None
         self._heard_at = self._told_at = self._cut_at = 0.0
         self._appeared: list[Appeared] = []
@@ -102,6 +103,8 @@ class PostgresReader:
         ready = self._chunker.ready
         deadline = time.monotonic() + timeout_s
         while not ready and not self._closed and not self._stopping():
+            if self._lost is not None:
+                raise self._lost
             left = deadline - time.monotonic()
             if not self._opened(left):
                 if self._away is not None and not self._closed:
@@ -112,6 +115,9 @@ class PostgresReader:
                     return None
             except (OSError, RetryableError) as error:
                 self._broke(error)
+            except PositionLostError as error:
+                self._lost = error  # Raised behind what came before it.
+                self._chunker.cut()
         return ready.popleft() if ready else None
 
     def decode(self, chunk: Any) -> ChangeBatch:

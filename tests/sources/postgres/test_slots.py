@@ -1,6 +1,7 @@
 """Slot and publication: what is created, where a stream begins, and what is refused by name."""
 
 import json
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SpecError,
 )
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.postgres import reader as readers
 from airflow_provider_deltaforge.sources.postgres import session, watching, wire
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
@@ -328,15 +329,19 @@ def reads_through_a_new_publication(server: Server, database: str) -> None:
     source = source_of(server, database)
     start = source.beginning()
     statements = (
+        "INSERT INTO t VALUES (0)",
         "DROP PUBLICATION df",
         "INSERT INTO t VALUES (1)",
         "CREATE PUBLICATION df FOR TABLE t",
         "INSERT INTO t VALUES (2)",
     )
     execute(server, *statements, database=database)
+    found: list[ChangeBatch] = []
+    reader = source.open(start)
     lost = "older than the publication.*lost: drop the slot with pg_drop_replication_slot, reset"
-    with pytest.raises(PositionLostError, match=lost):
-        rows(source, start)
+    with closing(reader), pytest.raises(PositionLostError, match=lost):
+        read_until(reader, lambda so_far: found.extend(so_far[len(found) :]))
+    assert ids(events(found)) == [0]
 
 
 def test_changes_older_than_their_publication_are_lost_and_said_so(
