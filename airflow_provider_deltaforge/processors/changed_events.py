@@ -1,6 +1,6 @@
 """New change events from old ones: rows taken by origin, with some of their columns replaced."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ROUTING
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.processors.contract import Processed
 
 OPS = frozenset({"c", "u", "d", "r", "t", "ddl"})
 
@@ -32,6 +34,27 @@ def repeated(origins: Any) -> pa.BooleanArray | None:
     made = np.ones(len(origins), np.bool_)
     made[first] = False
     return pa.array(made)
+
+
+def outcome(
+    given: pa.RecordBatch,
+    rows: pa.RecordBatch,
+    origins: Any,
+    made: pa.BooleanArray | None,
+    rejections: Sequence[Rejection],
+) -> Processed:
+    """Return what became of a batch; an input row that no row stands for was dropped.
+
+    Args:
+        given: the batch.
+        rows: what was made of it.
+        origins: int array, the input row behind each row.
+        made: which rows are new events.
+        rejections: the input rows that could not be processed.
+    """
+    dropped = given.num_rows - len(np.unique(origins)) - len(rejections)
+    counts = {"dropped": dropped} if dropped else {}
+    return Processed(rows, pa.array(origins, pa.int32()), made, rejections, counts)
 
 
 def taken(rows: pa.RecordBatch, origins: Any) -> pa.RecordBatch:

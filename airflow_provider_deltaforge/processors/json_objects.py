@@ -33,6 +33,16 @@ def parsed(text: bytes, *, wide: bool) -> Any:
         raise ValueError("nested too deep") from None
 
 
+def are_json(texts: pa.Array) -> bool:
+    """Say whether each text is JSON, but for those that are null."""
+    try:
+        for text in texts.drop_null().to_pylist():
+            orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
 def written(value: Any) -> bytes:
     """Return a value as JSON text without spaces; decimals become strings, as in row images.
 

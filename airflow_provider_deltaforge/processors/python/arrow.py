@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,6 +10,7 @@ from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.changed_events import OPS, cast_to, repeated, taken
+from airflow_provider_deltaforge.processors.json_objects import are_json
 from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch
 
 _OF_THE_SOURCE = ("tx", "row", "tx_id", "tx_end", "event_id", "source_position")
@@ -107,13 +107,5 @@ def _check(former: pa.RecordBatch, rows: pa.RecordBatch, name: str) -> None:
         old, new = former.column(column), rows.column(column)
         if old.equals(new):
             continue
-        for text in new.filter(pc.fill_null(pc.not_equal(old, new), True)):  # noqa: FBT003
-            if text.is_valid:
-                _parse(text.as_py(), f"{name} returned {column!r}")
-
-
-def _parse(text: bytes, what: str) -> None:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        raise RowsError(f"{what} that is not JSON") from None
+        if not are_json(new.filter(pc.fill_null(pc.not_equal(old, new), True))):  # noqa: FBT003
+            raise RowsError(f"{name} returned {column!r} that is not JSON")

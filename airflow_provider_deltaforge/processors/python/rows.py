@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.processors.bad_rows import apart
-from airflow_provider_deltaforge.processors.changed_events import repeated, replaced, taken
+from airflow_provider_deltaforge.processors.changed_events import outcome, repeated, replaced, taken
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.event_tables import full_name, tables_of
 from airflow_provider_deltaforge.processors.python.calls import UserCode
@@ -40,14 +40,7 @@ class RowCalls:
         parts, rejections = apart(rows, self._called)
         origins = np.concatenate([np.zeros(0, np.int32), *(at + start for start, (at, _) in parts)])
         whole = pa.Table.from_batches([rows.slice(0, 0), *(batch for _, (_, batch) in parts)])
-        dropped = rows.num_rows - len(np.unique(origins)) - len(rejections)
-        return Processed(
-            one_batch(whole),
-            pa.array(origins, pa.int32()),
-            repeated(origins),
-            rejections,
-            {"dropped": dropped} if dropped else {},
-        )
+        return outcome(rows, one_batch(whole), origins, repeated(origins), rejections)
 
     def _called(self, rows: pa.RecordBatch) -> tuple[Any, pa.RecordBatch]:
         images = rows.column("after")

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import apart
+from airflow_provider_deltaforge.processors.changed_events import outcome
 from airflow_provider_deltaforge.processors.contract import Processed, Worker
 from airflow_provider_deltaforge.processors.event_tables import TablePatterns, belonging
 from airflow_provider_deltaforge.processors.python.arrow import Returned
@@ -75,11 +76,6 @@ def _in_columns(rows: pa.RecordBatch, code: UserCode) -> Processed:
     ]
     batches = [part.rows for _, part in parts]
     whole = batches[0] if len(batches) == 1 else one_batch(pa.Table.from_batches(batches))
-    dropped = rows.num_rows - len(np.unique(origins)) - len(rejections)
-    return Processed(
-        pa.RecordBatch.from_arrays(whole.columns, schema=CHANGE_SCHEMA),
-        pa.array(origins),
-        pa.concat_arrays(made) if any(part.made is not None for _, part in parts) else None,
-        rejections,
-        {"dropped": dropped} if dropped else {},
-    )
+    events = pa.RecordBatch.from_arrays(whole.columns, schema=CHANGE_SCHEMA)
+    is_new = pa.concat_arrays(made) if any(part.made is not None for _, part in parts) else None
+    return outcome(rows, events, origins, is_new, rejections)

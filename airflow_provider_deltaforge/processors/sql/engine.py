@@ -4,7 +4,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import EventError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
@@ -209,10 +211,9 @@ def _as_events(rows: pa.RecordBatch) -> pa.Table:
     routing = rows.column("routing")
     for field in _EVENTS:
         if field.name == ROW:
-            columns.append(pa.array(range(rows.num_rows), pa.int32()))
+            columns.append(pa.array(np.arange(rows.num_rows, dtype=np.int32)))
         elif field.name in ROUTED:
-            child = pa.compute.struct_field(routing, ROUTED[field.name])
-            columns.append(child)
+            columns.append(pc.struct_field(routing, ROUTED[field.name]))
         elif field.type == pa.utf8() and field.name in _EXTENSIONS:
             columns.append(_as_text(rows, field.name))
         else:

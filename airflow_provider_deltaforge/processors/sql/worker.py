@@ -9,7 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.processors.bad_rows import RowsError, apart
-from airflow_provider_deltaforge.processors.changed_events import OPS, repeated, replaced, taken
+from airflow_provider_deltaforge.processors.changed_events import (
+    OPS,
+    outcome,
+    repeated,
+    replaced,
+    taken,
+)
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.sql.engine import ROW, Engine
 
@@ -38,14 +44,7 @@ class SqlWorker:
             columns = [column.take(pa.array(order)) for column in columns]
         made_rows = taken(rows, origins)
         made_rows = replaced(made_rows, dict(zip(self._engine.columns, columns, strict=True)))
-        lost = rows.num_rows - len(np.unique(origins)) - len(rejections)
-        return Processed(
-            made_rows,
-            pa.array(origins, pa.int32()),
-            repeated(origins),
-            rejections,
-            {"dropped": lost} if lost else {},
-        )
+        return outcome(rows, made_rows, origins, repeated(origins), rejections)
 
     def close(self) -> None:
         """Close the engine. Safe to call twice."""
