@@ -14,6 +14,9 @@ TEXT = pa.dictionary(pa.int32(), pa.utf8())
 OUTBOX = "__outbox"
 """Stands in the column ``schema`` of an event that is an outbox message."""
 
+UNCHANGED = b'{"_unchanged":true}'
+"""Stands in a row image for a value that the log does not repeat, because it did not change."""
+
 ROUTING = pa.struct(
     [
         ("topic", pa.utf8()),

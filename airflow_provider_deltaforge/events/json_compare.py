@@ -5,6 +5,7 @@ Offsets and pointers are those of ``json_scan``; only values that it found to be
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.change import UNCHANGED
 from airflow_provider_deltaforge.events.compiled import kernel
 from airflow_provider_deltaforge.events.json_scan import (
     BACKSLASH,
@@ -27,7 +28,7 @@ DEEP = 3
 """Two objects or two arrays with different texts, which may still be equal."""
 
 _EXPONENT_MAX = 1 << 40
-_UNCHANGED = np.frombuffer(b'{"_unchanged":true}', np.uint8)
+_UNCHANGED = np.frombuffer(UNCHANGED, np.uint8)
 
 
 @kernel

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields
+from airflow_provider_deltaforge.events.change import UNCHANGED
 from airflow_provider_deltaforge.processors.data_contract.settings import ColumnRule
 
 Broken = tuple[str, str, Any]
 """A column, which of its rules, and a bool per row: whether it is broken."""
-
-UNCHANGED = b'{"_unchanged":true}'
-"""A TOAST value that the log did not repeat: nobody knows it, so nothing is wrong with it."""
 
 _KINDS: Mapping[str, tuple[int, ...]] = {
     "string": (json_fields.STRING,),
@@ -55,6 +53,7 @@ class _Column:
         self._raw = json_fields.values(images, place)
         self._known = np.ones(len(images), np.bool_)
         if (self._kinds == json_fields.OBJECT).any():
+            # Nobody knows the value, so nothing is wrong with it.
             self._known = ~_flags(pc.equal(self._raw, UNCHANGED))
 
     def broken(self, rule: ColumnRule) -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from airflow_provider_deltaforge.events.change import UNCHANGED
 from airflow_provider_deltaforge.events.compiled import kernel
 from airflow_provider_deltaforge.events.json_kernels import put_bytes
 from airflow_provider_deltaforge.events.json_scan import (
@@ -35,7 +36,7 @@ FRAME = 4  # Of each open container: its kind, where its key begins and ends, el
 SPARE = 64
 
 _BASE64 = np.frombuffer(b'{"_base64":', np.uint8)
-_UNCHANGED = np.frombuffer(b'{"_unchanged":true}', np.uint8)
+_UNCHANGED = np.frombuffer(UNCHANGED, np.uint8)
 _SRID = np.frombuffer(b'{"srid":', np.uint8)
 _INNER_BASE64 = np.frombuffer(b',"_base64":', np.uint8)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)

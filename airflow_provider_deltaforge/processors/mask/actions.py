@@ -10,14 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields as j
+from airflow_provider_deltaforge.events.change import UNCHANGED
 from airflow_provider_deltaforge.events.json_strings import quoted
 from airflow_provider_deltaforge.processors.mask.settings import MaskRule
 from airflow_provider_deltaforge.processors.mask.tokens import Tokens
 
 _HASH_USE, _TOKEN_USE = b"deltaforge mask: hash", b"deltaforge mask: tokenise"
-
-_UNCHANGED = b'{"_unchanged":true}'
-"""What stands for a value that the log does not repeat. It is none, so nobody learns from it."""
 
 Action = Callable[[pa.BinaryArray], pa.BinaryArray]
 """Takes distinct values as JSON text, none of them null; returns what is put in their places."""
@@ -67,7 +65,8 @@ def applied(action: Action, values: pa.BinaryArray) -> pa.BinaryArray:
     coded = values.dictionary_encode()
     distinct = coded.dictionary
     spans = j.locate(distinct, ())
-    kept = np.asarray(pc.equal(distinct, _UNCHANGED)) | (j.kinds(distinct, spans) == j.NULL)
+    # Neither is a value that anybody could learn.
+    kept = np.asarray(pc.equal(distinct, UNCHANGED)) | (j.kinds(distinct, spans) == j.NULL)
     new = action(distinct)
     if kept.any():
         new = pc.if_else(pa.array(kept), distinct, new)

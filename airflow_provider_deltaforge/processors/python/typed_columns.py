@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events import json_fields
+from airflow_provider_deltaforge.events.change import UNCHANGED
 from airflow_provider_deltaforge.events.json_strings import quoted
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
+from airflow_provider_deltaforge.processors.json_objects import are_json
 from airflow_provider_deltaforge.processors.python.arrow_types import arrow_type
-
-_UNCHANGED = b'{"_unchanged":true}'
 
 
 def typed(column: str, raw: pa.BinaryArray, kind: str) -> pa.Array:
@@ -22,7 +22,7 @@ def typed(column: str, raw: pa.BinaryArray, kind: str) -> pa.Array:
     Raises:
         RowsError: a value does not fit.
     """
-    raw = pc.if_else(pc.equal(raw, _UNCHANGED), pa.scalar(None, pa.binary()), raw)
+    raw = pc.if_else(pc.equal(raw, UNCHANGED), pa.scalar(None, pa.binary()), raw)
     if kind == "json":
         return pc.if_else(pc.equal(raw, b"null"), pa.scalar(None, pa.binary()), raw).cast(pa.utf8())
     target = arrow_type(column, kind)
@@ -45,8 +45,8 @@ def as_json(column: str, values: pa.Array, kind: str | None) -> pa.BinaryArray:
         TypeError: there is no JSON for that type.
     """
     if kind == "json":
-        for text in values.to_pylist():
-            _check(column, text)
+        if not are_json(values):
+            raise RowsError(f"returned {column!r} that is not JSON")
         return values.cast(pa.binary())
     if pa.types.is_floating(values.type):
         return _number_texts(values)
@@ -77,13 +77,6 @@ def _number_texts(values: pa.Array) -> pa.BinaryArray:
         pc.is_nan(values), '"NaN"', pc.if_else(pc.greater(values, 0), '"Infinity"', '"-Infinity"')
     )
     return pc.if_else(pc.is_finite(values), values.cast(pa.utf8()), names).cast(pa.binary())
-
-
-def _check(column: str, text: str | None) -> None:
-    try:
-        orjson.loads("null" if text is None else text)
-    except orjson.JSONDecodeError:
-        raise RowsError(f"returned {column!r} that is not JSON") from None
 
 
 def with_member(texts: pa.BinaryArray, name: str, values: pa.BinaryArray) -> pa.BinaryArray:
