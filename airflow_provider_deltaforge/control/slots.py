@@ -112,7 +112,8 @@ def _owned(slot: HeldSlot, own: str, users: Mapping[str, str | None]) -> OwnedSl
     elif slot.name == own:
         owner = "this document, not applied here"
     elif beside:
-        owner = f"a DataFrame reader {slot.name.removeprefix(f'{beside}_')!r} of {beside}"
+        reader = slot.name.removeprefix(f"{beside}_")
+        owner = f"by its name a DataFrame reader {reader!r} of {beside}"
     else:
         why = (
             "its name is none that DeltaForge gives to this document's readers; if you know it, "

@@ -66,7 +66,7 @@ def test_only_a_readers_slot_that_nobody_reads_from_is_dropped(postgres_server, 
     finally:
         reader.close()
     assert kept[database][0] == "pipeline shop"
-    assert kept[mine][0] == f"a DataFrame reader 'mine' of {database}"
+    assert kept[mine][0] == f"by its name a DataFrame reader 'mine' of {database}"
     assert kept["somebodys"][0] is None
     wait_for("the reader to end", lambda: listed(command)[mine][1] is None)
     assert "confirm with its name" in str(
