@@ -107,7 +107,7 @@ class Heart:
                 return
             except RetryableError as error:
                 # The store is away: delivery stops at its next checkpoint, and goes on with it.
-                _log.warning("heartbeat not written", extra={"reason": str(error)})
+                _log.warning("heartbeat not written", extra={"reason": redacted(str(error))})
             except Exception as error:  # noqa: BLE001 - a deaf lane would go on for ever
                 self.failure = error
                 self.end("failed")
