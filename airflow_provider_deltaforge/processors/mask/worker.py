@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.event_tables import Table, full_name, tables_of
 from airflow_provider_deltaforge.processors.mask import texts
 from airflow_provider_deltaforge.processors.mask.actions import Actions, applied
 from airflow_provider_deltaforge.processors.mask.settings import Mask
@@ -24,9 +25,6 @@ _IMAGES = ("before", "after")
 _SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _QUALIFIER, _TABLE = 0, 1
 _BROKEN = "a row image or key is not JSON, so nothing in it can be masked"
-
-Table = tuple[str, str | None, str]
-"""Database, schema and name."""
 
 
 class _Made(NamedTuple):
@@ -147,29 +145,18 @@ class MaskWorker:
 
     def _one_key_for_all(self, rows: pa.RecordBatch, row: int, path: int) -> FatalError:
         pattern = self._patterns[path]
-        db, schema, table = (rows.column(name)[row].as_py() for name in ("db", "schema", "table"))
+        (table,), _ = tables_of(rows.slice(row, 1))
         return FatalError(
             f"processor {self._id}: {pattern!r} names a column of the primary key of "
-            f"{schema or db}.{table}, and different rows would get one key; give the processor a "
+            f"{full_name(table)}, and different rows would get one key; give the processor a "
             "'secret', with which keys hold a hash, or use 'hash' or 'tokenise' for this column"
         )
 
     def _sets(self, rows: pa.RecordBatch) -> tuple[Any, list[tuple[int, ...]]]:
         """Return which set of paths each row has, -1 for none, and the sets."""
-        columns = [rows.column(name) for name in ("db", "schema", "table")]
-        names = [[*column.dictionary.to_pylist(), None] for column in columns]
-        code = np.zeros(rows.num_rows, np.int64)
-        for column, own in zip(columns, names, strict=True):
-            codes = column.indices.fill_null(len(own) - 1).to_numpy(zero_copy_only=False)
-            code = code * len(own) + codes
-        distinct, table_of = np.unique(code, return_inverse=True)
+        tables, table_of = tables_of(rows)
         ordinals: dict[tuple[int, ...], int] = {(): -1}
-        set_of = []
-        for one in distinct.tolist():
-            rest, table = divmod(one, len(names[2]))
-            db, schema = divmod(rest, len(names[1]))
-            paths = self._paths_of((names[0][db] or "", names[1][schema], names[2][table] or ""))
-            set_of.append(ordinals.setdefault(paths, len(ordinals) - 1))
+        set_of = [ordinals.setdefault(self._paths_of(one), len(ordinals) - 1) for one in tables]
         del ordinals[()]
         return np.array(set_of, np.int32)[table_of], list(ordinals)
 

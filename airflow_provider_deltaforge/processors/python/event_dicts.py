@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.changed_events import OPS
+from airflow_provider_deltaforge.processors.event_tables import full_name, tables_of
 from airflow_provider_deltaforge.processors.json_objects import parsed, wide_integers, written
 
 _IMAGES = ("before", "after", "key")
@@ -30,10 +31,9 @@ class EventDicts:
             for name in (*_IMAGES, *_PLAIN, *_PLACE, "ddl", "routing", "tx_id")
         }
         self._ids = [_uuid(raw) for raw in rows.column("event_id").to_pylist()]
-        self._tables = [
-            f"{schema or db}.{table}"
-            for db, schema, table in zip(*(self._columns[name] for name in _PLACE), strict=True)
-        ]
+        tables, index = tables_of(rows)
+        names = [full_name(table) for table in tables]
+        self._tables = [names[at] for at in index.tolist()]
         self._wide = {name: wide_integers(rows.column(name)) for name in (*_IMAGES, "ddl")}
 
     def event(self, row: int) -> dict[str, Any]:
