@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events.binary_columns import id_bytes
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.ids import made_ids
 from airflow_provider_deltaforge.processors.contract import Processed
@@ -74,8 +75,8 @@ def marked(processor_id: str, key: Any, before: pa.RecordBatch, done: Processed)
     origins = (
         np.arange(len(made), dtype=np.int32) if done.origins is None else numbers(done.origins)
     )
-    ids = _id_bytes(rows.column("event_id")).copy()
-    made_ids(key, _id_bytes(before.column("event_id")), origins, made, ids)
+    ids = id_bytes(rows.column("event_id")).copy()
+    made_ids(key, id_bytes(before.column("event_id")), origins, made, ids)
     column = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(16), len(ids), [None, pa.py_buffer(ids)]
     )
@@ -114,8 +115,3 @@ def numbers(column: pa.Int32Array) -> np.ndarray:
     """Return a column of numbers for numpy."""
     found: np.ndarray = column.to_numpy(zero_copy_only=False)
     return found
-
-
-def _id_bytes(column: pa.FixedSizeBinaryArray) -> np.ndarray:
-    whole = np.frombuffer(column.buffers()[1], np.uint8)
-    return whole[column.offset * 16 : (column.offset + len(column)) * 16].reshape(-1, 16)

@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.events.binary_columns import id_bytes
 from airflow_provider_deltaforge.events.json_strings import quoted
 
 Piece: TypeAlias = "pa.BinaryArray | bytes"
@@ -53,9 +54,7 @@ def integer_texts(values: pa.Array) -> pa.BinaryArray:
 def uuid_texts(ids: pa.FixedSizeBinaryArray) -> pa.BinaryArray:
     """Return 16-byte ids, none null, as 36 characters each, without quotes."""
     count = len(ids)
-    start = ids.offset * 16
-    raw = np.frombuffer(ids.buffers()[1], np.uint8)[start : start + count * 16]
-    digits = _HEX[raw].view(np.uint8).reshape(count, 32)
+    digits = _HEX[id_bytes(ids)].view(np.uint8).reshape(count, 32)
     text = np.empty((count, _UUID_CHARS), np.uint8)
     taken = 0
     for first, last in _UUID_GROUPS:

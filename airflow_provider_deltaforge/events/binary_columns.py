@@ -54,6 +54,12 @@ def column_of(data: Any, offsets: Any, present: Any = None) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
 
 
+def id_bytes(column: pa.FixedSizeBinaryArray) -> Any:
+    """Return event ids, none null, as uint8 of shape (rows, 16), without copying them."""
+    first, count = column.offset, len(column)
+    return np.frombuffer(column.buffers()[1], np.uint8, 16 * count, 16 * first).reshape(count, 16)
+
+
 def _presence(column: pa.BinaryArray) -> Any:
     if not column.null_count:
         return _EVERY

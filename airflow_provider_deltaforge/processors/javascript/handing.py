@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge import __version__
-from airflow_provider_deltaforge.events.binary_columns import parts_of
+from airflow_provider_deltaforge.events.binary_columns import id_bytes, parts_of
 from airflow_provider_deltaforge.processors.javascript.number_scan import (
     image_flags,
     utf16_offsets,
@@ -71,7 +71,7 @@ def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
         before_flags,
         after_flags,
         np.asarray(rows["tx_end"].cast(pa.uint8())),
-        _ids(rows["event_id"]),
+        id_bytes(rows["event_id"]),
     ]
     size = 16 + sum(column.nbytes for column in numbers)
     control = np.array([rows.num_rows, len(header), each, size], np.int32)
@@ -139,8 +139,3 @@ def _images(column: pa.BinaryArray, start: int) -> tuple[bytes, Any, Any]:
     texts = data[offsets[0] : offsets[-1]].tobytes()
     units = offsets - offsets[0] if texts.isascii() else utf16_offsets(data, offsets)
     return texts, (units + start).astype(np.int32), flags
-
-
-def _ids(column: pa.FixedSizeBinaryArray) -> Any:
-    start = 16 * column.offset
-    return np.frombuffer(column.buffers()[1], np.uint8)[start : start + 16 * len(column)]
