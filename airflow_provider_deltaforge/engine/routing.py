@@ -15,13 +15,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.envelopes.columns import (
-    codes,
-    combinations,
-    uuid_texts,
-)
+from airflow_provider_deltaforge.envelopes.columns import uuid_texts
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events import json_fields
+from airflow_provider_deltaforge.events.value_codes import codes, combinations
 from airflow_provider_deltaforge.spec.template import Path, Template
 
 log = logging.getLogger(__name__)
@@ -164,7 +161,7 @@ class Filling:
             )
         return columns
 
-    def _one(self, values: list[str | None]) -> str:
+    def _one(self, values: Sequence[str | None]) -> str:
         rest = iter(values)
         parts = self._template.parts
         return "".join(part if isinstance(part, str) else next(rest) or "" for part in parts)

@@ -5,21 +5,19 @@ turned into text once, and Arrow spreads them over the rows.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events.binary_columns import id_bytes
 from airflow_provider_deltaforge.events.json_strings import quoted
+from airflow_provider_deltaforge.events.value_codes import Codes, combinations
 
 Piece: TypeAlias = "pa.BinaryArray | bytes"
 """A column of texts, or one text for every row. A null in a column is written as ``null``."""
-
-Codes = npt.NDArray[np.intp]
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _UUID_CHARS = 36
@@ -74,11 +72,6 @@ def rfc3339_texts(ts_ms: pa.Int64Array) -> pa.BinaryArray:
     return pc.binary_join_element_wise(with_t, "Z", "").cast(pa.binary())
 
 
-def codes(column: pa.DictionaryArray) -> Codes:
-    """Return each row's index in the dictionary; the dictionary's length stands for null."""
-    return np.asarray(pc.fill_null(column.indices, len(column.dictionary))).astype(np.intp)
-
-
 def spread(texts: pa.BinaryArray, wanted: Codes) -> Piece:
     """Return ``texts[code]`` for every row; one constant when there is only one text."""
     if len(texts) == 1:
@@ -99,36 +92,6 @@ def per_combination(
     return spread(pa.array([text(*values) for values in found], pa.binary()), combined)
 
 
-def combinations(
-    columns: Sequence[pa.DictionaryArray | pa.BooleanArray],
-) -> tuple[Codes, list[list[Any]]]:
-    """Number the combinations of values that occur.
-
-    Returns:
-        For every row the ordinal of its combination, and for every ordinal one value of each
-        column, ``None`` for null.
-    """
-    dictionaries = [
-        column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-        for column in columns
-    ]
-    values = [[*column.dictionary.to_pylist(), None] for column in dictionaries]
-    mixed = codes(dictionaries[0])
-    size = len(values[0])
-    for column, own in zip(dictionaries[1:], values[1:], strict=True):
-        mixed = mixed * len(own) + codes(column)
-        size *= len(own)
-    # Counting beats sorting while the table of counts is not much larger than the batch.
-    if size <= max(4096, 4 * len(mixed)):
-        seen = np.flatnonzero(np.bincount(mixed, minlength=size))
-        ordinal = np.zeros(size, np.intp)
-        ordinal[seen] = np.arange(len(seen))
-        combined = ordinal[mixed]
-    else:
-        seen, combined = np.unique(mixed, return_inverse=True)
-    return combined, [_values_at(values, int(code)) for code in seen]
-
-
 def where_present(present: pa.BooleanArray, pieces: Sequence[Piece]) -> Piece:
     """Join the pieces in rows where ``present`` holds; the other rows get nothing."""
     true_count = present.true_count
@@ -137,14 +100,6 @@ def where_present(present: pa.BooleanArray, pieces: Sequence[Piece]) -> Piece:
     pieces = _merge_constants(pieces)
     text = pieces[0] if len(pieces) == 1 else join(pieces, len(present))
     return text if true_count == len(present) else pc.if_else(present, text, b"")
-
-
-def _values_at(values: list[list[Any]], code: int) -> list[Any]:
-    found: list[Any] = []
-    for own in reversed(values):
-        code, digit = divmod(code, len(own))
-        found.append(own[digit])
-    return found[::-1]
 
 
 def _merge_constants(pieces: Sequence[Piece]) -> list[Piece]:

@@ -6,7 +6,6 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.envelopes.columns import (
     Piece,
-    codes,
     integer_texts,
     join,
     json_text,
@@ -17,6 +16,7 @@ from airflow_provider_deltaforge.envelopes.columns import (
     where_present,
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
+from airflow_provider_deltaforge.events.value_codes import codes
 
 
 class NativeEnvelope(Envelope):

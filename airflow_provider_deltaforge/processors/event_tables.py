@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import OUTBOX
+from airflow_provider_deltaforge.events.value_codes import combinations
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 Table = tuple[str, str | None, str]
 """The database, the schema where there are schemas, and the name."""
-
-_COUNTED_MAX = 4096
 
 
 class TablePatterns:
@@ -36,20 +35,8 @@ class TablePatterns:
 
 def tables_of(rows: pa.RecordBatch) -> tuple[list[Table], Any]:
     """Return the tables of a batch, and per row the index of its table among them."""
-    columns = [rows.column(name) for name in ("db", "schema", "table")]
-    sizes = [len(column.dictionary) + 1 for column in columns]
-    mixed = np.ravel_multi_index([codes_of(column) for column in columns], sizes)
-    # Counting beats sorting while there are few tables for the rows.
-    if np.prod(sizes) > max(_COUNTED_MAX, 4 * len(mixed)):
-        seen, index = np.unique(mixed, return_inverse=True)
-    else:
-        is_there = np.bincount(mixed) > 0
-        seen, index = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[mixed]
-    names = [
-        column.dictionary.take(pa.array(codes, mask=codes == size - 1)).to_pylist()
-        for column, codes, size in zip(columns, np.unravel_index(seen, sizes), sizes, strict=True)
-    ]
-    return list(zip(*names, strict=True)), index
+    index, found = combinations([rows.column(name) for name in ("db", "schema", "table")])
+    return [(db, schema, table) for db, schema, table in found], index
 
 
 def belonging(rows: pa.RecordBatch, takes: Callable[[Table], bool]) -> Any:
@@ -62,11 +49,3 @@ def full_name(table: Table) -> str:
     """Return a table's name as people write it."""
     db, schema, name = table
     return f"{schema or db}.{name}"
-
-
-def codes_of(column: pa.DictionaryArray) -> Any:
-    """Return each row's index in the dictionary; the dictionary's length stands for null."""
-    indices = column.indices
-    if indices.null_count:
-        indices = indices.fill_null(len(column.dictionary))
-    return indices.to_numpy(zero_copy_only=False)

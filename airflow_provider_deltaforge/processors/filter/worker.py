@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events import json_compare, json_fields
+from airflow_provider_deltaforge.events.value_codes import codes
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.event_tables import (
     Table,
     TablePatterns,
     belonging,
-    codes_of,
 )
 from airflow_provider_deltaforge.processors.filter.conditions import Images, test_of
 
@@ -85,4 +85,4 @@ def _names_tables(tables: "Tables") -> bool:
 def _spread(column: pa.DictionaryArray, verdict: Any) -> Any:
     """Return a verdict per row, asked for once per distinct value."""
     verdicts = [bool(verdict(value)) for value in column.dictionary.to_pylist()]
-    return np.array([*verdicts, False], np.bool_)[codes_of(column)]
+    return np.array([*verdicts, False], np.bool_)[codes(column)]
