@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.events.binary_columns import id_bytes, parts_of
+from airflow_provider_deltaforge.events.value_codes import combinations
+from airflow_provider_deltaforge.processors.event_tables import full_name
 from airflow_provider_deltaforge.processors.javascript.number_scan import (
     image_flags,
     utf16_offsets,
@@ -89,15 +91,8 @@ def image_bytes(rows: pa.RecordBatch) -> Any:
 
 def _heads(rows: pa.RecordBatch) -> tuple[list[list[str | None]], Any]:
     """Number the combinations of operation and table that occur."""
-    columns = [rows[name] for name in ("op", "db", "schema", "table")]
-    mixed = np.zeros(rows.num_rows, np.int64)
-    for column in columns:
-        mixed = mixed * (len(column.dictionary) + 1) + _codes(column) + 1
-    _, first, codes = np.unique(mixed, return_index=True, return_inverse=True)
-    heads: list[list[str | None]] = []
-    for row in first.tolist():
-        op, db, schema, table = (column[row].as_py() for column in columns)
-        heads.append([op, db, schema, table, f"{schema or db}.{table}"])
+    codes, found = combinations([rows[name] for name in ("op", "db", "schema", "table")])
+    heads = [[*head, full_name(head[1:])] for head in found]
     return heads, codes.astype(np.int32)
 
 
