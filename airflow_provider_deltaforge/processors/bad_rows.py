@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.processors.contract import rejected
 from airflow_provider_deltaforge.processors.quoted_values import without_values
 
 Result = TypeVar("Result")
 
-REJECTED = "processor"
 _FEW = 20
 
 
@@ -34,7 +34,7 @@ class RowsError(Exception):
             row: its row in the batch.
             event: the event alone.
         """
-        return Rejection(row, REJECTED, without_values(str(self), event) + self.place)
+        return rejected(row, without_values(str(self), event) + self.place)
 
 
 def apart(

@@ -35,6 +35,11 @@ class Processed:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
+def rejected(row: int, reason: str) -> Rejection:
+    """Return the rejection of an event of the input, by its row; the reason holds no values."""
+    return Rejection(row, "processor", reason)
+
+
 class Worker(Protocol):
     """A processor at work in one lane, or in one task of a snapshot.
 

@@ -9,9 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import EventError
-from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.processors.bad_rows import REJECTED
-from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.data_contract.columns import broken
 from airflow_provider_deltaforge.processors.data_contract.schema import RowSchema
 from airflow_provider_deltaforge.processors.data_contract.settings import (
@@ -118,7 +116,7 @@ class _Found:
         if not self._reasons:
             return Processed(rows, counts=dict(self._counts))
         rejections = [
-            Rejection(row, REJECTED, "; ".join(reasons[:_TOLD]))
+            rejected(row, "; ".join(reasons[:_TOLD]))
             for row, reasons in sorted(self._reasons.items())
         ]
         kept = np.ones(rows.num_rows, np.bool_)

@@ -9,8 +9,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
 from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
-from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.flatten import entries, kernel, reading
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class FlattenWorker:
             return Processed(rows)
         kept = np.setdiff1d(np.arange(rows.num_rows, dtype=np.int32), list(bad))
         origins = pa.array(kept, pa.int32())
-        rejections = [Rejection(row, "processor", _reason(bad[row])) for row in sorted(bad)]
+        rejections = [rejected(row, _reason(bad[row])) for row in sorted(bad)]
         return Processed(rows.take(origins), origins, rejections=rejections)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.javascript import number_scan
 from airflow_provider_deltaforge.processors.javascript.answer import (
     Answer,
@@ -29,7 +29,6 @@ from airflow_provider_deltaforge.processors.javascript.interpreter import (
 )
 from airflow_provider_deltaforge.processors.javascript.settings import Home, JavaScript
 
-_REJECTED = "processor"
 _FIRST_ROWS = 250
 _ENOUGH_ROWS = 1 << 20
 _MOST_KILLED = 10
@@ -158,7 +157,7 @@ class ScriptWorker:
                     f"not run: the script used more than its limits for {killed} events in a row; "
                     "correct it or raise its limits"
                 )
-                rejections.append(Rejection(start + row, _REJECTED, reason))
+                rejections.append(rejected(start + row, reason))
                 continue
             try:
                 answer = self._called(rows.slice(row, 1), each=True)
@@ -167,7 +166,7 @@ class ScriptWorker:
                 culprits = True
                 self._counts[_counted(error)] += 1
                 reason = f"the script was ended: {error}; correct it or raise limits"
-                rejections.append(Rejection(start + row, _REJECTED, reason))
+                rejections.append(rejected(start + row, reason))
                 continue
             killed = 0
             parts += self._kept(answer, start + row, rejections)
@@ -215,7 +214,7 @@ class ScriptWorker:
     def _kept(self, answer: Answer, start: int, rejections: list[Rejection]) -> list[_Part]:
         for bad in answer.bad:
             self._counts["errors"] += 1
-            rejections.append(Rejection(start + bad.row, _REJECTED, _why(bad)))
+            rejections.append(rejected(start + bad.row, _why(bad)))
         if answer.rows is None or not answer.rows.num_rows:
             return []
         made = np.zeros(answer.rows.num_rows, np.bool_)

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.event_tables import Table, full_name, tables_of
 from airflow_provider_deltaforge.processors.mask import texts
 from airflow_provider_deltaforge.processors.mask.actions import Actions, applied
@@ -85,7 +84,7 @@ class MaskWorker:
             return Processed(done, counts=counts)
         kept = pa.array(np.flatnonzero(~broken).astype(np.int32))
         refused = np.flatnonzero(broken).tolist()
-        rejections = [Rejection(row, "processor", _BROKEN) for row in refused]
+        rejections = [rejected(row, _BROKEN) for row in refused]
         return Processed(done.take(kept), kept, rejections=rejections, counts=counts)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, TEXT
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.event_tables import Table, belonging
 from airflow_provider_deltaforge.processors.outbox.messages import (
     LACKING,
@@ -89,8 +89,7 @@ class OutboxWorker:
             return []
         refused = np.flatnonzero(messages.fates > NON_INSERT)
         return [
-            Rejection(int(chosen[row]), "processor", f"strict: {_why(messages, row)}")
-            for row in refused.tolist()
+            rejected(int(chosen[row]), f"strict: {_why(messages, row)}") for row in refused.tolist()
         ]
 
     def _dropped(self, messages: Messages, found: pa.RecordBatch) -> dict[str, int]:
