@@ -9,7 +9,7 @@ DeltaForgeError
 │   ├── PositionLostError  the source no longer has the log we need
 │   ├── SchemaError      a row cannot be decoded without guessing
 │   │   └── TableError   and the table is known: it can stop alone
-│   └── FencedError      a newer driver owns the pipeline
+│   └── FencedError      a newer driver owns the pipeline, or another writer its sink
 └── EventError           one event is bad, the rest fine  -> dead letter, or stop
 
 An error's text is read by people and stored: it names what to do next and never holds a row's
@@ -86,7 +86,11 @@ class TableError(SchemaError):
 
 
 class FencedError(FatalError):
-    """A newer driver owns this pipeline; nothing we write counts any more."""
+    """A newer driver owns this pipeline; nothing we write counts any more.
+
+    A sink that delivers exactly once raises it as well, when another writer has shut this one out:
+    the lane then asks whether its own epoch still stands, and if so takes over again.
+    """
 
     error_class = "fenced"
 

@@ -2,10 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import orjson
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES
 from airflow_provider_deltaforge.spec.choice import choose, refusal
@@ -41,6 +45,82 @@ class Interruptible(Protocol):
 
     def abandon(self) -> None:
         """Make a write under way raise RetryableError soon. Called from another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a sink holds the log."""
+
+    position: Position
+    """Everything up to it is held."""
+    event_id: bytes | None = None
+    """And behind it the events up to this one, of what is delivered in parts."""
+
+    def as_text(self) -> bytes:
+        """Return the one form in which every destination holds it."""
+        event = self.event_id.hex() if self.event_id is not None else None
+        return orjson.dumps({"v": 1, "position": dict(self.position), "event_id": event})
+
+    @classmethod
+    def from_text(cls, text: bytes | str, where: str) -> "Cursor":
+        """Read what ``as_text`` made.
+
+        Args:
+            text: what the destination holds.
+            where: how messages for people name the place.
+
+        Raises:
+            FatalError: it is something else, or a newer release wrote it.
+        """
+        try:
+            told = orjson.loads(text)
+            if told["v"] != 1:
+                raise ValueError(told["v"])
+            event = told["event_id"]
+            return cls(dict(told["position"]), bytes.fromhex(event) if event else None)
+        except (ValueError, KeyError, TypeError) as error:
+            raise FatalError(
+                f"{where}: this is no position that this release can read; use the release that "
+                "wrote it, or remove it: the pipeline then goes on at its own checkpoint"
+            ) from error
+
+
+@runtime_checkable
+class ExactlyOnceWriter(Protocol):
+    """A writer whose destination holds our position together with the messages.
+
+    It is a ``SinkWriter`` as well: ``write`` is used for the rows of snapshots, which have no
+    position.
+    """
+
+    def recover(self) -> Cursor | None:
+        """Shut every former writer of this sink out, and return what is durable.
+
+        Called before the first ``write_once``, and again after a FencedError.
+
+        Returns:
+            None if nothing was ever written with a cursor.
+
+        Raises:
+            RetryableError, AccessError, FatalError: as ``write`` does.
+        """
+
+    def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
+        """Write messages and the cursor, so that all of it becomes durable or nothing.
+
+        Where a destination has no transactions, ``recover`` tells how far it came. Called again
+        with the same arguments after a RetryableError: the writer finds out by itself what of it
+        is durable already.
+
+        Args:
+            messages: in order, never empty.
+            before: what the sink holds.
+            after: what it holds once this is durable.
+
+        Raises:
+            FencedError: another writer of this sink has taken over.
+            RetryableError, AccessError, FatalError: as ``write`` does.
+        """
 
 
 class SinkFilter(Settings):
