@@ -3,9 +3,8 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-import orjson
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import FatalError
@@ -47,6 +46,14 @@ class Interruptible(Protocol):
         """Make a write under way raise RetryableError soon. Called from another thread."""
 
 
+class _CursorText(Settings):
+    """A cursor as destinations hold it."""
+
+    v: Literal[1] = 1
+    position: dict[str, Any]
+    event_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """How far a sink holds the log."""
@@ -59,7 +66,8 @@ class Cursor:
     def as_text(self) -> bytes:
         """Return the one form in which every destination holds it."""
         event = self.event_id.hex() if self.event_id is not None else None
-        return orjson.dumps({"v": 1, "position": dict(self.position), "event_id": event})
+        told = _CursorText(position=dict(self.position), event_id=event)
+        return told.model_dump_json().encode()
 
     @classmethod
     def from_text(cls, text: bytes | str, where: str) -> "Cursor":
@@ -73,16 +81,14 @@ class Cursor:
             FatalError: it is something else, or a newer release wrote it.
         """
         try:
-            told = orjson.loads(text)
-            if told["v"] != 1:
-                raise ValueError(told["v"])
-            event = told["event_id"]
-            return cls(dict(told["position"]), bytes.fromhex(event) if event else None)
-        except (ValueError, KeyError, TypeError) as error:
+            told = _CursorText.model_validate_json(text)
+            event = bytes.fromhex(told.event_id) if told.event_id is not None else None
+        except ValueError as error:
             raise FatalError(
                 f"{where}: this is no position that this release can read; use the release that "
                 "wrote it, or remove it: the pipeline then goes on at its own checkpoint"
             ) from error
+        return cls(told.position, event)
 
 
 @runtime_checkable
