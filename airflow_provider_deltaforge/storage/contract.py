@@ -64,7 +64,26 @@ class Push:
     value: bytes
 
 
-Write = Put | Delete | Append | Push
+@dataclass(frozen=True, slots=True)
+class Amend:
+    """Give an entry of a queue another value, in its place; nothing happens if it is gone."""
+
+    namespace: str
+    key: str
+    seq: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take one entry out of a queue, from wherever it stands; one that is gone stays gone."""
+
+    namespace: str
+    key: str
+    seq: int
+
+
+Write = Put | Delete | Append | Push | Amend | Take
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,20 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import (
+    Amend,
     Append,
     Delete,
     Entry,
     Fence,
+    Push,
     Put,
     Slot,
+    Take,
     Write,
 )
 
@@ -172,8 +175,18 @@ class MemoryStore:
             self._state.values.pop((write.namespace, write.key), None)
         elif isinstance(write, Append):
             self.append(write.namespace, write.key, write.value)
-        else:
+        elif isinstance(write, Push):
             self.push(write.namespace, write.key, write.value)
+        else:
+            self._change(write)
+
+    def _change(self, write: Amend | Take) -> None:
+        queue = self._state.queues.get((write.namespace, write.key), [])
+        at = next((at for at, entry in enumerate(queue) if entry.seq == write.seq), None)
+        if at is not None and isinstance(write, Amend):
+            queue[at] = replace(queue[at], value=bytes(write.value))
+        elif at is not None:
+            del queue[at]
 
     def _alive(self, name: _Name) -> bytes | None:
         value, expires = self._state.values.get(name, (None, None))

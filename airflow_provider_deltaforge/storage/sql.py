@@ -7,12 +7,15 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import (
+    Amend,
     Append,
     Delete,
     Entry,
     Fence,
+    Push,
     Put,
     Slot,
+    Take,
     Write,
 )
 from airflow_provider_deltaforge.storage.memory import fenced
@@ -36,6 +39,8 @@ _CREATE_SLOT = """INSERT INTO df_slot (ns, key, version, state, updated_at)
     VALUES (?, ?, 1, ?, now_ms()) ON CONFLICT (ns, key) DO NOTHING RETURNING version"""
 _SWAP_SLOT = """UPDATE df_slot SET version = version + 1, state = ?, updated_at = now_ms()
     WHERE ns = ? AND key = ? AND version = ? RETURNING version"""
+_AMEND = "UPDATE df_queue SET val = ? WHERE ns = ? AND key = ? AND id = ?"
+_TAKE = "DELETE FROM df_queue WHERE ns = ? AND key = ? AND id = ?"
 _DROP = """DELETE FROM df_queue WHERE id IN
     (SELECT id FROM df_queue WHERE ns = ? AND key = ? ORDER BY id LIMIT ?)"""
 
@@ -186,7 +191,7 @@ class SqlStore(ABC):
                 present = int(rows[0][0]) if rows else None
                 if present != fence.version:
                     raise fenced(fence, present)
-            if any(not isinstance(write, Put | Delete) for write in writes):
+            if any(isinstance(write, Append | Push) for write in writes):
                 self._keep_order(execute)
             for write in writes:
                 _apply(write, execute)
@@ -217,6 +222,10 @@ def _apply(write: Write, execute: Execute) -> None:
         execute(_PUT, (write.namespace, write.key, write.value, ttl_ms))
     elif isinstance(write, Delete):
         execute(_DELETE, (write.namespace, write.key)).fetchall()
+    elif isinstance(write, Amend):
+        execute(_AMEND, (write.value, write.namespace, write.key, write.seq))
+    elif isinstance(write, Take):
+        execute(_TAKE, (write.namespace, write.key, write.seq))
     else:
         statement = _APPEND if isinstance(write, Append) else _PUSH
         execute(statement, (write.namespace, write.key, write.value)).fetchall()

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.storage.contract import (
+    Amend,
     Append,
     Delete,
     Fence,
@@ -16,6 +17,7 @@ from airflow_provider_deltaforge.storage.contract import (
     Put,
     Slot,
     Store,
+    Take,
 )
 from tests.waiting import wait_until
 
@@ -165,6 +167,26 @@ class StoreContract:
         again = open_store()
         assert again.push("q", "k", b"2") > last
         again.close()
+
+    def test_an_entry_is_changed_or_taken_where_it_stands(self, store):
+        first, second, third = (store.push("q", "k", b"%d" % i) for i in range(3))
+        other = store.push("q", "other", b"x")
+        store.transact(
+            [
+                Amend("q", "k", second, b"changed"),
+                Take("q", "k", first),
+                Take("q", "k", other),
+                Amend("q", "k", other, b"not mine"),
+                Amend("q", "k", third + 1000, b"nobody's"),
+            ]
+        )
+        assert [(entry.seq, entry.value) for entry in store.peek("q", "k")] == [
+            (second, b"changed"),
+            (third, b"2"),
+        ]
+        assert [entry.value for entry in store.peek("q", "other")] == [b"x"]
+        store.transact([Take("q", "k", first), Take("q", "k", second)])
+        assert store.length("q", "k") == 1
 
     # Transactions and fences
 
