@@ -1,5 +1,6 @@
 """CloudEvents 1.0 in structured JSON."""
 
+from typing import ClassVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -27,6 +28,11 @@ _SUFFIXES = {
 
 class CloudEventsEnvelope(Envelope):
     """``type`` is the prefix and what happened: ``com.acme.cdc.created``."""
+
+    media_types: ClassVar[tuple[str, str]] = (
+        "application/cloudevents+json",
+        "application/cloudevents-batch+json",
+    )
 
     type_prefix: str
     """Begins the ``type`` of every event, by custom a reversed domain name."""

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -33,6 +34,9 @@ class Origin:
 
 class Envelope(PluginSettings):
     """A description that is also the worker: it holds no connection."""
+
+    media_types: ClassVar[tuple[str, str]] = ("application/json", "application/json")
+    """What one event, and a JSON array of them, are called in ``Content-Type``."""
 
     @abstractmethod
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
