@@ -5,17 +5,21 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
+from airflow_provider_deltaforge.engine.batch_facts import BatchFacts, Taken
+from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.tallies import Latency, LetterTallies, Tallies
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _LONG_CALL_S = 60.0
+
+Standing = Literal["running", "behind", "catching_up", "given_up"]
+"""``running``: it takes every batch with the others; else the lane goes on without it."""
 
 
 @dataclass(slots=True)
@@ -38,38 +42,10 @@ class SinkState:
     position: Position | None = None
     checkpoint_ms: int | None = None
     trouble: Trouble | None = None
-
-
-@dataclass(slots=True)
-class BatchFacts:
-    """Counts of one batch, taken in the decoder thread so that delivery does not wait for them."""
-
-    events: int
-    nbytes: int
-    commit_ms: np.ndarray
-    by_table: Counter[tuple[str, str]]
-
-    @classmethod
-    def of(cls, rows: pa.RecordBatch, nbytes: int) -> "BatchFacts":
-        """Count the rows of a batch by table and op."""
-        return cls(
-            events=rows.num_rows,
-            nbytes=nbytes,
-            commit_ms=rows.column("ts_ms").to_numpy(),
-            by_table=_by_table(rows),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What one sink was given: events, and bytes of message values."""
-
-    events: int
-    nbytes: int
-
-    def __add__(self, other: "Taken") -> "Taken":
-        """Return both together."""
-        return Taken(self.events + other.events, self.nbytes + other.nbytes)
+    standing: Standing = "running"
+    standing_since_ms: int | None = None
+    lacks_ms: int | None = None
+    """When the oldest event was committed that a sink lacks which is behind."""
 
 
 @dataclass
@@ -89,6 +65,8 @@ class Board:
     latency: Latency = field(default_factory=Latency)
     processors: Tallies = field(default_factory=Tallies)
     letters: LetterTallies = field(default_factory=LetterTallies)
+    policy: Policy | None = None
+    """Which sinks are waited for; None: all."""
     troubles: dict[str, Trouble] = field(default_factory=dict)
     """Why something other than a sink or the source does not go on, by its name."""
 
@@ -129,6 +107,33 @@ class Board:
             state.trouble = _trouble(state.trouble, error)
             if error is not None:
                 state.retries += 1
+
+    def stands(self, sink_id: str, standing: Standing, lacks_ms: int | None = None) -> None:
+        """Note whether a sink goes with the others; one that is caught up is well again.
+
+        Args:
+            sink_id: the sink.
+            standing: how it stands from now on.
+            lacks_ms: when the oldest event was committed that it lacks, if that is known.
+        """
+        with self._lock:
+            state = self.sinks.setdefault(sink_id, SinkState())
+            if standing == "running" or state.standing == "running":
+                state.standing_since_ms = int(time.time() * 1000)
+            state.standing = standing
+            if standing == "running":
+                state.trouble, state.lacks_ms = None, None
+            elif lacks_ms is not None:
+                state.lacks_ms = lacks_ms
+
+    def caught_up(self, sink_id: str, position: Position | None, taken: Taken | None) -> None:
+        """Note what a sink that is behind was given, and how far it is now."""
+        with self._lock:
+            state = self.sinks.setdefault(sink_id, SinkState())
+            if taken is not None:
+                self._count({sink_id: taken})
+            if position is not None:
+                state.position, state.checkpoint_ms = position, int(time.time() * 1000)
 
     def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
         """Note that a processor cannot work now, or (None) that it can again."""
@@ -180,9 +185,9 @@ class Board:
     def blocked_by(self) -> tuple[str, Trouble] | None:
         """Return what holds the pipeline up, named, or None."""
         with self._lock:
-            for sink_id, state in self.sinks.items():
-                if state.trouble is not None:
-                    return f"sink {sink_id}", state.trouble
+            held_up = self._held_up()
+            if held_up is not None:
+                return held_up
             for name, trouble in self.troubles.items():
                 return name, trouble
             if self.source_trouble_now is not None:
@@ -190,9 +195,10 @@ class Board:
         return self._hangs()
 
     def position(self) -> dict[str, Any] | None:
-        """Return a position that every sink has reached, or None before the first."""
+        """Return a position that every sink has reached but those that are behind."""
         with self._lock:
-            positions = [state.position for state in self.sinks.values()]
+            sinks = [state for state in self.sinks.values() if state.standing == "running"]
+            positions = [state.position for state in sinks]
             return dict(self.slowest) if self.slowest and all(positions) else None
 
     def lag_ms(self) -> int | None:
@@ -201,8 +207,8 @@ class Board:
         While something blocks the pipeline the age goes on growing: newer events wait.
         """
         with self._lock:
-            troubles = [state.trouble for state in self.sinks.values()]
-            blocked = self.source_trouble_now is not None or any(troubles) or self.troubles
+            held_up = self._held_up()
+            blocked = self.source_trouble_now is not None or held_up or self.troubles
             if (blocked or self._hangs()) and self.last_commit_ms is not None:
                 return max(0, int(time.time() * 1000) - self.last_commit_ms)
             return self._lag_ms
@@ -225,6 +231,17 @@ class Board:
                 "processors": self.processors.as_dict(),
                 "dlq": self.letters.as_dict(),
             }
+
+    def _held_up(self) -> tuple[str, Trouble] | None:
+        """Return the sink that the lane waits for, if it cannot go on without it."""
+        going = {name for name, state in self.sinks.items() if state.standing == "running"}
+        well = {name for name in going if self.sinks[name].trouble is None}
+        if well == going or (self.policy is not None and self.policy.holds(well)):
+            return None
+        required = self.policy.required if self.policy is not None else frozenset()
+        name = min(going - well, key=lambda one: one not in required)
+        trouble = self.sinks[name].trouble
+        return (f"sink {name}", trouble) if trouble is not None else None
 
     def _hangs(self) -> tuple[str, Trouble] | None:
         """Return the processor that may never return: nothing comes behind its batch."""
@@ -254,19 +271,3 @@ def _trouble(before: Trouble | None, error: BaseException | None) -> Trouble | N
     error_class = getattr(error, "error_class", "error")
     since_ms = before.since_ms if before else int(time.time() * 1000)
     return Trouble(redacted(str(error)), error_class, since_ms)
-
-
-def _by_table(rows: pa.RecordBatch) -> Counter[tuple[str, str]]:
-    """Count rows by (qualified table, op) over dictionary codes, without touching each row."""
-    columns = [rows.column(name) for name in ("db", "schema", "table", "op")]
-    code = np.zeros(rows.num_rows, dtype=np.int64)
-    for column in columns:
-        size = len(column.dictionary) + 1
-        indices = column.indices.fill_null(size - 1).to_numpy(zero_copy_only=False)
-        code = code * size + indices
-    counted: Counter[tuple[str, str]] = Counter()
-    _, first, counts = np.unique(code, return_index=True, return_counts=True)
-    for row, count in zip(first.tolist(), counts.tolist(), strict=True):
-        db, schema, table, op = (column[row].as_py() for column in columns)
-        counted[f"{schema or db}.{table}", op] += count
-    return counted

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-from airflow_provider_deltaforge.engine.board import Taken
+from airflow_provider_deltaforge.engine.batch_facts import Taken
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.job import Bench, Job
@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
-from airflow_provider_deltaforge.engine.sinking import SinkGroup
+from airflow_provider_deltaforge.engine.sinking import Parcel, SinkGroup
 from airflow_provider_deltaforge.engine.snapshot import full_name
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
 from airflow_provider_deltaforge.engine.watching import Troubles
@@ -180,7 +180,8 @@ class _Copier:
             self._letters.check(rendered, source)
             crossing(Border.CHUNK_RENDERED)
             self._listener.confirm()
-            outcomes = self._sinks.deliver(dict(rendered.messages), self._ending.is_set)
+            parcels = {name: Parcel(each) for name, each in rendered.messages.items()}
+            outcomes = self._sinks.deliver(parcels, self._ending.is_set)
             if outcomes is None:
                 return None
             refused = {name: outcome.durable() for name, outcome in outcomes.items()}

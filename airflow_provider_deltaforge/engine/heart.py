@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 
-from airflow_provider_deltaforge.engine.board import Board, Trouble
+from airflow_provider_deltaforge.engine.board import Board, SinkState
 from airflow_provider_deltaforge.engine.job import Bench, place
 from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
@@ -167,7 +167,7 @@ class Heart:
     def _sinks(self) -> dict[str, SinkProgress]:
         return {
             sink_id: SinkProgress(
-                **_told(state.trouble),
+                **_told(state),
                 position=dict(state.position) if state.position is not None else None,
                 checkpoint_ms=state.checkpoint_ms,
                 events=state.events,
@@ -179,15 +179,23 @@ class Heart:
         }
 
 
-def _told(trouble: Trouble | None) -> dict[str, object]:
-    if trouble is None:
+def _told(state: SinkState) -> dict[str, object]:
+    trouble = state.trouble
+    if state.standing == "running" and trouble is None:
         return {}
-    return {
-        "status": "blocked",
-        "since_ms": trouble.since_ms,
-        "reason": trouble.reason,
-        "error_class": trouble.error_class,
-    }
+    word = "blocked" if state.standing == "running" else state.standing
+    told: dict[str, object] = {"status": word}
+    if trouble is not None:
+        told |= {
+            "since_ms": trouble.since_ms,
+            "reason": trouble.reason,
+            "error_class": trouble.error_class,
+        }
+    if state.standing != "running":
+        told["since_ms"] = state.standing_since_ms
+    if state.lacks_ms is not None:
+        told["lag_ms"] = max(0, _now_ms() - state.lacks_ms)
+    return told
 
 
 def _now_ms() -> int:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.ahead import Ahead
+from airflow_provider_deltaforge.engine.batch_facts import BatchFacts
 from airflow_provider_deltaforge.engine.batcher import Batcher, Limits, SourceBatch
-from airflow_provider_deltaforge.engine.board import BatchFacts, Board, SinkState
+from airflow_provider_deltaforge.engine.board import Board, SinkState
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.heart import Heart
@@ -25,7 +26,7 @@ from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
-from airflow_provider_deltaforge.engine.sinking import SinkGroup
+from airflow_provider_deltaforge.engine.sinking import Parcel, SinkGroup
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import RetryableError, ServerChangedError, TableError
@@ -195,7 +196,8 @@ class Lane:
             return
         messages = {name: ready.rendered.messages[name] for name in behind}
         self._patiently(self._heart.confirm)
-        outcomes = sinks.deliver(messages, self._heart.gives_up)
+        parcels = {name: Parcel(each) for name, each in messages.items()}
+        outcomes = sinks.deliver(parcels, self._heart.gives_up)
         if outcomes is None:
             return
         refused = {name: outcome.durable() for name, outcome in outcomes.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.board import Taken
+from airflow_provider_deltaforge.engine.batch_facts import Taken
 from airflow_provider_deltaforge.engine.processing import Chain, Chained, ProcessorWatcher
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.engine.tallies import Tallies

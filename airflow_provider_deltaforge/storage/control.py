@@ -53,12 +53,15 @@ class ControlRecord(Record):
 class SinkProgress(Settings):
     """How one sink is doing."""
 
-    status: Literal["running", "blocked", "failed"] = "running"
+    status: Literal["running", "blocked", "behind", "catching_up", "given_up", "failed"] = "running"
+    """``behind``, ``catching_up`` and ``given_up``: the pipeline goes on without it."""
     since_ms: int | None = None
     reason: str | None = None
     error_class: str | None = None
     position: dict[str, Any] | None = None
     checkpoint_ms: int | None = None
+    lag_ms: int | None = None
+    """How long ago the oldest event was committed that it lacks; of a sink that is behind."""
     events: int = 0
     bytes: int = 0
     batches: int = 0
@@ -246,7 +249,7 @@ class Control:
         fence = self.take_epoch("deleted")
         owned = [
             Delete(namespace, key)
-            for namespace in (names.CHECKPOINTS, names.SNAPSHOTS, names.TABLES)
+            for namespace in (names.CHECKPOINTS, names.GAPS, names.SNAPSHOTS, names.TABLES)
             for key, _ in self.store.items(namespace, f"{self.pipeline}/")
         ]
         single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]

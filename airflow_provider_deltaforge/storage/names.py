@@ -18,6 +18,9 @@ EPOCHS = "epochs"
 FAILOVER = "failover"
 """Key-value map and log: server identities and what a failover was reconciled to."""
 
+GAPS = "gaps"
+"""Key-value map: what sinks lack that were given up, and what people want of them."""
+
 JOURNAL = "journal"
 """Queues: dead letters, under ``PIPELINE:dlq``."""
 

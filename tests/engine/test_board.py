@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.engine import board as board_module
-from airflow_provider_deltaforge.engine.board import BatchFacts, Board, Taken
+from airflow_provider_deltaforge.engine.batch_facts import BatchFacts, Taken
+from airflow_provider_deltaforge.engine.board import Board
 from airflow_provider_deltaforge.engine.tallies import LATENCY_BUCKETS_S
 
 

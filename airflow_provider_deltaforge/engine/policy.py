@@ -1,0 +1,58 @@
+"""Which sinks must hold a batch before a lane goes on: the document's commit policy."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cmp_to_key
+
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.spec.document import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The sinks that are waited for.
+
+    Attributes:
+        required: each of these.
+        count: and so many in all.
+    """
+
+    required: frozenset[str]
+    count: int
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Policy":
+        """Return what a document says.
+
+        Where no sink is required, one of them is waited for: a log that nobody takes is not read.
+        """
+        policy = spec.commit_policy
+        if policy.mode == "quorum":
+            return cls(frozenset(), policy.quorum or 1)
+        every = policy.mode == "all"
+        required = frozenset(sink.id for sink in spec.sinks if every or sink.required)
+        return cls(required, max(1, len(required)))
+
+    def holds(self, taken: Collection[str]) -> bool:
+        """Say whether it is enough that these sinks hold a batch."""
+        names = set(taken)
+        return self.required <= names and len(names) >= self.count
+
+    def may_lag(self, sink_id: str, sinks: int) -> bool:
+        """Say whether a pipeline of so many sinks can go on without this one."""
+        return sink_id not in self.required and sinks > self.count
+
+    def start(self, source: Source, stands: Mapping[str, Position]) -> Position | None:
+        """Return where a lane begins to read: the furthest place that enough sinks have reached.
+
+        Args:
+            source: compares positions.
+            stands: where each sink stands.
+        """
+        ordered = sorted(stands.values(), key=cmp_to_key(source.compare), reverse=True)
+        for position in ordered:
+            there = [n for n, at in stands.items() if source.compare(at, position) >= 0]
+            if self.holds(there):
+                return position
+        return source.earliest(list(stands.values()))
