@@ -2,17 +2,26 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from airflow_provider_deltaforge.engine.patience import patiently
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.contract import (
+    Cursor,
+    ExactlyOnceWriter,
+    Interruptible,
+    Sink,
+    SinkWriter,
+)
 
 _CLOSE_S = 1.5
+
+Span = tuple[Cursor, Cursor]
+"""What a sink holds before a batch and after it; for sinks that hold the position themselves."""
 
 
 class SinkWatcher(Protocol):
@@ -20,6 +29,20 @@ class SinkWatcher(Protocol):
 
     def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the sink is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What one sink is given of a batch.
+
+    Attributes:
+        messages: what it lacks.
+        span: where it stands before and after them, if it holds the position itself. Then nothing
+            of them is durable while anything is refused.
+    """
+
+    messages: Messages
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +54,8 @@ class Delivered:
 
     rejections: Sequence[Rejection] = ()
     error: Exception | None = None
+    cursor: Cursor | None = None
+    """How far the sink holds the log, if that was asked."""
 
     def durable(self) -> Sequence[Rejection]:
         """Return what the sink refused while the rest is durable; raise what it could not do."""
@@ -56,16 +81,20 @@ class SinkThread:
         self._pipeline = pipeline
         self._watcher = watcher
         self._ending = ending
-        self._jobs: queue.Queue[Messages | None] = queue.Queue(1)
+        self._jobs: queue.Queue[Callable[[], Delivered] | None] = queue.Queue(1)
         self._results: queue.Queue[Delivered] = queue.Queue(1)
         self._writer: SinkWriter | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sink-{sink.id}", daemon=True)
         self._thread.start()
 
-    def submit(self, messages: Messages) -> None:
+    def submit(self, parcel: Parcel) -> None:
         """Hand over a batch; fetch its result before the next one."""
-        self._jobs.put(messages)
+        self._jobs.put(partial(self._write, parcel))
+
+    def ask(self) -> None:
+        """Ask a sink that holds the position itself for it; fetch the result as of a batch."""
+        self._jobs.put(self._recover)
 
     def result(self, timeout_s: float) -> Delivered | None:
         """Return how the batch ended, or None while it is being written."""
@@ -84,34 +113,48 @@ class SinkThread:
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
-        while (messages := self._jobs.get()) is not None:
-            outcome = self._deliver(messages)
-            del messages  # Not held while waiting for the next ones.
+        while (job := self._jobs.get()) is not None:
+            outcome = self._attempt(job)
+            del job  # Its messages are not held while waiting for the next ones.
             self._results.put(outcome)
         if self._writer is not None:
             self._writer.close()
 
-    def _deliver(self, messages: Messages) -> Delivered:
+    def _attempt(self, job: Callable[[], Delivered]) -> Delivered:
         try:
-            rejections = patiently(
-                partial(self._write, messages),
+            return patiently(
+                job,
                 partial(self._watcher.sink_trouble, self._sink.id),
                 self._ending.is_set,
                 self._ending.wait,
             )
         except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
             return Delivered(error=error)
-        return Delivered(rejections)
 
-    def _write(self, messages: Messages) -> Sequence[Rejection]:
-        if not len(messages):
-            return ()  # Of a batch that was filtered to nothing the sink need not know.
+    def _write(self, parcel: Parcel) -> Delivered:
+        if not len(parcel.messages):
+            return Delivered()  # Of a batch that was filtered to nothing the sink need not know.
+        writer = self._opened()
+        if parcel.span is None:
+            return Delivered(writer.write(parcel.messages))
+        return Delivered(_exact(writer).write_once(parcel.messages, *parcel.span))
+
+    def _recover(self) -> Delivered:
+        return Delivered(cursor=_exact(self._opened()).recover())
+
+    def _opened(self) -> SinkWriter:
         if self._writer is None:
             self._writer = self._sink.open(self._pipeline)
         if self._closing.is_set():
             # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
-        return self._writer.write(messages)
+        return self._writer
+
+
+def _exact(writer: SinkWriter) -> ExactlyOnceWriter:
+    if isinstance(writer, ExactlyOnceWriter):
+        return writer
+    raise FatalError(f"{type(writer).__name__} cannot deliver exactly once; its sink says it does")
 
 
 class SinkGroup:
@@ -127,21 +170,42 @@ class SinkGroup:
         self._threads = {sink.id: SinkThread(sink, pipeline, watcher, ending) for sink in sinks}
 
     def deliver(
-        self, messages: dict[str, Messages], give_up: Callable[[], bool]
+        self, parcels: Mapping[str, Parcel], give_up: Callable[[], bool]
     ) -> dict[str, Delivered] | None:
         """Write to every named sink and wait for all of them.
 
         Args:
-            messages: by sink id; a sink that is not named gets nothing.
+            parcels: by sink id; a sink that is not named gets nothing.
             give_up: asked while waiting; True leaves the batch undelivered.
 
         Returns:
             How each ended, or None if given up.
         """
-        for sink_id, batch in messages.items():
-            self._threads[sink_id].submit(batch)
+        for sink_id, parcel in parcels.items():
+            self._threads[sink_id].submit(parcel)
+        return self._results(parcels, give_up)
+
+    def cursors(
+        self, sink_ids: Sequence[str], give_up: Callable[[], bool]
+    ) -> dict[str, Delivered] | None:
+        """Ask sinks how far they hold the log, and shut former writers of them out.
+
+        Args:
+            sink_ids: sinks that hold the position themselves.
+            give_up: asked while waiting; True asks no longer.
+
+        Returns:
+            What each said, or None if given up.
+        """
+        for sink_id in sink_ids:
+            self._threads[sink_id].ask()
+        return self._results(sink_ids, give_up)
+
+    def _results(
+        self, sink_ids: Iterable[str], give_up: Callable[[], bool]
+    ) -> dict[str, Delivered] | None:
         outcomes: dict[str, Delivered] = {}
-        for sink_id in messages:
+        for sink_id in sink_ids:
             while (outcome := self._threads[sink_id].result(0.1)) is None:
                 if give_up():
                     return None

@@ -120,8 +120,14 @@ class ExactlyOnceWriter(Protocol):
 
         Args:
             messages: in order, never empty.
-            before: what the sink holds.
+            before: what the sink holds. It may lie behind what ``recover`` or the last call told:
+                stretches of the log without a message for the sink are not written.
             after: what it holds once this is durable.
+
+        Returns:
+            What the destination refuses. If that is anything at all, then nothing of the call is
+            durable, the cursor neither: the engine sets the refused events aside first, and then
+            calls again without them. (Otherwise a kill between the two would forget them.)
 
         Raises:
             FencedError: another writer of this sink has taken over.

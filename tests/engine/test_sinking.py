@@ -4,7 +4,7 @@ import threading
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.sinking import SinkGroup
+from airflow_provider_deltaforge.engine.sinking import Parcel, SinkGroup
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages
 from tests.waiting import PATIENCE_S
@@ -64,7 +64,7 @@ def end_while_away(sink):
     """Give up a batch that waits in the sink, as a lane does; close its sinks."""
     ending = threading.Event()
     group = SinkGroup([sink], "pipeline", Watcher(), ending)
-    assert group.deliver({"away": messages()}, sink.inside.is_set) is None
+    assert group.deliver({"away": Parcel(messages())}, sink.inside.is_set) is None
     ending.set()
     group.close()
 
