@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from pydantic_core import from_json
 
 from airflow_provider_deltaforge.engine.processing import Chained
-from airflow_provider_deltaforge.envelopes.columns import uuid_texts
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
+from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.dead_letters import Refusal

@@ -15,9 +15,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.envelopes.columns import uuid_texts
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events import json_fields
+from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.value_codes import codes, combinations
 from airflow_provider_deltaforge.spec.template import Path, Template
 

@@ -11,10 +11,10 @@ from airflow_provider_deltaforge.envelopes.columns import (
     json_text,
     per_combination,
     rfc3339_texts,
-    uuid_texts,
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
 from airflow_provider_deltaforge.envelopes.native import optional_details
+from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 
 _SUFFIXES = {
     "c": "created",

@@ -7,22 +7,15 @@ turned into text once, and Arrow spreads them over the rows.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events.binary_columns import id_bytes
 from airflow_provider_deltaforge.events.json_strings import quoted
 from airflow_provider_deltaforge.events.value_codes import Codes, combinations
 
 Piece: TypeAlias = "pa.BinaryArray | bytes"
 """A column of texts, or one text for every row. A null in a column is written as ``null``."""
-
-_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
-_UUID_CHARS = 36
-_UUID_DASHES = (8, 13, 18, 23)
-_UUID_GROUPS = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 
 
 def join(pieces: Sequence[Piece], row_count: int) -> pa.BinaryArray:
@@ -47,21 +40,6 @@ def json_texts(values: pa.Array) -> pa.BinaryArray:
 def integer_texts(values: pa.Array) -> pa.BinaryArray:
     """Return the digits of each integer; null stays null."""
     return values.cast(pa.utf8()).cast(pa.binary())
-
-
-def uuid_texts(ids: pa.FixedSizeBinaryArray) -> pa.BinaryArray:
-    """Return 16-byte ids, none null, as 36 characters each, without quotes."""
-    count = len(ids)
-    digits = _HEX[id_bytes(ids)].view(np.uint8).reshape(count, 32)
-    text = np.empty((count, _UUID_CHARS), np.uint8)
-    taken = 0
-    for first, last in _UUID_GROUPS:
-        text[:, first:last] = digits[:, taken : taken + last - first]
-        taken += last - first
-    text[:, _UUID_DASHES] = ord("-")
-    offsets = np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
 
 
 def rfc3339_texts(ts_ms: pa.Int64Array) -> pa.BinaryArray:

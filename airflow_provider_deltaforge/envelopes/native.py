@@ -12,10 +12,10 @@ from airflow_provider_deltaforge.envelopes.columns import (
     json_texts,
     per_combination,
     spread,
-    uuid_texts,
     where_present,
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
+from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.value_codes import codes
 
 

@@ -10,6 +10,10 @@ _NO_BYTES = np.zeros(0, np.uint8)
 _ZERO = np.zeros(1, np.int32)
 for _constant in (_EVERY, _NO_BYTES, _ZERO):
     _constant.setflags(write=False)
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+_UUID_CHARS = 36
+_UUID_DASHES = (8, 13, 18, 23)
+_UUID_GROUPS = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 
 
 class Parts(NamedTuple):
@@ -58,6 +62,21 @@ def id_bytes(column: pa.FixedSizeBinaryArray) -> Any:
     """Return event ids, none null, as uint8 of shape (rows, 16), without copying them."""
     first, count = column.offset, len(column)
     return np.frombuffer(column.buffers()[1], np.uint8, 16 * count, 16 * first).reshape(count, 16)
+
+
+def uuid_texts(ids: pa.FixedSizeBinaryArray) -> pa.BinaryArray:
+    """Return 16-byte ids, none null, as 36 characters each, without quotes."""
+    count = len(ids)
+    digits = _HEX[id_bytes(ids)].view(np.uint8).reshape(count, 32)
+    text = np.empty((count, _UUID_CHARS), np.uint8)
+    taken = 0
+    for first, last in _UUID_GROUPS:
+        text[:, first:last] = digits[:, taken : taken + last - first]
+        taken += last - first
+    text[:, _UUID_DASHES] = ord("-")
+    offsets = np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
 
 
 def _presence(column: pa.BinaryArray) -> Any:
