@@ -2,7 +2,9 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -19,6 +21,11 @@ from airflow_provider_deltaforge.sinks.contract import (
 )
 
 _CLOSE_S = 1.5
+_LATE_S = 30.0
+_POLL_S = 0.1
+
+Enough = Callable[[Collection[str]], bool]
+"""Says whether it is enough that these sinks have taken a batch."""
 
 Span = tuple[Cursor, Cursor]
 """What a sink holds before a batch and after it; for sinks that hold the position themselves."""
@@ -72,10 +79,16 @@ class SinkThread:
         pipeline: the pipeline's name.
         watcher: told about trouble.
         ending: set when the lane ends; a failing write is then given up.
+        news: set whenever an attempt has ended.
     """
 
     def __init__(
-        self, sink: Sink, pipeline: str, watcher: SinkWatcher, ending: threading.Event
+        self,
+        sink: Sink,
+        pipeline: str,
+        watcher: SinkWatcher,
+        ending: threading.Event,
+        news: threading.Event | None = None,
     ) -> None:
         self._sink = sink
         self._pipeline = pipeline
@@ -85,6 +98,9 @@ class SinkThread:
         self._results: queue.Queue[Delivered] = queue.Queue(1)
         self._writer: SinkWriter | None = None
         self._closing = threading.Event()
+        self._news = news or threading.Event()
+        self.failing = False
+        """Its last attempt has failed; it tries again."""
         self._thread = threading.Thread(target=self._run, name=f"sink-{sink.id}", daemon=True)
         self._thread.start()
 
@@ -99,7 +115,7 @@ class SinkThread:
     def result(self, timeout_s: float) -> Delivered | None:
         """Return how the batch ended, or None while it is being written."""
         try:
-            return self._results.get(timeout=timeout_s)
+            return self._results.get(timeout_s > 0, timeout_s)
         except queue.Empty:
             return None
 
@@ -117,19 +133,30 @@ class SinkThread:
             outcome = self._attempt(job)
             del job  # Its messages are not held while waiting for the next ones.
             self._results.put(outcome)
-        if self._writer is not None:
-            self._writer.close()
+            self._news.set()
+        self._let_go()
 
     def _attempt(self, job: Callable[[], Delivered]) -> Delivered:
         try:
-            return patiently(
-                job,
-                partial(self._watcher.sink_trouble, self._sink.id),
-                self._ending.is_set,
-                self._ending.wait,
-            )
+            return patiently(job, self._tell, self._is_over, self._ending.wait)
         except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
+            if not isinstance(error, RetryableError):
+                self._let_go()  # Refused for good: whoever tries again has another connection.
             return Delivered(error=error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        self._watcher.sink_trouble(self._sink.id, error)
+        self.failing = error is not None
+        self._news.set()
+
+    def _is_over(self) -> bool:
+        return self._ending.is_set() or self._closing.is_set()
+
+    def _let_go(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(Exception):
+                writer.close()
 
     def _write(self, parcel: Parcel) -> Delivered:
         if not len(parcel.messages):
@@ -158,7 +185,15 @@ def _exact(writer: SinkWriter) -> ExactlyOnceWriter:
 
 
 class SinkGroup:
-    """All sinks of a lane: a batch goes to every one at once."""
+    """All sinks of a lane: a batch goes to every one at once.
+
+    Args:
+        sinks: the descriptions.
+        pipeline: the pipeline's name.
+        watcher: told about trouble.
+        ending: set when the lane ends.
+        deadline_s: how long one sink may take for one batch until that is trouble.
+    """
 
     def __init__(
         self,
@@ -166,24 +201,41 @@ class SinkGroup:
         pipeline: str,
         watcher: SinkWatcher,
         ending: threading.Event,
+        deadline_s: float | None = None,
     ) -> None:
-        self._threads = {sink.id: SinkThread(sink, pipeline, watcher, ending) for sink in sinks}
+        self._watcher = watcher
+        self._deadline_s = deadline_s
+        self._news = threading.Event()
+        self._threads = {
+            sink.id: SinkThread(sink, pipeline, watcher, ending, self._news) for sink in sinks
+        }
+
+    def thread(self, sink_id: str) -> SinkThread:
+        """Return the thread of a sink, for whoever goes on with it alone."""
+        return self._threads[sink_id]
 
     def deliver(
-        self, parcels: Mapping[str, Parcel], give_up: Callable[[], bool]
+        self,
+        parcels: Mapping[str, Parcel],
+        give_up: Callable[[], bool],
+        enough: Enough | None = None,
+        joining: Callable[[], Mapping[str, Parcel]] = dict,
     ) -> dict[str, Delivered] | None:
-        """Write to every named sink and wait for all of them.
+        """Write to every named sink and wait until it is enough.
 
         Args:
             parcels: by sink id; a sink that is not named gets nothing.
             give_up: asked while waiting; True leaves the batch undelivered.
+            enough: says whether the sinks that have taken it will do. The others are left with
+                the batch if they fail or take too long. None: every sink is waited for.
+            joining: asked while waiting, for sinks that are given the batch now.
 
         Returns:
-            How each ended, or None if given up.
+            How each ended that was waited for, or None if given up.
         """
         for sink_id, parcel in parcels.items():
             self._threads[sink_id].submit(parcel)
-        return self._results(parcels, give_up)
+        return self._results(parcels, give_up, enough, joining)
 
     def cursors(
         self, sink_ids: Sequence[str], give_up: Callable[[], bool]
@@ -202,15 +254,56 @@ class SinkGroup:
         return self._results(sink_ids, give_up)
 
     def _results(
-        self, sink_ids: Iterable[str], give_up: Callable[[], bool]
+        self,
+        sink_ids: Iterable[str],
+        give_up: Callable[[], bool],
+        enough: Enough | None = None,
+        joining: Callable[[], Mapping[str, Parcel]] = dict,
     ) -> dict[str, Delivered] | None:
+        begun = dict.fromkeys(sink_ids, time.monotonic())
         outcomes: dict[str, Delivered] = {}
-        for sink_id in sink_ids:
-            while (outcome := self._threads[sink_id].result(0.1)) is None:
-                if give_up():
-                    return None
-            outcomes[sink_id] = outcome
-        return outcomes
+        late: set[str] = set()
+        while True:
+            self._news.clear()
+            for sink_id in begun.keys() - outcomes.keys():
+                outcome = self._threads[sink_id].result(0)
+                if outcome is not None:
+                    outcomes[sink_id] = outcome
+                    if sink_id in late:
+                        self._watcher.sink_trouble(sink_id, outcome.error)
+            waiting = begun.keys() - outcomes.keys()
+            late |= self._late({name: begun[name] for name in waiting - late})
+            if not waiting or (
+                enough is not None and self._will_do(outcomes, waiting, late, enough)
+            ):
+                return outcomes
+            if give_up():
+                return None
+            for sink_id, parcel in joining().items():
+                begun[sink_id] = time.monotonic()
+                self._threads[sink_id].submit(parcel)
+            self._news.wait(_POLL_S)
+
+    def _late(self, begun: Mapping[str, float]) -> set[str]:
+        """Return the sinks that have just become late; say so where the document has a limit."""
+        limit_s = self._deadline_s or _LATE_S
+        late = {name for name, at in begun.items() if time.monotonic() - at > limit_s}
+        for name in late if self._deadline_s else ():
+            error = f"sink {name}: one batch has taken more than {limit_s:g} s (backpressure)"
+            self._watcher.sink_trouble(name, RetryableError(error))
+        return late
+
+    def _will_do(
+        self,
+        outcomes: Mapping[str, Delivered],
+        waiting: Collection[str],
+        late: Collection[str],
+        enough: Enough,
+    ) -> bool:
+        """Say whether those that have not taken the batch can be left, and should be."""
+        slow = (name in late or self._threads[name].failing for name in waiting)
+        taken = [name for name, outcome in outcomes.items() if outcome.error is None]
+        return all(slow) and enough(taken)
 
     def close(self) -> None:
         """Close every sink."""
