@@ -15,7 +15,8 @@ from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
-from airflow_provider_deltaforge.engine.sinking import Parcel, SinkGroup
+from airflow_provider_deltaforge.engine.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.sinking import Parcel
 from airflow_provider_deltaforge.engine.snapshot import full_name
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
 from airflow_provider_deltaforge.engine.watching import Troubles

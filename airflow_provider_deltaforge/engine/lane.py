@@ -26,7 +26,8 @@ from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
-from airflow_provider_deltaforge.engine.sinking import Parcel, SinkGroup
+from airflow_provider_deltaforge.engine.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.sinking import Parcel
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import RetryableError, ServerChangedError, TableError
