@@ -92,6 +92,7 @@ SINKS = Room(
     "deltaforge.sinks",
     {
         "file": f"{_ROOT}.sinks.file:FileSink",
+        "http": f"{_ROOT}.sinks.http:HttpSink",
         "kafka": f"{_ROOT}.sinks.kafka:KafkaSink",
         "memory": f"{_ROOT}.sinks.memory:MemorySink",
         "nats": f"{_ROOT}.sinks.nats:NatsSink",

@@ -19,7 +19,11 @@ class Renderer:
     def __init__(self, sink: Sink, origin: Origin) -> None:
         self._sink = sink
         self._origin = origin
-        self._destination = Filling(sink.destination, f"{sink.id}.{sink.destination_field}")
+        self._destination = Filling(
+            sink.destination,
+            f"{sink.id}.{sink.destination_field}",
+            quoted=bool(getattr(sink, "quotes_fields", False)),
+        )
         key = getattr(sink, "key", None)
         self._key = None if key is None else Filling(key, f"{sink.id}.key")
         self._tombstones = bool(getattr(sink, "tombstones", False))

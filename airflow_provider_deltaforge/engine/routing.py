@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import pyarrow as pa
@@ -123,11 +124,18 @@ class Fields:
 
 
 class Filling:
-    """One template of one sink, ready to be filled in."""
+    """One template of one sink, ready to be filled in.
 
-    def __init__(self, text: str, where: str) -> None:
+    Args:
+        text: the template.
+        where: what it is for, in warnings.
+        quoted: percent-encode what fields put in, as a URL needs it.
+    """
+
+    def __init__(self, text: str, where: str, *, quoted: bool = False) -> None:
         self._template = Template.parse(text)
         self._where = where
+        self._quoted = quoted
         self._warned = False
 
     def choices(self, fields: Fields) -> pa.DictionaryArray:
@@ -155,11 +163,16 @@ class Filling:
         columns = [fields.column(path) for path in self._template.paths]
         if not self._warned and any(_lacks(column) for column in columns):
             self._warned = True
+            # A URL may hold a secret, which a variable put there.
+            text = " ".join(f"${{{path}}}" for path in self._template.paths)
             log.warning(
                 "routing template names a field that some events do not have; it is left empty",
-                extra={"where": self._where, "template": self._template.text},
+                extra={
+                    "where": self._where,
+                    "template": text if self._quoted else self._template.text,
+                },
             )
-        return columns
+        return [_quoted(column) for column in columns] if self._quoted else columns
 
     def _one(self, values: Sequence[str | None]) -> str:
         rest = iter(values)
@@ -173,6 +186,16 @@ class Filling:
             for part in self._template.parts
         ]
         return pc.binary_join_element_wise(*parts, "", null_handling="replace", null_replacement="")
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """Return texts percent-encoded, so that none can be more than a part of a path or query."""
+    if isinstance(texts, pa.DictionaryArray):
+        return pa.DictionaryArray.from_arrays(texts.indices, _quoted(texts.dictionary))
+    if not pc.any(pc.match_substring_regex(texts, "[^A-Za-z0-9._~-]")).as_py():
+        return texts
+    given = texts.to_pylist()
+    return pa.array([None if text is None else quote(text, safe="") for text in given], pa.utf8())
 
 
 def _lacks(column: pa.Array) -> bool:

@@ -15,6 +15,7 @@ from tests.architecture.probe import CHECKOUT, PACKAGE, failed_imports, modules
 _ROOF = ("operators", "sensors", "triggers", "links", "hooks", "plugins_airflow")
 _DRIVERS = {
     "confluent_kafka",
+    "httpcore",
     "nats",
     "duckdb",
     "fastjsonschema",

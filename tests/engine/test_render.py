@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.sinks.contract import SinkFilter
+from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from tests.compiling import compiled_late
 from tests.envelopes.changes import ORIGIN, change, change_rows
@@ -135,6 +136,38 @@ def test_a_missing_field_warns_once_per_template(caplog):
         renderer.render(change_rows([change()]))
 
     assert [record.template for record in caplog.records] == ["x${source.schema}", "${after.none}"]
+
+
+URL = "https://h/hush/${source.table}?id=${after.id}"
+
+
+def to_url(changes, url=URL):
+    return Renderer(HttpSink(url=url), ORIGIN).render(change_rows(changes))[0].topics.to_pylist()
+
+
+def test_fields_in_a_url_are_percent_encoded():
+    changes = [
+        change(table="a/b", after=b'{"id":"x&y=../?#"}'),
+        change(table="é", after=b'{"id":"A-z_0.9~"}'),
+        change(after=b"{}"),
+    ]
+
+    assert to_url(changes) == [
+        "https://h/hush/a%2Fb?id=x%26y%3D..%2F%3F%23",
+        "https://h/hush/%C3%A9?id=A-z_0.9~",
+        "https://h/hush/orders?id=",
+    ]
+    assert to_url(changes[:2], "https://h/${source.table}") == [
+        "https://h/a%2Fb",
+        "https://h/%C3%A9",
+    ]
+
+
+def test_a_warning_about_a_url_does_not_show_it(caplog):
+    to_url([change(after=b"{}")])
+
+    (record,) = caplog.records
+    assert (record.where, record.template) == ("http.url", "${source.table} ${after.id}")
 
 
 def test_a_field_that_is_there_warns_nothing(caplog):

@@ -26,6 +26,7 @@ WORDS = st.sampled_from(
         "type",
         "config",
         "id",
+        "http",
         "kafka",
         "nats",
         "redis",

@@ -1,0 +1,143 @@
+"""Where requests may go: the hosts that the document names, and no others.
+
+Fields of the event fill in paths and queries. What comes from the data can neither choose the host,
+which is sent our credentials, nor climb out of a path.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import SplitResult, quote, urlsplit
+
+from airflow_provider_deltaforge.spec.template import REFERENCE, is_event_reference
+
+_PORTS = {"http": 80, "https": 443}
+_IN_PATH = "/%:@!$&'()*+,;=~"
+_IN_QUERY = _IN_PATH + "?"
+_KEPT_MAX = 4096
+
+
+class UnroutableError(Exception):
+    """A URL that nothing may be sent to; the text says why, without the URL's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Scheme, host and port."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.netloc}"
+
+    @property
+    def netloc(self) -> str:
+        """What the ``Host`` header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One URL, taken apart for a request."""
+
+    origin: Origin
+    path: bytes
+    """Path and query."""
+
+
+class Addresses:
+    """Takes URLs apart, if they may be used."""
+
+    def __init__(self, url: str, further: Sequence[str]) -> None:
+        self._allowed = {origin_of(urlsplit(fixed_part(url))), *map(named_origin, further)}
+        self._known: dict[str, Target] = {}
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether any of the hosts speaks TLS."""
+        return any(origin.scheme == "https" for origin in self._allowed)
+
+    def target(self, url: str) -> Target:
+        """Return where a request for this URL goes.
+
+        Raises:
+            UnroutableError: it is no URL, or its host is not among those of the document.
+        """
+        if url not in self._known:
+            if len(self._known) >= _KEPT_MAX:
+                self._known.clear()
+            self._known[url] = self._parsed(url)
+        return self._known[url]
+
+    def _parsed(self, url: str) -> Target:
+        try:
+            parts = urlsplit(url)
+            origin = origin_of(parts)
+        except ValueError as error:
+            raise UnroutableError(f"routed to what is no URL ({error})") from error
+        if origin not in self._allowed:
+            raise UnroutableError(
+                f"routed to {origin}, which is not the host of 'url'; add it to allowed_origins"
+            )
+        if {".", ".."} & set(parts.path.split("/")):
+            raise UnroutableError("the path has a segment '.' or '..'; leave such events out")
+        path = quote(parts.path or "/", safe=_IN_PATH)
+        query = f"?{quote(parts.query, safe=_IN_QUERY)}" if parts.query else ""
+        return Target(origin, (path + query).encode())
+
+
+def fixed_part(url: str) -> str:
+    """Return a template up to its first field of the event."""
+    for match in REFERENCE.finditer(url):
+        if is_event_reference(match.group(1).strip()):
+            return url[: match.start()]
+    return url
+
+
+def named_origin(text: str) -> Origin:
+    """Return the origin that ``https://host`` or ``https://host:port`` names.
+
+    Raises:
+        ValueError: it is something else, or more.
+    """
+    parts = urlsplit(text)
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise ValueError("write 'https://host' or 'https://host:port'")
+    return origin_of(parts)
+
+
+def origin_of(parts: SplitResult) -> Origin:
+    """Return scheme, host and port of a URL.
+
+    Raises:
+        ValueError: it lacks one, or holds credentials; the text does not show it.
+    """
+    if parts.scheme not in _PORTS:
+        raise ValueError("begin it with 'http://' or 'https://'")
+    if "@" in parts.netloc:
+        raise ValueError("it holds credentials; send them in 'headers'")
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    return Origin(parts.scheme, host, parts.port or _PORTS[parts.scheme])
+
+
+def check_template(url: str) -> None:
+    """Refuse a template whose host is not known before there is an event.
+
+    Raises:
+        ValueError: the text says what is wrong. A part that stands in a variable is checked later,
+            where the variable is known.
+    """
+    fixed = fixed_part(url)
+    if "${" in fixed:
+        return
+    parts = urlsplit(fixed)
+    origin_of(parts)
+    if len(fixed) < len(url) and not (parts.path or parts.query):
+        raise ValueError(
+            "the host may not come from the event, which would be sent our credentials with it; "
+            "write fields behind 'https://host/'"
+        )

@@ -1,0 +1,236 @@
+"""Keep-alive connections; a request has one deadline for all of it, and can be cut off.
+
+Clients of HTTP bound each wait for a few bytes. An endpoint that answers a byte at a time would
+hold a request for hours, so the bound is put below the client, where the bytes are.
+"""
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    RetryableError,
+)
+from airflow_provider_deltaforge.sinks.http.address import Target
+
+_IDLE_S = 60.0
+_LEAST_S = 0.001
+_ANSWER_MAX = 65_536
+_AT_ONCE = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back; its body is read and forgotten."""
+
+    status: int
+    retry_after: str | None
+
+
+class Connections:
+    """One connection per host, kept open between requests. Used by one thread, but for ``cut``."""
+
+    def __init__(self, tls: ssl.SSLContext | None, connect_s: float) -> None:
+        import httpcore
+
+        self._core: Any = httpcore
+        self._network = _Network(httpcore.SyncBackend(), connect_s)
+        self._pool: Any = httpcore.ConnectionPool(
+            ssl_context=tls,
+            keepalive_expiry=_IDLE_S,
+            network_backend=self._network,  # type: ignore[arg-type]  # It has the same methods.
+        )
+
+    def send(
+        self,
+        method: bytes,
+        target: Target,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        timeout_s: float,
+    ) -> Answer:
+        """Send one request and return what was answered.
+
+        Raises:
+            RetryableError: there is no whole answer; the request may have arrived or not.
+            AccessError: TLS was refused, by either side.
+        """
+        origin = target.origin
+        url = self._core.URL(
+            scheme=origin.scheme.encode(),
+            host=origin.host.encode(),
+            port=origin.port,
+            target=target.path,
+        )
+        request = self._core.Request(method, url, headers=headers, content=body)
+        self._network.deadline = time.monotonic() + timeout_s
+        opened = self._network.opened
+        try:
+            try:
+                return self._once(request)
+            except (self._core.RemoteProtocolError, self._core.NetworkError):
+                # An endpoint may close an idle connection at any time, so also just now.
+                if self._network.opened > opened or self._network.is_cut:
+                    raise
+                return self._once(request)
+        except (
+            self._core.TimeoutException,
+            self._core.NetworkError,
+            self._core.ProtocolError,
+        ) as error:
+            until_s = min(timeout_s, self._network.connect_s)
+            within_s = until_s if isinstance(error, self._core.ConnectTimeout) else timeout_s
+            raise _meaning(error, str(origin), within_s) from error
+
+    def cut(self) -> None:
+        """Break what is under way. Called from another thread."""
+        self._network.cut()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+    def _once(self, request: Any) -> Answer:
+        response = self._pool.handle_request(request)
+        try:
+            self._read_off(response)
+        finally:
+            response.close()
+        headers = {name.lower(): value for name, value in response.headers}
+        retry_after = headers.get(b"retry-after")
+        return Answer(response.status, retry_after.decode("latin-1") if retry_after else None)
+
+    def _read_off(self, response: Any) -> None:
+        """Read the body, so that the connection can be used again; a long one is not worth it."""
+        size = 0
+        for part in response.iter_stream():
+            size += len(part)
+            if size > _ANSWER_MAX:
+                return
+
+
+class _Network:
+    """Opens sockets that obey the deadline."""
+
+    def __init__(self, backend: Any, connect_s: float) -> None:
+        self._backend = backend
+        self.connect_s = connect_s
+        self._sockets: list[socket.socket] = []
+        self.deadline = 0.0
+        self.opened = 0
+        self.is_cut = False
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, **more: Any
+    ) -> "_Stream":
+        del timeout
+        self.opened += 1
+        until = min(self.deadline, time.monotonic() + self.connect_s)
+        stream = self._backend.connect_tcp(host, port, _until(until), **more)
+        return _Stream(self, stream, until)
+
+    def entered(self, stream: Any) -> None:
+        self._sockets.append(stream.get_extra_info("socket"))
+        if self.is_cut:
+            self.cut()
+
+    def left(self, stream: Any) -> None:
+        with suppress(ValueError):
+            self._sockets.remove(stream.get_extra_info("socket"))
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for each in list(self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+class _Stream:
+    """A socket of the client's own kind, with our bounds around every call."""
+
+    def __init__(self, network: _Network, stream: Any, handshake_until: float) -> None:
+        self._network = network
+        self._stream = stream
+        self._handshake_until = handshake_until
+        network.entered(stream)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        del timeout
+        read: bytes = self._stream.read(max_bytes, _until(self._network.deadline))
+        return read
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        del timeout
+        rest = memoryview(buffer)
+        while rest:
+            self._stream.write(bytes(rest[:_AT_ONCE]), _until(self._network.deadline))
+            rest = rest[_AT_ONCE:]
+
+    def close(self) -> None:
+        self._network.left(self._stream)
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> "_Stream":
+        del timeout
+        self._network.left(self._stream)
+        until = self._handshake_until
+        inner = self._stream.start_tls(ssl_context, server_hostname, _until(until))
+        return _Stream(self._network, inner, until)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _until(deadline: float) -> float:
+    return max(_LEAST_S, deadline - time.monotonic())
+
+
+def _meaning(error: BaseException, origin: str, within_s: float) -> DeltaForgeError:
+    """Return the error that the engine acts on."""
+    # The client keeps what happened to the socket as its own error's argument.
+    cause = next((each for each in error.args if isinstance(each, BaseException)), error)
+    name = type(error).__name__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return AccessError(
+            f"{origin} shows a certificate that is not trusted ({cause.verify_message}); "
+            "set ca_file, or correct the host in 'url'"
+        )
+    if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
+        return AccessError(
+            f"{origin} refuses our TLS ({cause.reason}); check cert_file and key_file"
+        )
+    if "Timeout" in name:
+        doing = "is not connected to" if name == "ConnectTimeout" else "does not answer"
+        return RetryableError(f"{origin} {doing} within {within_s:g} s")
+    if name == "LocalProtocolError":
+        return FatalError(f"{origin}: a request cannot be written ({error}); correct 'headers'")
+    return RetryableError(f"{origin}: {_text(cause)}; check that it is up and reachable")
+
+
+def _text(cause: BaseException) -> str:
+    reason = getattr(cause, "strerror", None) or getattr(cause, "reason", None) or str(cause)
+    return str(reason) or type(cause).__name__
+
+
+def tls_context(
+    ca_file: str | None, cert_file: str | None, key_file: str | None, password: str | None
+) -> ssl.SSLContext:
+    """Return how TLS is spoken.
+
+    Raises:
+        OSError, ssl.SSLError: a file cannot be used.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    if cert_file is not None:
+        # Without a password OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(cert_file, key_file, password or "")
+    return context

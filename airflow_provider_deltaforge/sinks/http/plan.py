@@ -1,0 +1,91 @@
+"""Which messages go into which request, and how far a batch has come."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+
+Span = tuple[int, int]
+
+
+@dataclass
+class Plan:
+    """One batch on its way; requests leave it when they are answered.
+
+    Attributes:
+        messages: The whole batch.
+        order: The messages in the order they are sent.
+        spans: Which part of ``order`` each request holds, the next one first.
+        rejections: What was refused.
+    """
+
+    messages: Messages
+    order: "np.typing.NDArray[np.intp]"
+    spans: deque[Span]
+    rejections: list[Rejection] = field(default_factory=list)
+
+    @classmethod
+    def singly(cls, messages: Messages) -> "Plan":
+        """Send every message alone."""
+        count = len(messages)
+        return cls(messages, np.arange(count), deque((at, at + 1) for at in range(count)))
+
+    @classmethod
+    def in_arrays(cls, messages: Messages) -> "Plan":
+        """Send the messages of one URL together, as long as their headers are the same."""
+        codes = np.asarray(messages.topics.indices)
+        order = np.argsort(codes, kind="stable")
+        sorted_codes = codes[order]
+        starts = sorted_codes[1:] != sorted_codes[:-1]
+        if messages.headers is not None:
+            headers = messages.headers.take(order).to_pylist()
+            starts = starts | np.array([one != other for one, other in pairwise(headers)], bool)
+        borders = [0, *(np.flatnonzero(starts) + 1).tolist(), len(order)]
+        return cls(messages, order, deque(pairwise(borders)))
+
+    @property
+    def next_rows(self) -> "np.typing.NDArray[np.intp]":
+        """The messages of the next request."""
+        start, stop = self.spans[0]
+        return self.order[start:stop]
+
+    @property
+    def taken(self) -> int:
+        """How many messages are answered for."""
+        return len(self.order) - sum(stop - start for start, stop in self.spans)
+
+    def halve(self) -> None:
+        """Send the next request as two."""
+        start, stop = self.spans.popleft()
+        middle = (start + stop) // 2
+        self.spans.extendleft([(middle, stop), (start, middle)])
+
+    def answered(self) -> None:
+        """Go on with the request after the next one."""
+        self.spans.popleft()
+
+    def refuse(self, kind: str, reason: str) -> None:
+        """Set the messages of the next request aside, and go on with the one after it."""
+        rows = self.messages.event_rows.take(self.next_rows).to_pylist()
+        self.rejections += [Rejection(row, kind, reason) for row in rows]
+        self.answered()
+
+    def is_for(self, messages: Messages) -> bool:
+        """Say whether these are the same messages, perhaps rendered again."""
+        mine = self.messages
+        return mine is messages or (
+            mine.event_ids.equals(messages.event_ids)
+            and mine.keys.equals(messages.keys)
+            and mine.values.equals(messages.values)
+            and mine.topics.cast("string").equals(messages.topics.cast("string"))
+        )
+
+
+def array_body(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> bytes:
+    """Return a JSON array of the values."""
+    values = pc.fill_null(messages.values.take(rows), b"null").to_pylist()
+    return b"[%b]" % b",".join(values)
