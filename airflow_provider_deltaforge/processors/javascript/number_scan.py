@@ -16,7 +16,7 @@ EXACT = 2
 """Holds a number that a double may not hold."""
 
 _QUOTE, _BACKSLASH, _SLASH, _LOWER_U = 34, 92, 47, 117
-_PLUS, _MINUS, _DOT, _ZERO, _NINE = 43, 45, 46, 48, 57
+_PLUS, _MINUS, _DOT, _ZERO, _NINE, _COLON = 43, 45, 46, 48, 57, 58
 _UPPER_E, _LOWER_E = 69, 101
 _SAFE_DIGITS = 15
 _SMALL_FRACTION = 6
@@ -26,9 +26,11 @@ _SMALL_FRACTION = 6
 def _string(data, at, stop):
     """Return where the string that begins at ``at`` ends, and its flags."""
     flags = 0
-    only_digits = True
-    start = at + 1
-    at = start
+    at += 1
+    start = at
+    while at < stop and _ZERO <= data[at] <= _NINE:
+        at += 1
+    only_digits = at > start and at < stop and data[at] == _QUOTE
     while at < stop:
         byte = data[at]
         if byte == _QUOTE:
@@ -37,11 +39,9 @@ def _string(data, at, stop):
             at += 1
             if at < stop and (data[at] == _SLASH or data[at] == _LOWER_U):
                 flags = SPELLED
-            only_digits = False
-        elif byte < _ZERO or byte > _NINE:
-            only_digits = False
         at += 1
-    if only_digits and at > start:
+    # Keys that are numbers come first in JavaScript's objects.
+    if only_digits and at + 1 < stop and data[at + 1] == _COLON:
         flags = SPELLED
     return at + 1, flags
 
@@ -95,7 +95,6 @@ def _fill_flags(data, offsets, flags):
             byte = data[at]
             if byte == _QUOTE:
                 at, more = _string(data, at, stop)
-                # Digits alone matter in a key; in a value they only cost a comparison.
                 found |= more
             elif byte == _MINUS or _ZERO <= byte <= _NINE:
                 at, more = _number(data, at, stop)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_deltaforge.processors.javascript.number_scan import (
     EXACT,
+    SPELLED,
     image_flags,
     utf16_offsets,
 )
@@ -17,9 +18,10 @@ from tests.envelopes.changes import change, change_rows
 
 LARGE = b'{"id":9007199254740993,"n":-18446744073709551615,"s":[1,12345678901234567890]}'
 ODD = b'{ "a": 1.50, "b": 1e2, "\\u0061b": -0, "10": 1, "2": "\\/", "c": 0.00000001 }'
+KEYED = b'{"b":"10115","7":"x"}'
 
 
-@pytest.mark.parametrize("image", [LARGE, ODD])
+@pytest.mark.parametrize("image", [LARGE, ODD, KEYED])
 def test_what_is_only_read_keeps_its_bytes(tried, image):
     done = tried("JSON.stringify(event); event.tags = [typeof event.after]", after=image)
 
@@ -117,6 +119,21 @@ def test_flags_tell_what_must_be_read_exactly(images):
         values = [v for v in json.loads(image).values() if type(v) is int]
         if any(abs(value) > 2**53 - 1 for value in values):
             assert flag & EXACT
+
+
+@pytest.mark.parametrize(
+    ("image", "flag"),
+    [
+        (KEYED, SPELLED),
+        (b'{"zip":"10115","n":["1","22"],"":"","a":"1:"}', 0),
+        (b'{"1a":"\\n","a":"7\\/"}', SPELLED),
+    ],
+    ids=["a key of digits", "values of digits", "an escape after a digit"],
+)
+def test_digits_are_spelled_differently_as_keys_alone(image, flag):
+    data = np.frombuffer(image, np.uint8)
+
+    assert image_flags(data, np.array([0, len(image)], np.int32)).tolist() == [flag]
 
 
 @settings(deadline=None)
