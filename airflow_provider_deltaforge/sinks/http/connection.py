@@ -41,7 +41,7 @@ class Connections:
         import httpcore
 
         self._core: Any = httpcore
-        self._network = _Network(httpcore.SyncBackend(), connect_s)
+        self._network = _Network(httpcore.SyncBackend(), connect_s, httpcore.WriteError)
         self._pool: Any = httpcore.ConnectionPool(
             ssl_context=tls,
             keepalive_expiry=_IDLE_S,
@@ -119,8 +119,9 @@ class Connections:
 class _Network:
     """Opens sockets that obey the deadline."""
 
-    def __init__(self, backend: Any, connect_s: float) -> None:
+    def __init__(self, backend: Any, connect_s: float, broken: type[Exception]) -> None:
         self._backend = backend
+        self.broken = broken
         self.connect_s = connect_s
         self._sockets: list[socket.socket] = []
         self.deadline = 0.0
@@ -153,25 +154,38 @@ class _Network:
 
 
 class _Stream:
-    """A socket of the client's own kind, with our bounds around every call."""
+    """A socket of the client's own kind, with our bounds around every call.
+
+    The client writes headers and body apart; a small request leaves in one piece, with the read
+    that waits for its answer.
+    """
 
     def __init__(self, network: _Network, stream: Any, handshake_until: float) -> None:
         self._network = network
         self._stream = stream
         self._handshake_until = handshake_until
+        self._held = bytearray()
         network.entered(stream)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         del timeout
+        if self._held:
+            with suppress(self._network.broken):  # What was answered meanwhile may say why.
+                self._send()
         read: bytes = self._stream.read(max_bytes, _until(self._network.deadline))
         return read
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         del timeout
-        rest = memoryview(buffer)
-        while rest:
-            self._stream.write(bytes(rest[:_AT_ONCE]), _until(self._network.deadline))
-            rest = rest[_AT_ONCE:]
+        self._held += buffer
+        if len(self._held) > _AT_ONCE:
+            self._send()
+
+    def _send(self) -> None:
+        held, self._held = bytes(self._held), bytearray()
+        for start in range(0, len(held), _AT_ONCE):
+            part = held[start : start + _AT_ONCE]
+            self._stream.write(part, _until(self._network.deadline))
 
     def close(self) -> None:
         self._network.left(self._stream)
