@@ -17,8 +17,8 @@ from airflow_provider_deltaforge.cli.options import (
     out,
 )
 from airflow_provider_deltaforge.control import dead_letters
-from airflow_provider_deltaforge.control.dead_letters import Which
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.dead_letters import Which
 
 app = typer.Typer(
     help="Events that were set aside (`spec.journal`): look at them, and make room.",
@@ -28,6 +28,7 @@ app = typer.Typer(
 SinkOption = Annotated[str | None, typer.Option(help="Only what this sink refused.")]
 ProcessorOption = Annotated[str | None, typer.Option(help="Only what this processor refused.")]
 KindOption = Annotated[str | None, typer.Option(help="Only errors of this kind.")]
+TableOption = Annotated[str | None, typer.Option(help="Only events of this table: shop.orders.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -38,11 +39,12 @@ def count(
     sink: SinkOption = None,
     processor: ProcessorOption = None,
     kind: KindOption = None,
+    table: TableOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say how many events are set aside."""
     with opened(store) as state:
-        found = dead_letters.count(state, name, Which(sink, processor, kind))
+        found = dead_letters.count(state, name, Which(sink, processor, kind, table))
     typer.echo(json.dumps({"count": found}) if as_json else str(found))
 
 
@@ -53,12 +55,13 @@ def list_entries(  # noqa: PLR0917 - a command's options
     sink: SinkOption = None,
     processor: ProcessorOption = None,
     kind: KindOption = None,
+    table: TableOption = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = dead_letters.LIMIT,
     after: Annotated[int, typer.Option(help="Only behind this sequence number.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """List what is set aside, oldest first: who refused it and why, without the rows."""
-    which = Which(sink, processor, kind)
+    which = Which(sink, processor, kind, table)
     with opened(store) as state:
         found = dead_letters.entries(state, name, which, limit, after)
     if as_json:
@@ -71,18 +74,24 @@ def list_entries(  # noqa: PLR0917 - a command's options
 @app.command()
 def peek(
     name: NameArgument,
-    seq: Annotated[int | None, typer.Argument(help="Which; the oldest if left out.")] = None,
+    seq: Annotated[
+        int | None, typer.Argument(help="Which; the oldest that fits if left out.")
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
+    sink: SinkOption = None,
+    processor: ProcessorOption = None,
+    kind: KindOption = None,
+    table: TableOption = None,
 ) -> None:
     """Print one entry as JSON, with the event and its row."""
+    which = Which(sink, processor, kind, table)
+    if seq is not None and which != Which():
+        raise SpecError("give the number of an entry, or filters that choose one: not both")
     with opened(store) as state:
         if seq is not None:
             found = dead_letters.entry(state, name, seq)
         else:
-            oldest = dead_letters.entries(state, name, limit=1)
-            if not oldest:
-                raise SpecError(f"nothing of pipeline {name!r} is set aside")
-            found = oldest[0]
+            found = dead_letters.oldest(state, name, which)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
@@ -127,11 +136,12 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
     if not found:
         return Text("Nothing is set aside.")
     table = Table(box=None, pad_edge=False)
-    for title in ("seq", "at", "table", "op", "refused by", "kind", "why"):
+    for title in ("seq", "at", "table", "op", "refused by", "kind", "why", "newer in"):
         table.add_column(title, overflow="fold")
     for one in found:
         event, meta = one["event"], one["meta"]
         source = event.get("source") or {}
+        overtaken = ", ".join(meta.get("overtaken", ()))
         who = f"sink {meta['sink_id']}" if meta["sink_id"] else f"processor {meta['processor_id']}"
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one["timestamp"]))
         table.add_row(
@@ -142,5 +152,6 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
             who,
             meta["error_kind"],
             meta["error_message"],
+            overtaken,
         )
     return table

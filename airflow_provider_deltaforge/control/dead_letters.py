@@ -1,36 +1,16 @@
 """The dead-letter queue of a pipeline, for people: look, and make room."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters, Which
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 LIMIT = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Which:
-    """Which dead letters are asked for; everything given must fit."""
-
-    sink: str | None = None
-    processor: str | None = None
-    kind: str | None = None
-
-    def fits(self, letter: DeadLetter) -> bool:
-        """Say whether a dead letter is asked for."""
-        meta = letter.meta
-        pairs = (
-            (self.sink, meta.sink_id),
-            (self.processor, meta.processor_id),
-            (self.kind, meta.error_kind),
-        )
-        return all(wanted in (None, found) for wanted, found in pairs)
 
 
 EVERY = Which()
@@ -65,6 +45,19 @@ def entries(
     """
     chosen = _chosen(_queue(store, name), which, after)
     return [_plain(letter) for letter in islice(chosen, limit)]
+
+
+def oldest(store: Store, name: str, which: Which = EVERY) -> dict[str, Any]:
+    """Return the oldest event that is set aside, of those that are asked for.
+
+    Raises:
+        SpecError: there is none, or there is no such pipeline.
+    """
+    found = entries(store, name, which, limit=1)
+    if not found:
+        asked = "" if which == EVERY else " that fits"
+        raise SpecError(f"nothing of pipeline {name!r}{asked} is set aside")
+    return found[0]
 
 
 def entry(store: Store, name: str, seq: int) -> dict[str, Any]:
@@ -108,7 +101,10 @@ def _chosen(queue: DeadLetters, which: Which, after: int = 0) -> Iterator[DeadLe
 
 def _plain(letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter for people: statements may hold the password of a remote table."""
-    told = letter.model_dump(exclude={"v"})
+    told = letter.model_dump(exclude={"v", "rest"})
+    for sinks in ("overtaken", "delivered"):
+        if not told["meta"][sinks]:
+            del told["meta"][sinks]
     ddl = told["event"].get("ddl")
     if isinstance(ddl, dict) and isinstance(ddl.get("sql"), str):
         told["event"]["ddl"] = {**ddl, "sql": redacted(ddl["sql"])}

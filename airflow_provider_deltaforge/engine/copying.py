@@ -172,7 +172,7 @@ class _Copier:
     def _copy(self, chunk: TableChunk) -> Copied | None:
         """Copy one chunk; return None when asked to end before it was durable."""
         rows = 0
-        self._letters.forget()  # What a former attempt held comes again.
+        self._letters.begin()  # What a former attempt held comes again.
         taken: dict[str, Taken] = {}
         cut: dict[str, Any] = {}
         for batch in self._snapshotter.read(chunk, self._run_id):
@@ -181,11 +181,15 @@ class _Copier:
             self._letters.check(rendered, source)
             crossing(Border.CHUNK_RENDERED)
             self._listener.confirm()
-            parcels = {name: Parcel(each) for name, each in rendered.messages.items()}
+            messages, held = self._letters.held_back(rendered, rendered.messages)
+            parcels = {name: Parcel(each) for name, each in messages.items()}
             outcomes = self._sinks.deliver(parcels, self._ending.is_set)
             if outcomes is None:
                 return None
-            refused = {name: outcome.durable() for name, outcome in outcomes.items()}
+            refused = {
+                name: [*held.get(name, ()), *outcome.durable()]
+                for name, outcome in outcomes.items()
+            }
             self._letters.take(rendered, source, refused)
             if self._letters.overflows and not self._store([]):
                 return None

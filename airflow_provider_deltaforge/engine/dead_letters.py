@@ -8,7 +8,7 @@ there twice after a kill: memory is bounded.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -17,9 +17,10 @@ from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.letters import Letter, LetterWriter
 from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.rendering import Rendered
+from airflow_provider_deltaforge.engine.row_order import RowOrder
 from airflow_provider_deltaforge.engine.tallies import LetterTallies
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 
@@ -66,6 +67,8 @@ class LetterBox:
         self._trouble = trouble
         self._ending = ending
         self._confirm = confirm
+        sink_ids = [sink.id for sink in bench.pipeline.spec.sinks]
+        self._order = RowOrder(self._queue, sink_ids, holds=journal.dlq.hold_keys)
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
         self._is_told = False
@@ -100,17 +103,45 @@ class LetterBox:
         Raises:
             EventError: there is no queue.
         """
+        letters: list[Letter] = []
         if self.enabled:
-            self._held += self._writer.of_processors(rendered.chained)
+            letters = self._writer.of_processors(rendered.chained)
         for sink_id, rejections in refused.items():
             told = [*rendered.rejections[sink_id], *rejections]
             if not self.enabled:
                 stop_for_sink(sink_id, told, rendered.chained, source)
             elif told:
-                self._held += self._writer.of_sink(sink_id, told, rendered.chained.rows)
+                letters += self._writer.of_sink(sink_id, told, rendered.chained)
+        # Whoever refused them: sent again, the events of a row go in this order.
+        self._held += sorted(letters, key=lambda letter: letter.at)
+        if self.enabled:
+            self._order.delivered(rendered, refused, self._held)
+        for letter in self._held:
+            letter.at = -1
 
-    def forget(self) -> None:
-        """Forget what is not stored: it will be read again."""
+    def begin(self) -> None:
+        """Read what stands in the queue; what is not stored is forgotten: it will be read again.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        self._forget()
+        if self.enabled:
+            self._order.begin()
+
+    def held_back(
+        self, rendered: Rendered, sink_ids: Iterable[str]
+    ) -> tuple[dict[str, Messages], dict[str, list[Rejection]]]:
+        """Return what sinks are given of a batch, and what waits behind entries of its rows.
+
+        What waits counts as refused by its sink.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        return self._order.held_back(rendered, self._held, sink_ids)
+
+    def _forget(self) -> None:
         self._held, self._chosen = [], []
 
     @property
@@ -141,9 +172,10 @@ class LetterBox:
             RetryableError: the store is away; called again, it is tried again.
         """
         self._chosen = self._that_fit()
-        told = [*writes, *(self._queue.push(letter.text) for letter in self._chosen)]
         try:
-            self._store.transact(told, self._fence)
+            marks = self._order.writes()
+            pushed = [self._queue.push(letter.text) for letter in self._chosen]
+            self._store.transact([*writes, *pushed, *marks], self._fence)
         except RetryableError:
             if self._held:
                 self._tallies.count("write_failures", 1)
@@ -154,10 +186,12 @@ class LetterBox:
 
         Called again when the store was away, it goes on where it was.
         """
+        self._order.written()
         if self._held:
             crossing(Border.DEAD_LETTERS_STORED)
             self._count_stored()
         if self._is_untrimmed:
+            self._order.read_on()
             self._trim()
             self._is_untrimmed = False
 
@@ -220,7 +254,7 @@ class LetterBox:
 
     def _count_stored(self) -> None:
         held, chosen = self._held, self._chosen
-        self.forget()
+        self._forget()
         self._is_untrimmed = True
         for letter in chosen:
             why = letter.refusal

@@ -158,7 +158,7 @@ class Lane:
 
     def _open(self) -> tuple[LogReader, Registrar]:
         """Open the log where the slowest sink stands; a new one begins where the source says."""
-        self._letters.forget()  # What was refused behind the checkpoint is read again.
+        self._letters.begin()  # What was refused behind the checkpoint is read again.
         stored = self._checkpoints.load()
         known = {name: stored[name] for name in self._sink_ids if name in stored}
         start = self._source.earliest(list(known.values()))
@@ -195,13 +195,15 @@ class Lane:
                 self._idle_since = since, ready.batch.position
             self._checkpoint_idle(reader)
             return
-        messages = {name: ready.rendered.messages[name] for name in behind}
+        messages, held = self._patiently(lambda: self._letters.held_back(ready.rendered, behind))
         self._patiently(self._heart.confirm)
         parcels = {name: Parcel(each) for name, each in messages.items()}
         outcomes = sinks.deliver(parcels, self._heart.gives_up)
         if outcomes is None:
             return
-        refused = {name: outcome.durable() for name, outcome in outcomes.items()}
+        refused = {
+            name: [*held.get(name, ()), *outcome.durable()] for name, outcome in outcomes.items()
+        }
         self._letters.take(ready.rendered, ready.batch.rows, refused)
         crossing(Border.SINK_WRITTEN)
         taken = {name: ready.rendered.taken(name, refused[name]) for name in messages}

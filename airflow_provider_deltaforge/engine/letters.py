@@ -1,33 +1,52 @@
 """Dead letters as they are stored: the event as native JSON, and who refused it and why."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic_core import from_json
 
+from airflow_provider_deltaforge.engine.places import Place, places_of
 from airflow_provider_deltaforge.engine.processing import Chained
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.storage.dead_letters import Refusal
+from airflow_provider_deltaforge.storage.dead_letters import Refusal, Rest, with_refusal
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _UNMASKED = "<left out: refused before it was masked>"
 _UNREADABLE = "<left out: it cannot be read as JSON>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Letter:
-    """One dead letter, ready to be stored."""
+    """One dead letter, ready to be stored.
+
+    Attributes:
+        refusal: who refused it, and why.
+        text: what is stored.
+        place: the row that its event changed; None if it cannot be sent again.
+        at: the row of the source's batch that it stands for; -1 in batches behind that one.
+    """
 
     refusal: Refusal
     text: bytes
+    place: Place | None = None
+    at: int = -1
+
+    def overtaken_by(self, sink_id: str) -> None:
+        """Note that a sink was given a newer event of the row."""
+        if sink_id not in self.refusal.overtaken:
+            told = [*self.refusal.overtaken, sink_id]
+            self.refusal = self.refusal.model_copy(update={"overtaken": told})
+            self.text = with_refusal(self.text, self.refusal)
 
 
 class LetterWriter:
@@ -54,27 +73,34 @@ class LetterWriter:
                 Refusal(processor_id=refused.processor_id, **_why(one))
                 for one in refused.rejections
             ]
-            letters += self._letters(refused.rows, reasons, masked=refused.masked)
+            letters += self._letters(refused.rows, reasons, refused.origins, masked=refused.masked)
         return letters
 
     def of_sink(
-        self, sink_id: str, rejections: Sequence[Rejection], rows: pa.RecordBatch
+        self, sink_id: str, rejections: Sequence[Rejection], chained: Chained
     ) -> list[Letter]:
         """Return the events that cannot be delivered to a sink, each once.
 
         Args:
             sink_id: the sink.
             rejections: why; the row of an event and of its tombstone is the same.
-            rows: what was rendered.
+            chained: what was rendered.
         """
         first = {one.event_row: one for one in reversed(rejections)}
         at = sorted(first)
         reasons = [Refusal(sink_id=sink_id, **_why(first[row])) for row in at]
-        return self._letters(rows.take(pa.array(at, pa.int32())), reasons)
+        origins = np.array([chained.origin(row) for row in at], np.int64)
+        return self._letters(chained.rows.take(pa.array(at, pa.int32())), reasons, origins)
 
     def _letters(
-        self, rows: pa.RecordBatch, reasons: Sequence[Refusal], *, masked: bool = True
+        self,
+        rows: pa.RecordBatch,
+        reasons: Sequence[Refusal],
+        origins: np.ndarray,
+        *,
+        masked: bool = True,
     ) -> list[Letter]:
+        places, rests = places_of(rows), _rests(rows)
         if not masked:
             rows = _without_payload(rows, _UNMASKED)
         events, cut = self._readable(rows)
@@ -84,6 +110,9 @@ class LetterWriter:
             [one or not masked for one in cut],
             uuid_texts(rows["event_id"]).to_pylist(),
             rows["source_position"].to_pylist(),
+            places,
+            rests,
+            origins.tolist(),
             strict=True,
         )
         head = b'{"v":1,"timestamp":%d,"pipeline":%b,"stream":"dlq","event_id":"%b"'
@@ -94,9 +123,13 @@ class LetterWriter:
                 head % (now_s, pipeline, event_id)
                 + b',"source_cursor":%b' % (b"null" if at is None else b"{%b}" % at)
                 + b',"event":%b,"payload_truncated":%b' % (event, orjson.dumps(truncated))
+                # The key of a row that must not be shown is not shown either.
+                + b',"rest":%b' % (b"null" if truncated else rest)
                 + b',"meta":%b}' % reason.model_dump_json().encode(),
+                None if truncated or rest == b"null" else place,
+                origin,
             )
-            for reason, event, truncated, event_id, at in columns
+            for reason, event, truncated, event_id, at, place, rest, origin in columns
         ]
 
     def _readable(self, rows: pa.RecordBatch) -> tuple[pa.BinaryArray, list[bool]]:
@@ -128,6 +161,23 @@ def _is_readable(event: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _rests(rows: pa.RecordBatch) -> list[bytes]:
+    """Return what the native form does not say, as JSON; ``null`` where no text can hold it."""
+    columns: Iterable[tuple[Any, ...]] = zip(
+        rows["key"].to_pylist(), rows["row"].to_pylist(), rows["routing"].to_pylist(), strict=True
+    )
+    rests = []
+    for key, row, routing in columns:
+        if routing is not None and routing["headers"] is not None:
+            routing["headers"] = dict(routing["headers"])
+        try:
+            rest = Rest(key=None if key is None else key.decode(), row=row, routing=routing)
+            rests.append(rest.model_dump_json().encode())
+        except UnicodeError:
+            rests.append(b"null")
+    return rests
 
 
 def _why(rejection: Rejection) -> dict[str, str]:

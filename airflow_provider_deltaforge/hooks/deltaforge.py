@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.hooks.connection_dsn import dsn_of
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.dead_letters import Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 _T = TypeVar("_T")
@@ -165,7 +166,7 @@ class DeltaForgeHook(BaseHook):
             processor: only what this processor refused.
             kind: only errors of this kind.
         """
-        which = dead_letters.Which(sink, processor, kind)
+        which = Which(sink, processor, kind)
         return self._ask(lambda store: dead_letters.entries(store, pipeline, which, limit))
 
     def get_dead_letter_count(self, pipeline: str) -> int:

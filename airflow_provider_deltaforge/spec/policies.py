@@ -60,6 +60,8 @@ class DeadLetters(Settings):
     overflow_policy: Literal["drop_oldest", "reject", "block"] = "drop_oldest"
     """With a full queue: ``drop_oldest`` makes room, ``reject`` counts the new event and loses it,
     ``block`` stops until somebody makes room."""
+    hold_keys: bool = False
+    """Set later events of a row aside as well, so that all can be sent again in order."""
 
 
 class Journal(Settings):

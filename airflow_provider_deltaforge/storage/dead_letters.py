@@ -1,14 +1,19 @@
 """Dead letters: events that nobody could take, kept in a queue of their pipeline."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import Field
+
+from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.contract import Push, Store
+from airflow_provider_deltaforge.storage.contract import Amend, Push, Store, Take
 from airflow_provider_deltaforge.storage.records import Record
 
 _PAGE = 50
+_META = b',"meta":'
 
 
 class Refusal(Settings):
@@ -19,13 +24,29 @@ class Refusal(Settings):
     error_kind: str
     error_message: str
     attempts: int = 1
+    overtaken: list[str] = Field(default_factory=list)
+    """Sinks that were given a newer event of the same row meanwhile."""
+    delivered: list[str] = Field(default_factory=list)
+    """Sinks that a replay has given it; the others still miss it."""
+
+
+class Rest(Settings):
+    """What a change event has and its native form does not say."""
+
+    key: str | None = None
+    """The primary key as JSON text."""
+    row: int = 0
+    """Its index in the transaction."""
+    routing: dict[str, Any] | None = None
+    """Where a processor sent it."""
 
 
 class DeadLetter(Record):
     """One event that was set aside.
 
     ``event`` is the native event: as the sink was given it, or as it came to the processor that
-    refused it. ``source_cursor`` is its position in the log, which a copied row has not.
+    refused it. ``source_cursor`` is its position in the log, which a copied row has not. Without
+    ``rest`` it cannot be sent again.
     """
 
     v: Literal[1] = 1
@@ -37,7 +58,52 @@ class DeadLetter(Record):
     source_cursor: dict[str, Any] | None = None
     event: dict[str, Any]
     payload_truncated: bool = False
+    rest: Rest | None = None
     meta: Refusal
+
+    @property
+    def table(self) -> str:
+        """Return the full name of the event's table."""
+        source = self.event.get("source") or {}
+        return f"{source.get('schema') or source.get('db')}.{source.get('table')}"
+
+    def missed_by(self, sink_ids: Collection[str]) -> list[str]:
+        """Return which of the pipeline's sinks were not given it: one, or all of them."""
+        if self.meta.sink_id is not None:
+            return [sink for sink in sink_ids if sink == self.meta.sink_id]
+        return [sink for sink in sink_ids if sink not in self.meta.delivered]
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which dead letters are meant; everything given must fit."""
+
+    sink: str | None = None
+    processor: str | None = None
+    kind: str | None = None
+    table: str | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def fits(self, letter: DeadLetter) -> bool:
+        """Say whether a dead letter is meant."""
+        meta = letter.meta
+        pairs = (
+            (self.sink, meta.sink_id),
+            (self.processor, meta.processor_id),
+            (self.kind, meta.error_kind),
+            (self.table, letter.table if self.table is not None else None),
+        )
+        within = (self.first or 0) <= letter.seq <= (letter.seq if self.last is None else self.last)
+        return within and all(wanted in (None, found) for wanted, found in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A dead letter, and its text in the queue."""
+
+    letter: DeadLetter
+    text: bytes
 
 
 class DeadLetters:
@@ -52,22 +118,57 @@ class DeadLetters:
         """Return the write that sets an event aside, for a fenced transaction.
 
         Args:
-            text: a ``DeadLetter`` as JSON, without ``seq``.
+            text: a ``DeadLetter`` as JSON, without ``seq``, with ``meta`` at its end.
         """
         return Push(names.JOURNAL, self._key, text)
+
+    def amend(self, stored: Stored, why: Refusal) -> Amend:
+        """Return the write that says something else of an entry; its event stays as it is."""
+        return Amend(names.JOURNAL, self._key, stored.letter.seq, with_refusal(stored.text, why))
+
+    def take(self, seq: int) -> Take:
+        """Return the write that takes one entry out."""
+        return Take(names.JOURNAL, self._key, seq)
 
     def count(self) -> int:
         """Return how many events are set aside."""
         return self._store.length(names.JOURNAL, self._key)
 
-    def read(self, after: int = 0) -> Iterator[DeadLetter]:
-        """Yield what is set aside behind a sequence number, oldest first, page by page."""
+    def oldest(self) -> int | None:
+        """Return the sequence number of the oldest entry, or None of an empty queue."""
+        entries = self._store.peek(names.JOURNAL, self._key, 1)
+        return entries[0].seq if entries else None
+
+    def stored(self, after: int = 0, *, damaged: bool = True) -> Iterator[Stored]:
+        """Yield what is set aside behind a sequence number, oldest first, page by page.
+
+        Args:
+            after: the sequence number.
+            damaged: raise for an entry that cannot be read, instead of leaving it out.
+
+        Raises:
+            FatalError: an entry is damaged, or of a later release.
+        """
         while entries := self._store.peek(names.JOURNAL, self._key, _PAGE, after):
             for entry in entries:
                 name = f"dead letter {entry.seq} of {self._pipeline}"
-                letter = DeadLetter.from_stored(entry.value, name)
-                yield letter.model_copy(update={"seq": entry.seq})
+                try:
+                    letter = DeadLetter.from_stored(entry.value, name)
+                except FatalError:
+                    if damaged:
+                        raise
+                    continue
+                yield Stored(letter.model_copy(update={"seq": entry.seq}), entry.value)
             after = entries[-1].seq
+
+    def read(self, after: int = 0) -> Iterator[DeadLetter]:
+        """Yield what ``stored`` does, without the texts."""
+        return (stored.letter for stored in self.stored(after))
+
+    def find(self, seq: int) -> Stored | None:
+        """Return one entry, or None if it is not there."""
+        found = next(self.stored(seq - 1), None)
+        return found if found is not None and found.letter.seq == seq else None
 
     def ack(self, upto: int) -> int:
         """Forget everything up to and including a sequence number; return how many."""
@@ -90,3 +191,11 @@ class DeadLetters:
                 break
             forgotten += self.ack(max(old))
         return forgotten
+
+
+def with_refusal(text: bytes, why: Refusal) -> bytes:
+    """Return an entry's text with another ``meta``; parsed and written anew, numbers would change.
+
+    Inside a string the quotes of the mark are escaped, and nothing comes behind ``meta``.
+    """
+    return text[: text.rindex(_META)] + _META + why.model_dump_json().encode() + b"}"

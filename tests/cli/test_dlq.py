@@ -86,6 +86,8 @@ def test_a_list_tells_who_refused_what_and_why_without_the_row(filled):
         (("--kind", "processor"), [1, 3]),
         (("--sink", "out", "--kind", "routing"), [0]),
         (("--sink", "none"), []),
+        (("--table", "shop.orders"), [0, 1, 2, 3]),
+        (("--table", "shop.other"), []),
     ],
 )
 def test_filters_choose(filled, options, found):
@@ -105,6 +107,14 @@ def test_one_entry_is_shown_with_its_row(filled):
     assert told == {**{key: expected[key] for key in expected if key != "v"}, "seq": filled[0]}
     assert json.loads(deltaforge("peek", "orders", filled[1]).stdout)["event_id"] == "id-2"
     assert "has no dead letter" in str(deltaforge("peek", "orders", 10**6).exception)
+
+
+def test_the_oldest_that_fits_is_shown(filled):
+    assert (
+        json.loads(deltaforge("peek", "orders", "--processor", "mask").stdout)["seq"] == filled[3]
+    )
+    assert "that fits is set aside" in str(deltaforge("peek", "orders", "--sink", "x").exception)
+    assert "not both" in str(deltaforge("peek", "orders", filled[0], "--sink", "out").exception)
 
 
 def test_a_password_in_a_statement_is_not_shown(filled):

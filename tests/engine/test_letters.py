@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.letters import LetterWriter
+from airflow_provider_deltaforge.engine.processing import Chained
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetter
@@ -39,9 +40,8 @@ def letters(images, max_event_bytes=1 << 20):
     )
     writer = LetterWriter(InProcess().bench().origin, max_event_bytes)
     refused = [Rejection(row, "refused", "why") for row in range(len(images))]
-    return [
-        DeadLetter.from_stored(one.text, "letter") for one in writer.of_sink("out", refused, rows)
-    ]
+    told = writer.of_sink("out", refused, Chained(rows))
+    return [DeadLetter.from_stored(one.text, "letter") for one in told]
 
 
 def test_an_event_that_nobody_could_read_again_is_kept_without_its_images():

@@ -1,0 +1,131 @@
+"""A row's events around an entry: what overtakes it is told, or waits behind it."""
+
+import orjson
+import pytest
+
+from airflow_provider_deltaforge.engine import dead_letters, heart
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from tests.engine.in_process import InProcess
+from tests.engine.planted import plant, refusing
+from tests.engine.running import RunningLane, begun, events, run_to_the_end
+from tests.waiting import wait_until
+
+HOLDS = "enabled: true, dlq: {hold_keys: true}"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Let a lane hear soon that it is to stop."""
+    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
+    monkeypatch.setattr(dead_letters, "_POLL_S", 0.05)
+
+
+def entries(pipeline):
+    return list(DeadLetters(pipeline.store, pipeline.name).read())
+
+
+def told(pipeline):
+    return [
+        (one.event["after"]["id"], one.event["after"]["tx"], one.meta.error_kind)
+        for one in entries(pipeline)
+    ]
+
+
+def keys(pipeline, sink="out"):
+    return [(event["after"]["id"], event["after"]["tx"]) for event in events(pipeline, sink)]
+
+
+def history(pipeline):
+    source = pipeline.bench().pipeline.spec.source
+    return [(key, tx) for tx, _, key in source.events(1, pipeline.transactions)]
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """The row that comes first of all, and is refused where it comes first."""
+    pipeline = InProcess()
+    key, tx = history(pipeline)[0]
+    return key, tx
+
+
+def refuse(pipeline, key, tx, sink="out"):
+    pipeline.log(sink).refuses = lambda value: (
+        (after := orjson.loads(value)["after"])["id"] == key and after["tx"] == tx
+    )
+
+
+@pytest.mark.parametrize("batch", ["", "max_bytes: 500, "])
+def test_an_entry_is_told_who_was_given_something_newer(refused, batch):
+    key, tx = refused
+    pipeline = begun(sinks=("out", "other"), journal="enabled: true", batch=batch)
+    refuse(pipeline, key, tx)
+    run_to_the_end(pipeline)
+
+    assert len([one for one in history(pipeline) if one[0] == key]) > 1
+    (entry,) = entries(pipeline)
+    assert entry.meta.overtaken == ["out"]
+    assert len(keys(pipeline, "other")) == 60
+
+
+def test_the_last_event_of_a_row_is_overtaken_by_nothing():
+    pipeline = begun(journal="enabled: true")
+    key, tx = history(pipeline)[-1]
+    refuse(pipeline, key, tx)
+    run_to_the_end(pipeline)
+    assert [one.meta.overtaken for one in entries(pipeline)] == [[]]
+
+
+def test_what_a_processor_refused_is_overtaken_in_every_sink(monkeypatch, refused):
+    key, tx = refused
+    at = b'{"id":%d,"tx":%d,' % (key, tx)
+    plant(monkeypatch, picky=refusing(lambda text: text.startswith(at)))
+    pipeline = begun(
+        sinks=("out", "other"), processors="{type: planted, id: picky}", journal="enabled: true"
+    )
+    run_to_the_end(pipeline)
+    assert [sorted(one.meta.overtaken) for one in entries(pipeline)] == [["other", "out"]]
+
+
+@pytest.mark.parametrize("batch", ["max_bytes: 500, ", "max_bytes: 100, "])
+def test_later_events_of_a_row_wait_behind_its_entry(refused, batch):
+    key, tx = refused
+    pipeline = begun(sinks=("out", "other"), journal=HOLDS, batch=batch)
+    refuse(pipeline, key, tx)
+    run_to_the_end(pipeline)
+
+    mine = [one for one in history(pipeline) if one[0] == key]
+    assert [one[:2] for one in told(pipeline)] == mine
+    assert [one[2] for one in told(pipeline)] == ["refused", *["held"] * (len(mine) - 1)]
+    assert keys(pipeline) == [one for one in history(pipeline) if one[0] != key]
+    assert len(keys(pipeline, "other")) == 60
+    assert pipeline.control.progress().sinks["out"].events == 60 - len(mine)
+
+
+def test_what_is_refused_before_any_sink_holds_back_even_within_its_batch(monkeypatch, refused):
+    key, tx = refused
+    at = b'{"id":%d,"tx":%d,' % (key, tx)
+    plant(monkeypatch, picky=refusing(lambda text: text.startswith(at)))
+    pipeline = begun(
+        sinks=("out", "other"),
+        processors="{type: planted, id: picky}",
+        journal=HOLDS,
+        batch="max_bytes: 100000, ",
+    )
+    run_to_the_end(pipeline)
+
+    mine = [one for one in history(pipeline) if one[0] == key]
+    assert not [one for one in keys(pipeline) + keys(pipeline, "other") if one[0] == key]
+    assert len(entries(pipeline)) == 1 + 2 * (len(mine) - 1)
+    assert {tuple(one.meta.overtaken) for one in entries(pipeline)} == {()}
+
+
+def test_with_the_entry_gone_later_events_go_on(refused):
+    key, tx = refused
+    pipeline = begun(transactions=0, journal=HOLDS, source="rate: 200,")
+    refuse(pipeline, key, tx)
+    running = RunningLane(pipeline)
+    wait_until(lambda: len(entries(pipeline)) > 1)
+    DeadLetters(pipeline.store, pipeline.name).purge()
+    wait_until(lambda: any(one[0] == key for one in keys(pipeline)))
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
