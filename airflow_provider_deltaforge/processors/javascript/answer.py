@@ -127,8 +127,12 @@ def _put_codes(columns: dict[str, pa.Array], head: dict[str, Any], texts: dict[s
         columns["tags"] = _placed(columns["tags"], chosen, where)
     if head["routing"] is not None:
         where, distinct = head["routing"]
-        keys = _lines(texts["key"], head["key"])
-        chosen = _routed(distinct, _codes(texts["routing"]), keys)
+        codes = _codes(texts["routing"])
+        keys = pa.nulls(len(codes), pa.utf8())
+        written = _lines(texts["key"], head["key"])
+        if written is not None:
+            keys = _placed(keys, _decoded(written), head["key"])
+        chosen = _routed(distinct, codes, keys)
         columns["routing"] = _placed(columns["routing"], chosen, where)
     if head["misc"] is not None:
         where, distinct = head["misc"]
@@ -169,7 +173,7 @@ def _put_words(
     columns[name] = words.dictionary_encode()
 
 
-def _routed(distinct: list[Any], codes: pa.Int32Array, keys: pa.BinaryArray) -> pa.StructArray:
+def _routed(distinct: list[Any], codes: pa.Int32Array, keys: pa.StringArray) -> pa.StructArray:
     def each(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind).take(codes)
 
@@ -178,7 +182,7 @@ def _routed(distinct: list[Any], codes: pa.Int32Array, keys: pa.BinaryArray) -> 
     raw = [None if one is None else one[2] for one in distinct]
     fields = [
         each(topics, ROUTING.field("topic").type),
-        _decoded(keys),
+        keys,
         each(headers, ROUTING.field("headers").type),
         each(raw, ROUTING.field("raw_payload").type),
     ]
@@ -191,12 +195,11 @@ def _pairs(headers: list[list[str]] | None) -> list[tuple[str, ...]] | None:
 
 
 def _decoded(texts: pa.BinaryArray) -> pa.StringArray:
-    """Return the strings that JSON strings stand for, and null for null."""
+    """Return the strings that JSON strings stand for."""
     texts = texts.cast(pa.utf8())
     if pc.any(pc.match_substring(texts, "\\")).as_py():
         return pa.array(orjson.loads(f"[{','.join(texts.to_pylist())}]"), pa.utf8())
-    inner = pc.utf8_slice_codeunits(texts, 1, -1)
-    return pc.if_else(pc.equal(texts, "null"), None, inner)
+    return pc.utf8_slice_codeunits(texts, 1, -1)
 
 
 def _lines(section: bytes, where: list[int] | None) -> pa.BinaryArray | None:

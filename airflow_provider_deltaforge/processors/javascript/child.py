@@ -44,6 +44,12 @@ class Isolate:
         self._room = self._reserved(1 << 16)
         self._drains = False
 
+    def room(self, size: int) -> memoryview:
+        """Return where the numbers of the next batch are to be laid."""
+        if size > len(self._room):
+            self._room = self._reserved(2 * size)
+        return self._room[:size]
+
     def enter(self, script: str) -> str:
         """Run the script, and return what it said on the way.
 
@@ -97,11 +103,8 @@ class Isolate:
                 pass
             raise
 
-    def run(self, columns: memoryview, text: str) -> str:
-        """Hand a batch over, and return what the glue wrote."""
-        if len(columns) > len(self._room):
-            self._room = self._reserved(2 * len(columns))
-        self._room[: len(columns)] = columns
+    def run(self, text: str) -> str:
+        """Hand over a batch whose numbers are in the room, and return what the glue wrote."""
         self._desk["text"] = text
         answer = str(self._run(timeout_sec=self._patience))
         if self._drains:  # What promises do after the call belongs to the call.
@@ -117,8 +120,7 @@ class Isolate:
 def main() -> None:
     """Serve frames until there are none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    frames = os.fdopen(os.dup(0), "rb", buffering=1 << 20)
-    answers = os.dup(1)
+    frames, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
@@ -132,16 +134,24 @@ def main() -> None:
     first = True
     isolate: Isolate | None = None
     asked: dict[str, Any] = {}
-    while len(head := frames.read(HEAD.size)) == HEAD.size:
+    head = bytearray(HEAD.size)
+    letters = bytearray()
+    while _filled(frames, memoryview(head)):
         kind, column_bytes, text_bytes = HEAD.unpack(head)
-        columns = memoryview(frames.read(column_bytes))
-        text = frames.read(text_bytes).decode()
+        unread = column_bytes + text_bytes
         status = DONE
         try:
+            room = memoryview(b"") if isolate is None else isolate.room(column_bytes)
+            if text_bytes > len(letters):
+                letters = bytearray(text_bytes)
+            text = memoryview(letters)[:text_bytes]
+            if not (_filled(frames, room) and _filled(frames, text)):
+                break
+            unread = 0
             if kind == RUN and isolate is not None:
-                answer = isolate.run(columns, text)
+                answer = isolate.run(str(text, "utf-8"))
             else:
-                asked = json.loads(text) if kind == LOAD else asked
+                asked = json.loads(bytes(text)) if kind == LOAD else asked
                 if isolate is not None:
                     isolate.close()
                 isolate = Isolate(asked["glue"], asked["patience"])
@@ -153,10 +163,22 @@ def main() -> None:
             status, answer = FAILED, json.dumps(refusal.args[0])
         except JSEvalException as error:
             status, answer = FAILED, json.dumps({"why": "glue", "text": str(error)[:2000]})
+        if not _filled(frames, memoryview(bytearray(unread))):
+            break
         payload = answer.encode()
         _send(answers, ANSWER.pack(status, len(payload)) + payload)
     # Not through the interpreter's end: it would wait for V8's threads.
     os._exit(0)
+
+
+def _filled(frames: int, room: memoryview) -> bool:
+    """Read as much as there is room for; False if nobody writes any more."""
+    while room:
+        count = os.readv(frames, [room])
+        if not count:
+            return False
+        room = room[count:]
+    return True
 
 
 def _send(answers: int, data: bytes) -> None:

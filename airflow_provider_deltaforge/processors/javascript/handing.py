@@ -3,12 +3,12 @@
 The order of the numbers is that in which the glue reads them.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from airflow_provider_deltaforge import __version__
@@ -21,13 +21,20 @@ from airflow_provider_deltaforge.processors.javascript.number_scan import (
 )
 from airflow_provider_deltaforge.processors.javascript.settings import Home
 
+_BEYOND_ASCII = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A batch as the interpreter takes it."""
+    """A batch as the interpreter takes it.
 
-    columns: bytes
-    text: bytes
+    Attributes:
+        columns: parts of the numbers, one after the other.
+        text: parts of the text.
+    """
+
+    columns: Sequence[Any]
+    text: Sequence[Any]
 
 
 def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
@@ -42,7 +49,7 @@ def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
     positions, position_codes = _coded(rows["source_position"])
     txids, tx_codes = _coded(rows["tx_id"])
     versions, version_codes = _coded(rows["schema_version"])
-    header = json.dumps(
+    header = orjson.dumps(
         {
             "version": f"deltaforge-{__version__}",
             "connector": home.connector,
@@ -57,8 +64,11 @@ def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
             "routing": _routing(rows["routing"]),
             "synthetic": _rare(rows["synthetic"]),
         }
-    ).encode()
-    before, before_at, before_flags = _images(rows["before"], len(header))
+    )
+    header_units = (
+        len(header) if header.isascii() else len(header.decode().encode("utf-16-le")) // 2
+    )
+    before, before_at, before_flags = _images(rows["before"], header_units)
     after, after_at, after_flags = _images(rows["after"], int(before_at[-1]))
     numbers = [
         rows["ts_ms"].to_numpy(zero_copy_only=False).astype(np.float64),
@@ -76,10 +86,10 @@ def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
         id_bytes(rows["event_id"]),
     ]
     size = 16 + sum(column.nbytes for column in numbers)
-    control = np.array([rows.num_rows, len(header), each, size], np.int32)
+    control = np.array([rows.num_rows, header_units, each, size], np.int32)
     return Handed(
-        b"".join([control.tobytes(), *(column.tobytes() for column in numbers)]),
-        b"".join([header, before, after]),
+        [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (control, *numbers)],
+        [header, before, after],
     )
 
 
@@ -127,10 +137,11 @@ def _routing(column: pa.StructArray) -> Sequence[Any] | None:
     ]
 
 
-def _images(column: pa.BinaryArray, start: int) -> tuple[bytes, Any, Any]:
+def _images(column: pa.BinaryArray, start: int) -> tuple[Any, Any, Any]:
     """Return the texts, where each begins as JavaScript counts, and what they hold."""
     data, offsets, _ = parts_of(column)
     flags = image_flags(data, offsets)
-    texts = data[offsets[0] : offsets[-1]].tobytes()
-    units = offsets - offsets[0] if texts.isascii() else utf16_offsets(data, offsets)
+    texts = data[offsets[0] : offsets[-1]]
+    ascii_only = not len(texts) or texts.max() < _BEYOND_ASCII
+    units = offsets - offsets[0] if ascii_only else utf16_offsets(data, offsets)
     return texts, (units + start).astype(np.int32), flags

@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,8 +71,8 @@ class Interpreter:
         self.said = b"{}"
         self._start()
 
-    def run(self, columns: bytes, text: bytes) -> bytes:
-        """Hand over a batch, as laid out by ``handing``, and return the answer.
+    def run(self, columns: Sequence[Any], text: Sequence[Any]) -> bytes:
+        """Hand over a batch, in the parts that ``handing`` made, and return the answer.
 
         Raises:
             LimitError: the call used too much. The next call meets a new interpreter.
@@ -89,7 +90,7 @@ class Interpreter:
         if self._process is None:
             self._start()
             return
-        self._loaded(*self._ask(RESET, b"", b"", _START_SECONDS, watched=False))
+        self._loaded(*self._ask(RESET, [], [], _START_SECONDS, watched=False))
 
     def close(self) -> None:
         """End the process."""
@@ -125,7 +126,7 @@ class Interpreter:
         asked = {"glue": _glue(), "script": self._script, "patience": patience}
         text = json.dumps(asked).encode()
         try:
-            self._loaded(*self._ask(LOAD, b"", text, _START_SECONDS, watched=False))
+            self._loaded(*self._ask(LOAD, [], [text], _START_SECONDS, watched=False))
         except BaseException:
             self.close()
             raise
@@ -137,17 +138,21 @@ class Interpreter:
         self.said = answer
 
     def _ask(
-        self, kind: int, columns: bytes, text: bytes, seconds: float, *, watched: bool = True
+        self,
+        kind: int,
+        columns: Sequence[Any],
+        text: Sequence[Any],
+        seconds: float,
+        *,
+        watched: bool = True,
     ) -> tuple[bool, bytes]:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise FatalError("the interpreter of a script was used after it was closed")
         watch = _Watch(process.pid, self._limits, seconds, watched=watched)
         try:
-            frame = b"".join([HEAD.pack(kind, len(columns), len(text)), columns, text])
-            left = memoryview(frame)
-            while left:
-                left = left[os.write(process.stdin.fileno(), left) :]
+            head = HEAD.pack(kind, sum(map(len, columns)), sum(map(len, text)))
+            _write(process.stdin.fileno(), [head, *columns, *text])
             status, length = ANSWER.unpack(self._read(process.stdout.fileno(), ANSWER.size, watch))
             return status == DONE, self._read(process.stdout.fileno(), length, watch)
         except OSError:
@@ -182,6 +187,17 @@ class Interpreter:
             f"the interpreter ended while it was loaded (exit code {code}): it needs more than "
             f"limits.mem_mb = {self._limits.mem_mb}, or mini-racer does not work on this machine"
         )
+
+
+def _write(pipe: int, parts: Sequence[Any]) -> None:
+    """Write what lies in several places, without a copy of it."""
+    left = [memoryview(part) for part in parts if len(part)]
+    while left:
+        written = os.writev(pipe, left)
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if written:
+            left[0] = left[0][written:]
 
 
 class _Watch:

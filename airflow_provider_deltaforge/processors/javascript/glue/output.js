@@ -1,5 +1,12 @@
 // ---- What goes back: for each column only the events that changed ----
 
+// The numbers below `count`, as a list begins that has all of them.
+function ordinals(count) {
+  let list = "";
+  for (let i = 0; i < count; i++) list += i === 0 ? "0" : `,${i}`;
+  return list;
+}
+
 class Texts {
   constructor() {
     this.count = 0;
@@ -8,12 +15,16 @@ class Texts {
     this.values = "";
   }
   add(row, value) {
-    if (row !== this.count) this.dense = false;
-    this.rows += this.count === 0 ? row : `,${row}`;
+    if (this.dense && row !== this.count) {
+      this.dense = false;
+      this.rows = ordinals(this.count);
+    }
+    if (!this.dense) this.rows += this.count === 0 ? row : `,${row}`;
     this.values += this.count++ === 0 ? value : `\n${value}`;
   }
   where(total) {
-    return this.dense && this.count === total ? "null" : `[${this.rows}]`;
+    if (this.dense) return this.count === total ? "null" : `[${ordinals(this.count)}]`;
+    return `[${this.rows}]`;
   }
 }
 
@@ -21,14 +32,31 @@ class Codes {
   constructor() {
     this.texts = new Texts();
     this.numbers = new MapOf();
+    this.short = new MapOf();
     this.distinct = "";
   }
-  add(row, value) {
+  code(value) {
     let code = mapGet(this.numbers, value);
     if (code === undefined) {
       code = mapSize(this.numbers);
       this.distinct += code === 0 ? value : `,${value}`;
       mapSet(this.numbers, value, code);
+    }
+    return code;
+  }
+  add(row, value) {
+    this.texts.add(row, this.code(value));
+  }
+  // A topic alone needs not be written to be known.
+  addRouting(row, routed) {
+    if (routed === null || routed.headers !== null || routed.raw_payload !== null) {
+      this.add(row, routingText(routed));
+      return;
+    }
+    let code = mapGet(this.short, routed.topic);
+    if (code === undefined) {
+      code = this.code(routingText(routed));
+      mapSet(this.short, routed.topic, code);
     }
     this.texts.add(row, code);
   }
@@ -38,6 +66,7 @@ class Output {
   constructor(batch, careful) {
     this.batch = batch;
     this.count = 0;
+    // Whether all origins so far are the numbers of their rows, which are not written then.
     this.same = true;
     this.origins = "";
     this.made = "";
@@ -91,6 +120,18 @@ class Output {
 
   fail(index, error) {
     this.bad += `${this.bad === "" ? "" : ","}[${index},${described(error)}]`;
+  }
+
+  // Take what a call with the event `at` alone returned: most often that event.
+  takeOne(returned, at) {
+    const { proxy } = this.batch.rows[at];
+    if ((returned === proxy || returned === undefined || returned === null)
+      && this.used[at] === 0) {
+      this.used[at] = 1;
+      this.row(this.batch.rows[at], false);
+    } else {
+      this.take(returned, [proxy], at);
+    }
   }
 
   // Take what a call returned; `nearest` is where an event made from nothing belongs.
@@ -236,12 +277,17 @@ class Output {
     if (ts !== undefined) this.ts.add(row, ts);
     if (tags !== undefined) this.tags.add(row, tags);
     if (routed !== undefined) {
-      this.routing.add(row, routingText(routed));
-      this.key.add(row, routed === null ? "null" : orNull(routed.key));
+      this.routing.addRouting(row, routed);
+      if (routed !== null && routed.key !== null) {
+        this.key.add(this.routing.texts.count - 1, stringify(routed.key));
+      }
     }
     if (made) this.made += `${this.made === "" ? "" : ","}${row}`;
-    if (origin !== row) this.same = false;
-    this.origins += row === 0 ? origin : `,${origin}`;
+    if (this.same && origin !== row) {
+      this.same = false;
+      this.origins = ordinals(row);
+    }
+    if (!this.same) this.origins += row === 0 ? origin : `,${origin}`;
     this.count = row + 1;
   }
 
@@ -251,11 +297,11 @@ class Output {
     const code = (codes) => codes.texts.count === 0 ? "null"
       : `[${codes.texts.where(total)},[${codes.distinct}]]`;
     return `{"count":${total},"origins":`
-      + (this.same && total === this.batch.count ? "null" : `[${this.origins}]`)
+      + (this.same ? "null" : `[${this.origins}]`)
       + `,"made":[${this.made}],"keyless":[${this.keyless}],"bad":[${this.bad}]`
       + `,"before":${this.before.where(total)},"after":${this.after.where(total)}`
       + `,"ddl":${this.ddl.where(total)},"ts_ms":${this.ts.where(total)}`
-      + `,"key":${this.key.where(total)},"head":${code(head)},"tags":${code(tags)}`
+      + `,"key":${this.key.where(routed.texts.count)},"head":${code(head)},"tags":${code(tags)}`
       + `,"routing":${code(routed)},"misc":${code(misc)},${said()}}`
       + `\x1e${this.before.values}\x1e${this.after.values}\x1e${this.ddl.values}`
       + `\x1e${this.ts.values}\x1e${this.key.values}\x1e${head.texts.values}`

@@ -93,10 +93,14 @@ function run() {
     return output.finished();
   }
   for (let i = 0; i < count; i++) {
-    const event = rows[i].proxy;
+    const { proxy } = rows[i];
     try {
-      const given = [event];
-      output.take(perEvent ? entry(event) : entry(given), given, i);
+      if (perEvent) {
+        output.takeOne(entry(proxy), i);
+      } else {
+        const given = [proxy];
+        output.take(entry(given), given, i);
+      }
     } catch (error) {
       output.fail(i, error);
     }
