@@ -117,6 +117,58 @@ class Isolate:
         self._racer.close()
 
 
+class Host:
+    """One isolate after the other, as a parent asks for them."""
+
+    def __init__(self, frames: int, memory: int) -> None:
+        self._frames = frames
+        self._memory = memory
+        self._isolate: Isolate | None = None
+        self._asked: dict[str, Any] = {}
+        self._letters = bytearray()
+        self._bounded = False
+
+    def answer(self, kind: int, column_bytes: int, text_bytes: int) -> tuple[int, str]:
+        """Read the rest of a frame and do what it asks.
+
+        Raises:
+            EOFError: nobody writes any more.
+        """
+        from py_mini_racer import JSEvalException
+
+        unread = column_bytes + text_bytes
+        try:
+            columns = memoryview(b"") if self._isolate is None else self._isolate.room(column_bytes)
+            text = self._room(text_bytes)
+            fill(self._frames, columns)
+            fill(self._frames, text)
+            unread = 0
+            if kind == RUN and self._isolate is not None:
+                return DONE, self._isolate.run(str(text, "utf-8"))
+            if kind == LOAD:
+                self._asked = json.loads(bytes(text))
+            return DONE, self._entered()
+        except Refused as refusal:
+            return FAILED, json.dumps(refusal.args[0])
+        except JSEvalException as error:
+            fill(self._frames, memoryview(bytearray(unread)))
+            return FAILED, json.dumps({"why": "glue", "text": str(error)[:2000]})
+
+    def _room(self, size: int) -> memoryview:
+        if size > len(self._letters):
+            self._letters = bytearray(size)
+        return memoryview(self._letters)[:size]
+
+    def _entered(self) -> str:
+        if self._isolate is not None:
+            self._isolate.close()
+        self._isolate = Isolate(self._asked["glue"], self._asked["patience"])
+        if not self._bounded:
+            _bound(self._memory << 20)
+            self._bounded = True
+        return self._isolate.enter(self._asked["script"])
+
+
 def main() -> None:
     """Serve frames until there are none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -127,58 +179,34 @@ def main() -> None:
     sys.path.append(sys.argv[1])
     memory = int(sys.argv[2])
 
-    from py_mini_racer import JSEvalException, init_mini_racer
+    from py_mini_racer import init_mini_racer
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     init_mini_racer(flags=("--single-threaded", f"--max-heap-size={memory}"))
-    first = True
-    isolate: Isolate | None = None
-    asked: dict[str, Any] = {}
-    head = bytearray(HEAD.size)
-    letters = bytearray()
-    while _filled(frames, memoryview(head)):
-        kind, column_bytes, text_bytes = HEAD.unpack(head)
-        unread = column_bytes + text_bytes
-        status = DONE
-        try:
-            room = memoryview(b"") if isolate is None else isolate.room(column_bytes)
-            if text_bytes > len(letters):
-                letters = bytearray(text_bytes)
-            text = memoryview(letters)[:text_bytes]
-            if not (_filled(frames, room) and _filled(frames, text)):
-                break
-            unread = 0
-            if kind == RUN and isolate is not None:
-                answer = isolate.run(str(text, "utf-8"))
-            else:
-                asked = json.loads(bytes(text)) if kind == LOAD else asked
-                if isolate is not None:
-                    isolate.close()
-                isolate = Isolate(asked["glue"], asked["patience"])
-                if first:
-                    _bound(memory << 20)
-                    first = False
-                answer = isolate.enter(asked["script"])
-        except Refused as refusal:
-            status, answer = FAILED, json.dumps(refusal.args[0])
-        except JSEvalException as error:
-            status, answer = FAILED, json.dumps({"why": "glue", "text": str(error)[:2000]})
-        if not _filled(frames, memoryview(bytearray(unread))):
-            break
-        payload = answer.encode()
-        _send(answers, ANSWER.pack(status, len(payload)) + payload)
-    # Not through the interpreter's end: it would wait for V8's threads.
-    os._exit(0)
+    host = Host(frames, memory)
+    head = memoryview(bytearray(HEAD.size))
+    try:
+        while True:
+            fill(frames, head)
+            status, answer = host.answer(*HEAD.unpack(head))
+            payload = answer.encode()
+            _send(answers, ANSWER.pack(status, len(payload)) + payload)
+    except EOFError:
+        # Not through the interpreter's end: it would wait for V8's threads.
+        os._exit(0)
 
 
-def _filled(frames: int, room: memoryview) -> bool:
-    """Read as much as there is room for; False if nobody writes any more."""
+def fill(frames: int, room: memoryview) -> None:
+    """Read as much as there is room for.
+
+    Raises:
+        EOFError: nobody writes any more.
+    """
     while room:
         count = os.readv(frames, [room])
         if not count:
-            return False
+            raise EOFError
         room = room[count:]
-    return True
 
 
 def _send(answers: int, data: bytes) -> None:

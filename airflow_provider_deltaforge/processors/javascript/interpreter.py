@@ -30,7 +30,7 @@ from airflow_provider_deltaforge.processors.javascript.child import (
 )
 from airflow_provider_deltaforge.processors.javascript.settings import Limits
 
-_GLUE = ("kept", "events", "output", "fields", "script")
+_GLUE = ("kept", "events", "columns", "output", "fields", "script")
 _DOORS = "run, load, reserve, desk"
 _KEPT = ("PATH", "LD_LIBRARY_PATH")
 _START_SECONDS = 60.0
