@@ -48,6 +48,17 @@ class Fields:
             return self._nothing()
         return self._top(root, inside)
 
+    def undecided(self, part: str) -> pa.BooleanArray | None:
+        """Say for which events no processor chose the ``topic``, or ``key``; None for all."""
+        routing = self.rows["routing"]
+        if routing.null_count == len(routing):
+            return None
+        # flatten, unlike field, carries the struct's own nulls into its children.
+        chosen = routing.flatten()[routing.type.get_field_index(part)]
+        if part == "topic":
+            return pc.fill_null(pc.equal(chosen, ""), fill_value=True)
+        return chosen.is_null()
+
     def _top(self, root: str, inside: list[str]) -> pa.Array:
         rows = self.rows
         plain: Mapping[str, Callable[[], pa.Array]] = {
@@ -141,7 +152,7 @@ class Filling:
     def choices(self, fields: Fields) -> pa.DictionaryArray:
         """Return the text of every row, as a dictionary: for destinations, which are few."""
         row_count = fields.rows.num_rows
-        columns = self._columns(fields)
+        columns = self._columns(fields, "topic")
         if not columns:
             zeros = pa.repeat(pa.scalar(0, pa.int32()), row_count)
             return pa.DictionaryArray.from_arrays(zeros, pa.array([self._template.text]))
@@ -153,15 +164,15 @@ class Filling:
 
     def texts(self, fields: Fields) -> pa.BinaryArray:
         """Return the text of every row: for keys, which are many."""
-        columns = self._columns(fields)
+        columns = self._columns(fields, "key")
         if not columns:
             text = pa.scalar(self._template.text.encode(), pa.binary())
             return pa.repeat(text, fields.rows.num_rows)
         return self._joined(columns).cast(pa.binary())
 
-    def _columns(self, fields: Fields) -> list[pa.Array]:
+    def _columns(self, fields: Fields, part: str) -> list[pa.Array]:
         columns = [fields.column(path) for path in self._template.paths]
-        if not self._warned and any(_lacks(column) for column in columns):
+        if not self._warned and _lacking(columns, fields.undecided(part)):
             self._warned = True
             # A URL may hold a secret, which a variable put there.
             text = " ".join(f"${{{path}}}" for path in self._template.paths)
@@ -196,6 +207,13 @@ def _quoted(texts: pa.Array) -> pa.Array:
         return texts
     given = texts.to_pylist()
     return pa.array([None if text is None else quote(text, safe="") for text in given], pa.utf8())
+
+
+def _lacking(columns: Sequence[pa.Array], needed: pa.BooleanArray | None) -> bool:
+    """Say whether a field is missing where the template is needed."""
+    return any(
+        _lacks(column) and (needed is None or _lacks(column.filter(needed))) for column in columns
+    )
 
 
 def _lacks(column: pa.Array) -> bool:

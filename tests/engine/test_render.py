@@ -201,6 +201,37 @@ def test_what_a_processor_said_wins_field_by_field():
     assert json.loads(messages.values[3].as_py())["op"] == "c"
 
 
+def test_the_order_of_precedence():
+    said = [
+        None,
+        routing(topic="own", key="mine"),
+        routing(topic="", key=""),
+        routing(headers=[("h", None)]),
+    ]
+    changes = [change(routing=each, schema="public") for each in said]
+    nowhere = [change(routing=each) for each in said]
+
+    messages, rejections = render(changes, topic="${source.schema}", key="${after.id}!")
+    assert messages.topics.to_pylist() == ["public", "own", "public", "public"]
+    assert messages.keys.to_pylist() == [b"1!", b"mine", b"", b"1!"]
+    assert messages.headers.to_pylist() == [None, None, None, [("h", None)]]
+    assert rejections == []
+
+    messages, rejections = render(nowhere, topic="${source.schema}", key="${after.id}!")
+    assert messages.topics.to_pylist() == ["own"]
+    assert [(each.event_row, each.kind) for each in rejections] == [
+        (row, "routing") for row in (0, 2, 3)
+    ]
+
+
+def test_a_field_that_nobody_needs_warns_nothing(caplog):
+    routed = change(routing=routing(topic="own", key="mine"))
+
+    render([routed, change(schema="public")], topic="${source.schema}", key="${source.schema}")
+
+    assert caplog.records == []
+
+
 def test_a_tombstone_follows_each_delete_that_has_a_key():
     keyless = {**DELETE, "key": None}
 
