@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ordering import rough_s
-from tests.servers import kafka, mariadb, mysql, postgres
+from tests.servers import kafka, mariadb, mysql, postgres, redis
 from tests.servers.process import Server, python_path
 
 # Every JVM of a test lives for a minute: the optimising compilers would never pay for themselves.
@@ -59,6 +59,14 @@ def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One Kafka broker; topics are created when first named."""
     server = kafka.start(tmp_path_factory.mktemp("kafka"))
+    yield server
+    _end(server)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Redis that flushes every write to its append-only file."""
+    server = redis.start(tmp_path_factory.mktemp("redis"))
     yield server
     _end(server)
 

@@ -1,0 +1,121 @@
+"""From columns of messages to the bytes of Redis commands, without an object per message."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.events.binary_columns import uuid_texts
+from airflow_provider_deltaforge.events.message import Messages
+
+_AT_ONCE = 1000
+_BYTES_AT_ONCE = 2**20
+
+
+def spans(messages: Messages, first: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield the steps that messages are sent in: few enough, and small enough but for one alone.
+
+    Args:
+        messages: the batch.
+        first: where the first step begins.
+    """
+    sizes = pc.fill_null(pc.binary_length(messages.values), 0)
+    ends = np.cumsum(np.asarray(sizes, np.int64))
+    count = len(messages)
+    while first < count:
+        before = int(ends[first - 1]) if first else 0
+        fitting = int(np.searchsorted(ends, before + _BYTES_AT_ONCE, side="right"))
+        last = max(first + 1, min(first + _AT_ONCE, fitting, count))
+        yield first, last
+        first = last
+
+
+def commands(messages: Messages, max_len: int | None) -> memoryview:
+    """Return one ``XADD`` per message, in order, as the server reads them.
+
+    Args:
+        messages: each with a value.
+        max_len: about how many entries a stream keeps.
+    """
+    ids = uuid_texts(messages.event_ids)
+    heads, tails = _heads_and_tails(messages, max_len)
+    pieces = [heads, *_bulks(messages.values)]
+    for name, texts in ((b"event_id", ids), (b"idempotency_key", ids), (b"df-key", None)):
+        pieces += [b"\r\n" + _bulk(name), *_bulks(_keys(messages, ids) if texts is None else texts)]
+    return _stretch([*pieces, b"\r\n", tails])
+
+
+def arguments(messages: Messages, numbers: pa.Int32Array) -> memoryview:
+    """Return what a script needs to know of each message: five bulk strings.
+
+    Args:
+        messages: each with a value.
+        numbers: which of the script's keys each message's stream is.
+    """
+    ids = uuid_texts(messages.event_ids)
+    digits = numbers.cast(pa.utf8()).cast(pa.binary())
+    pieces: list[Any] = []
+    for texts in (digits, messages.values, ids, _keys(messages, ids), _header_texts(messages)):
+        pieces += [*_bulks(texts), b"\r\n"]
+    return _stretch(pieces)
+
+
+def command(*words: bytes | str | int, more: int = 0) -> bytes:
+    """Return one command, or its beginning if ``more`` arguments follow."""
+    texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % (len(texts) + more) + b"".join(map(_bulk, texts))
+
+
+def _keys(messages: Messages, ids: pa.BinaryArray) -> pa.BinaryArray:
+    """Return the key of each entry: the message's, or the event's id if that is empty."""
+    given = messages.keys
+    empty = pc.equal(pc.fill_null(pc.binary_length(given), 0), 0)
+    return pc.if_else(empty, ids, given) if pc.any(empty).as_py() else given
+
+
+def _heads_and_tails(messages: Messages, max_len: int | None) -> tuple[pa.BinaryArray, Any]:
+    """Return each command up to the payload, and what follows the key."""
+    trim = [] if max_len is None else [b"MAXLEN", b"~", b"%d" % max_len]
+    names = [name.encode() for name in messages.topics.dictionary.to_pylist()]
+    heads = [
+        command(b"XADD", name, *trim, b"*", b"event", more=7 + more)
+        for more in (0, 2)
+        for name in names
+    ]
+    codes = messages.topics.indices
+    if messages.headers is None:
+        return pa.array(heads, pa.binary()).take(codes), b""
+    texts = _header_texts(messages)
+    has = pc.greater(pc.binary_length(texts), 0)
+    codes = pc.add(codes, pc.multiply(has.cast(pa.int32()), len(names)))
+    tails = pc.binary_join_element_wise(_bulk(b"df-headers"), *_bulks(texts), b"\r\n", b"")
+    return pa.array(heads, pa.binary()).take(codes), pc.if_else(has, tails, b"")
+
+
+def _header_texts(messages: Messages) -> pa.BinaryArray:
+    """Return each message's headers as JSON, empty where it has none."""
+    given = messages.headers
+    if given is None:
+        return pa.repeat(pa.scalar(b"", pa.binary()), len(messages))
+    texts = [orjson.dumps(dict(one)) if one else b"" for one in given.to_pylist()]
+    return pa.array(texts, pa.binary())
+
+
+def _bulk(text: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+def _bulks(texts: pa.BinaryArray) -> list[Any]:
+    """Return pieces of bulk strings; the line's end is left to what follows."""
+    lengths = pc.binary_length(texts).cast(pa.utf8()).cast(pa.binary())
+    return [b"$", lengths, b"\r\n", texts]
+
+
+def _stretch(pieces: list[Any]) -> memoryview:
+    """Return pieces joined row by row, and all rows as one stretch of bytes."""
+    whole = pc.binary_join_element_wise(*pieces, b"")
+    offsets = np.frombuffer(whole.buffers()[1], np.int32)[whole.offset :][: len(whole) + 1]
+    return memoryview(whole.buffers()[2])[offsets[0] : offsets[-1]]

@@ -1,0 +1,180 @@
+"""The writer that delivers exactly once: the position lies beside the entries.
+
+A hash holds who may write, the number of the last step and the cursor behind it. The script that
+adds entries compares the first two and sets the last two, all in one step of the server. So a
+writer that lost an answer asks again and learns that the step is held; one that was replaced is
+refused; and a server that lost its memory is noticed.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.errors import FatalError, FencedError
+from airflow_provider_deltaforge.events.binary_columns import id_bytes
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.redis import entries, replies, script
+from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
+from airflow_provider_deltaforge.sinks.redis.slots import cursor_key, tag_of
+from airflow_provider_deltaforge.sinks.redis.work import stretch
+from airflow_provider_deltaforge.sinks.redis.writer import EXEC, MULTI, RedisWriter
+
+
+@dataclass
+class _Delivery:
+    """How far one delivery has come: the steps before it hold everything up to ``held``."""
+
+    before: Cursor
+    after: Cursor
+    held: bytes | None = None
+
+    def left(self, messages: Messages) -> int:
+        """Return the first message that is not yet held."""
+        if self.held is None:
+            return 0
+        wanted = np.frombuffer(self.held, np.uint8)
+        found = np.flatnonzero((id_bytes(messages.event_ids) == wanted).all(axis=1))
+        return int(found[-1]) + 1 if len(found) else 0
+
+
+class OnceWriter(RedisWriter):
+    """Live connections of one sink; see ``ExactlyOnceWriter``."""
+
+    def __init__(self, sink: RedisSink, pipeline: str) -> None:
+        is_cluster = sink.address().kind == "cluster"
+        tag = tag_of(sink.stream) if is_cluster else None
+        self._key = cursor_key(pipeline, sink.id, tag)
+        self._owner = uuid.uuid4().hex
+        self._steps: int | None = None
+        self._delivery: _Delivery | None = None
+        super().__init__(sink, pipeline)
+
+    def recover(self) -> Cursor | None:
+        """Shut former writers out and return what is durable; see ``ExactlyOnceWriter``."""
+        self._drop()
+        self._steps, self._delivery = None, None
+        held: Cursor | None = self._attempt(self._take_over)
+        return held
+
+    def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
+        """Write entries and cursor in one step, or a few; see ``ExactlyOnceWriter``."""
+        if self._steps is None:
+            raise FatalError(f"{self._where}: write_once before recover; report this as a defect")
+        deadline = time.monotonic() + self._sink.batch_timeout_secs
+        self._settle(deadline)
+        delivery = self._delivery
+        if delivery is None or (delivery.before, delivery.after) != (before, after):
+            delivery = self._delivery = _Delivery(before, after)
+        _, unfit = self._fitting(messages)
+        refused: list[Rejection] = [*unfit, *self._misplaced(messages)]
+        if refused:
+            return refused
+        while (first := delivery.left(messages)) < len(messages):
+            first, last = next(entries.spans(messages, first))
+            step = stretch(messages, first, last)
+            step_id = step.event_ids[len(step) - 1].as_py()
+            cursor = after if last == len(messages) else Cursor(before.position, step_id)
+            refused = self._attempt(partial(self._write_step, step, cursor, deadline))
+            if refused:
+                return refused
+        self._delivery = None
+        return []
+
+    def _take_over(self) -> Cursor | None:
+        """Name ourselves the only writer: from then on the script refuses all others."""
+        self._refuse_eviction()
+        load = entries.command("SCRIPT", "LOAD", script.WRITE)
+        owner = entries.command("HSET", self._key, "owner", self._owner)
+        look = entries.command("HMGET", self._key, "step", "cursor")
+        answers = self._ask(self._key, load, MULTI, owner, look, EXEC)
+        self._raise_first([*answers, *(answers[-1] if isinstance(answers[-1], list) else [])])
+        step, cursor = answers[-1][1]
+        self._steps = int(step or 0)
+        return None if cursor is None else Cursor.from_text(cursor, f"{self._where}: {self._key}")
+
+    def _refuse_eviction(self) -> None:
+        [told] = self._ask(self._key, entries.command("INFO", "memory"))
+        policy = replies.eviction(told)
+        if policy is not None:
+            raise FatalError(
+                f"{self._where}: maxmemory-policy {policy} may throw away streams and the position "
+                "beside them; set noeviction, or leave exactly_once out"
+            )
+
+    def _misplaced(self, messages: Messages) -> list[Rejection]:
+        """Refuse streams that lie in another slot of a cluster than the cursor."""
+        names = messages.topics.dictionary.to_pylist()
+        slot = self._servers.slot
+        wrong = [code for code, name in enumerate(names) if slot(name) != slot(self._key)]
+        if not wrong:
+            return []
+        is_wrong = pc.is_in(messages.topics.indices, pa.array(wrong, pa.int32()))
+        rows = pc.indices_nonzero(is_wrong).to_pylist()
+        reason = (
+            f"{self._where}: stream {{name!r}} lies in another hash slot than {self._key!r}; "
+            "with exactly_once every stream needs the same hash tag"
+        )
+        return [self._rejection(messages, row, "routing", reason) for row in rows]
+
+    def _write_step(self, step: Messages, cursor: Cursor, deadline: float) -> list[Rejection]:
+        """Carry out one step, or learn that it was."""
+        number = (self._steps or 0) + 1
+        codes, numbers = np.unique(np.asarray(step.topics.indices), return_inverse=True)
+        names = [step.topics.dictionary[int(code)].as_py() for code in codes]
+        head = entries.command(
+            *("EVALSHA", script.WRITE_SHA, 1 + len(names), self._key, *names),
+            *(self._owner, number, cursor.as_text(), self._sink.max_len or 0),
+            more=5 * len(step),
+        )
+        body = entries.arguments(step, pa.array(numbers, pa.int32()))
+        answer = self._told(names[0], head, body, deadline)
+        if isinstance(answer, Exception):
+            meant = replies.refusal_of(answer)
+            if meant is None:
+                raise answer
+            return self._refused(step, {int(numbers[0]): str(answer)}, numbers)
+        word, *rest = answer
+        if word in {b"lost", b"fenced"}:
+            self._steps = None
+            raise FencedError(f"{self._where}: {_FENCED[word]}")
+        pairs = dict(zip(rest[::2], map(bytes.decode, rest[1::2]), strict=True))
+        if word == b"refused":
+            return self._refused(step, pairs, numbers)
+        self._steps = number
+        if self._delivery is not None:
+            self._delivery.held = step.event_ids[len(step) - 1].as_py()
+        return self._refused(step, pairs, np.arange(len(step)))
+
+    def _told(self, stream: str, head: bytes, body: memoryview, deadline: float) -> Any:
+        line = self._line(stream)
+        for _ in range(2):
+            line.send([head, body], 1)
+            [answer] = self._answers(line, deadline)
+            if not isinstance(answer, self._redis.exceptions.NoScriptError):
+                break
+            self._ask(stream, entries.command("SCRIPT", "LOAD", script.WRITE))
+        return answer
+
+    def _refused(self, step: Messages, why: dict[int, str], of_each: Any) -> list[Rejection]:
+        """Return a rejection for each message whose number in ``of_each`` has a reason."""
+        if not why:
+            return []
+        return [
+            self._rejection(step, row, *self._refusal(why[int(number)]))
+            for row, number in enumerate(of_each)
+            if int(number) in why
+        ]
+
+
+_FENCED = {
+    b"fenced": "another writer has taken over this sink",
+    b"lost": "the server no longer holds what it held: it lost data, or was restored",
+}

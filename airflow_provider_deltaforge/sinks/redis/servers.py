@@ -1,0 +1,173 @@
+"""Connections to the server that holds a stream: one server, a watched master, or a cluster."""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sinks.redis.address import Address
+from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
+
+
+class Servers(Protocol):
+    """Gives connections; drops them when told that something is wrong."""
+
+    def slot(self, stream: str) -> int:
+        """Return a number that is the same for streams which one step can write to."""
+
+    def connection(self, stream: str) -> Any:
+        """Return a live connection of the driver to the server that holds the stream."""
+
+    def forget(self) -> None:
+        """Drop every connection, and look again where the servers are."""
+
+
+def servers(sink: RedisSink, pipeline: str) -> Servers:
+    """Return the servers a document names; nothing is connected yet."""
+    address = sink.address()
+    settings = _settings(sink, address, pipeline)
+    return _Cluster(address, settings) if address.kind == "cluster" else _One(address, settings)
+
+
+def secrets(sink: RedisSink) -> tuple[str, ...]:
+    """Return what no text may hold."""
+    address = sink.address()
+    given = [sink.password, sink.key_password]
+    texts = [one.get_secret_value() for one in given if one is not None]
+    return tuple(text for text in (*texts, address.login[1], address.sentinel_login[1]) if text)
+
+
+def _settings(sink: RedisSink, address: Address, pipeline: str) -> dict[str, Any]:
+    """Return what every connection is made with."""
+    import redis.backoff
+    import redis.retry
+
+    user, password = address.login
+    if sink.password is not None:
+        user, password = sink.username, sink.password.get_secret_value()
+    own_name = f"deltaforge-{pipeline}-{sink.id}"
+    settings: dict[str, Any] = {
+        "username": user,
+        "password": password,
+        "socket_timeout": float(sink.send_timeout_secs),
+        "socket_connect_timeout": float(sink.connect_timeout_secs),
+        "socket_keepalive": True,
+        "client_name": sink.client_name or re.sub(r"[^!-~]", "_", own_name),
+        "protocol": 2,
+    }
+    database = sink.database if sink.database is not None else address.database
+    if address.kind != "cluster":
+        settings["db"] = database or 0
+        # The engine tries again, visibly; a driver that does so by itself outlasts our timeouts.
+        settings["retry"] = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    if address.tls:
+        settings |= _tls(sink)
+    return settings
+
+
+def _tls(sink: RedisSink) -> dict[str, Any]:
+    key_password = sink.key_password
+    for name in ("ca_file", "cert_file", "key_file"):
+        path = getattr(sink, name)
+        if path is not None:
+            try:
+                Path(path).open("rb").close()
+            except OSError as error:
+                raise SpecError(f"sink {sink.id}: {name}: {error.strerror}: {path}") from error
+    return {
+        "ssl": True,
+        "ssl_ca_certs": sink.ca_file,
+        "ssl_certfile": sink.cert_file,
+        "ssl_keyfile": sink.key_file or sink.cert_file,
+        "ssl_password": None if key_password is None else key_password.get_secret_value(),
+    }
+
+
+class _One:
+    """One server, or the master that sentinels name."""
+
+    def __init__(self, address: Address, settings: dict[str, Any]) -> None:
+        self._client = _client(address, settings)
+        self._connection: Any = None
+
+    def slot(self, stream: str) -> int:
+        """One step can write to every stream."""
+        return 0
+
+    def connection(self, stream: str) -> Any:
+        if self._connection is None:
+            self._connection = self._client.connection_pool.get_connection()
+        else:
+            self._connection.connect()  # Only if it is not; sentinels are asked anew.
+        return self._connection
+
+    def forget(self) -> None:
+        if self._connection is not None:
+            self._connection.disconnect()
+
+
+def _client(address: Address, settings: dict[str, Any]) -> Any:
+    import redis
+    import redis.sentinel
+
+    library: Any = redis
+    if address.kind == "socket":
+        return redis.Redis(unix_socket_path=address.path, **settings)
+    if address.kind == "server":
+        host, port = address.hosts[0]
+        return redis.Redis(host=host, port=port, **settings)
+    user, password = address.sentinel_login
+    shared = {
+        key: value
+        for key, value in settings.items()
+        if key.startswith(("socket_", "ssl")) or key in {"protocol", "retry", "client_name"}
+    }
+    watchers = {**shared, "username": user, "password": password}
+    sentinel = library.sentinel.Sentinel(address.hosts, sentinel_kwargs=watchers, **settings)
+    return sentinel.master_for(address.service)
+
+
+class _Cluster:
+    """The nodes of a cluster, as one of them describes it."""
+
+    def __init__(self, address: Address, settings: dict[str, Any]) -> None:
+        self._address = address
+        self._settings = settings
+        self._client: Any = None
+        self._connections: dict[str, Any] = {}
+
+    def slot(self, stream: str) -> int:
+        from redis.crc import key_slot
+
+        return int(key_slot(stream.encode()))
+
+    def connection(self, stream: str) -> Any:
+        if self._client is None:
+            self._client = self._connected()
+        node = self._client.nodes_manager.get_node_from_slot(self.slot(stream))
+        if node.name not in self._connections:
+            pool = self._client.get_redis_connection(node).connection_pool
+            self._connections[node.name] = pool.get_connection()
+        return self._connections[node.name]
+
+    def forget(self) -> None:
+        client, self._client = self._client, None
+        self._connections.clear()
+        if client is not None:
+            with suppress(OSError):
+                client.disconnect_connection_pools()
+                client.close()
+
+    def _connected(self) -> Any:
+        import redis.backoff
+        import redis.cluster
+        import redis.retry
+
+        library: Any = redis
+        nodes = [library.cluster.ClusterNode(host, port) for host, port in self._address.hosts]
+        return library.cluster.RedisCluster(
+            startup_nodes=nodes,
+            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+            **self._settings,
+        )

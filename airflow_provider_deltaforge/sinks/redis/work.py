@@ -1,0 +1,82 @@
+"""How far one batch has come on its way into the streams."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.redis import entries
+
+_COLUMNS = ("topics", "keys", "values", "event_ids", "event_rows")
+
+
+@dataclass
+class Work:
+    """One batch, from its first step to its last answer.
+
+    Attributes:
+        messages: the whole batch.
+        steps: what is not yet confirmed, in order.
+        rejections: what the server refused so far.
+    """
+
+    messages: Messages
+    steps: list[Messages]
+    rejections: list[Rejection] = field(default_factory=list)
+
+    def is_for(self, messages: Messages) -> bool:
+        """Say whether these are the same messages, perhaps rendered again."""
+        mine = self.messages
+        return mine is messages or (
+            mine.event_ids.equals(messages.event_ids)
+            and mine.keys.equals(messages.keys)
+            and mine.values.equals(messages.values)
+            and mine.topics.cast("string").equals(messages.topics.cast("string"))
+        )
+
+
+def work(messages: Messages, slot: Callable[[str], int]) -> Work:
+    """Return a batch as steps, each of which the server can carry out as a whole.
+
+    Args:
+        messages: the batch.
+        slot: of a stream; one step writes to one slot only.
+    """
+    return Work(messages, [step for part in _by_slot(messages, slot) for step in _steps(part)])
+
+
+def stretch(messages: Messages, first: int, last: int) -> Messages:
+    """Return the messages from ``first`` to before ``last``, without copying them."""
+    return _each(messages, lambda column: column.slice(first, last - first))
+
+
+def take(messages: Messages, rows: pa.Array) -> Messages:
+    """Return the messages at ``rows``, in that order."""
+    return _each(messages, lambda column: column.take(rows))
+
+
+def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Messages]:
+    names = messages.topics.dictionary.to_pylist()
+    slots = np.array([slot(name) for name in names], np.int32)
+    of_each = slots[np.asarray(messages.topics.indices)]
+    found, first = np.unique(of_each, return_index=True)
+    if len(found) == 1:
+        yield messages
+        return
+    for one in found[np.argsort(first)]:
+        yield take(messages, pa.array(np.flatnonzero(of_each == one)))
+
+
+def _steps(messages: Messages) -> Iterator[Messages]:
+    for first, last in entries.spans(messages):
+        yield stretch(messages, first, last)
+
+
+def _each(messages: Messages, change: Callable[[pa.Array], pa.Array]) -> Messages:
+    headers = messages.headers
+    return Messages(
+        headers=None if headers is None else change(headers),
+        **{name: change(getattr(messages, name)) for name in _COLUMNS},
+    )

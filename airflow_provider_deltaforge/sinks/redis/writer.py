@@ -1,0 +1,206 @@
+"""The writer: entries in order, each step of them as a whole.
+
+A step is a transaction: the server carries out all of it or, when it has no memory or is no master,
+nothing. Were the commands only sent one behind the other, the server could refuse one and take the
+next, and a retry would put the older entry behind the newer one.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.redis import entries, replies
+from airflow_provider_deltaforge.sinks.redis.line import Line, UnansweredError
+from airflow_provider_deltaforge.sinks.redis.servers import secrets, servers
+from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
+from airflow_provider_deltaforge.sinks.redis.work import Work, take, work
+
+log = logging.getLogger(__name__)
+
+MULTI, EXEC = entries.command("MULTI"), entries.command("EXEC")
+_VALUE_BYTES_MAX = 512 * 2**20
+_LARGE = 2**20
+"""The server's own limit on a value cannot be set lower."""
+_NO_VALUE = "a message without a value says nothing in a stream"
+_TOO_LARGE = "{size} bytes are more than the server takes ({most}); raise its proto-max-bulk-len"
+
+
+class RedisWriter:
+    """Live connections of one sink. Used by one thread, but for ``abandon``."""
+
+    def __init__(self, sink: RedisSink, pipeline: str) -> None:
+        import redis
+
+        self._redis: Any = redis
+        self._sink = sink
+        self._pipeline = pipeline
+        address = sink.address()
+        self._is_cluster = address.kind == "cluster"
+        self._where = f"redis sink {sink.id}: {address.shown}"
+        self._secrets = secrets(sink)
+        self._servers = servers(sink, pipeline)
+        self._lines: dict[int, Line] = {}
+        self._work: Work | None = None
+        self._value_bytes_max: int | None = None
+        self._abandoned = False
+        self._look()
+
+    def write(self, messages: Messages) -> Sequence[Rejection]:
+        """Write in order; see ``SinkWriter``."""
+        if not len(messages):
+            return []
+        deadline = time.monotonic() + self._sink.batch_timeout_secs
+        current = self._take_up(messages, deadline)
+        while current.steps:
+            self._attempt(lambda: self._step(current, deadline))
+            current.steps.pop(0)
+        self._work = None
+        return sorted(current.rejections, key=lambda one: one.event_row)
+
+    def abandon(self) -> None:
+        """Give up the write under way within a moment; see ``Interruptible``."""
+        self._abandoned = True
+
+    def close(self) -> None:
+        """Drop the connections, and what is not answered."""
+        self._drop()
+
+    def _take_up(self, messages: Messages, deadline: float) -> Work:
+        if self._work is not None and self._work.is_for(messages):
+            return self._work
+        self._settle(deadline)
+        fitting, rejections = self._fitting(messages)
+        self._work = work(fitting, self._servers.slot)
+        self._work.messages = messages
+        self._work.rejections += rejections
+        return self._work
+
+    def _settle(self, deadline: float) -> None:
+        """Wait for what was asked before: it must not be carried out behind what comes now."""
+        for line in list(self._lines.values()):
+            if line.is_waiting:
+                self._attempt(partial(self._answers, line, deadline))
+
+    def _fitting(self, messages: Messages) -> tuple[Messages, list[Rejection]]:
+        """Set aside what the protocol cannot carry: the server would hang up on it."""
+        sizes = pc.fill_null(pc.binary_length(messages.values), -1)
+        most = _LARGE if pc.max(sizes).as_py() <= _LARGE else self._limit()
+        wrong = pc.or_(pc.greater(sizes, most), pc.less(sizes, 0))
+        if not pc.any(wrong).as_py():
+            return messages, []
+        rejections = []
+        for row in pc.indices_nonzero(wrong).to_pylist():
+            size = sizes[row].as_py()
+            why = _NO_VALUE if size < 0 else _TOO_LARGE.format(size=size, most=most)
+            kind = "invalid_record" if size < 0 else "message_too_large"
+            rejections.append(self._rejection(messages, row, kind, f"{self._where}: {why}"))
+        return take(messages, pc.indices_nonzero(pc.invert(wrong))), rejections
+
+    def _limit(self) -> int:
+        """Return how long a value may be; servers that do not tell have the usual limit."""
+        if self._value_bytes_max is None:
+            asked = entries.command("CONFIG", "GET", "proto-max-bulk-len")
+            [told] = self._attempt(lambda: self._ask("", asked))
+            known = isinstance(told, list) and len(told) > 1
+            self._value_bytes_max = int(told[1]) if known else _VALUE_BYTES_MAX
+        return self._value_bytes_max
+
+    def _step(self, current: Work, deadline: float) -> None:
+        """Write the next step of a batch, or wait on for its answers."""
+        step = current.steps[0]
+        line = self._line(step.topics[0].as_py())
+        if not line.is_waiting:
+            body = entries.commands(step, self._sink.max_len)
+            line.send([MULTI, body, EXEC], len(step) + 2)
+        *queued, outcome = self._answers(line, deadline)
+        if not isinstance(outcome, list):
+            # The first refusal is the reason; that nothing was carried out only follows from it.
+            refusals = (one for one in [*queued, outcome] if isinstance(one, Exception))
+            raise next(refusals)
+        current.rejections += [
+            self._rejection(step, row, *self._refusal(str(answer)))
+            for row, answer in enumerate(outcome)
+            if isinstance(answer, Exception)
+        ]
+
+    def _refusal(self, answer: str) -> tuple[str, str]:
+        """Return the kind and the reason of a rejection; ``{name!r}`` stands for the stream."""
+        kind, advice = replies.refusal_of(answer) or ("refused", "see the server's log")
+        return kind, f"{self._where}: stream {{name!r}}: {answer}; {advice}"
+
+    def _rejection(self, messages: Messages, row: int, kind: str, reason: str) -> Rejection:
+        told = reason.replace("{name!r}", repr(messages.topics[row].as_py()))
+        return Rejection(messages.event_rows[row].as_py(), kind, told)
+
+    def _answers(self, line: Line, deadline: float) -> list[Any]:
+        patience = min(deadline, time.monotonic() + self._sink.send_timeout_secs)
+        try:
+            return line.answers(patience)
+        except UnansweredError:
+            if self._abandoned:
+                raise RetryableError(f"{self._where}: asked to end before an answer") from None
+            raise RetryableError(
+                f"{self._where}: no answer after {self._sink.send_timeout_secs} s; check that the "
+                "server is not busy or stopped (we go on waiting for this answer)"
+            ) from None
+
+    def _ask(self, stream: str, *commands: bytes) -> list[Any]:
+        deadline = time.monotonic() + self._sink.send_timeout_secs
+        line = self._line(stream)
+        line.send(commands, len(commands))
+        return self._answers(line, deadline)
+
+    def _line(self, stream: str) -> Line:
+        if self._abandoned:
+            raise RetryableError(f"{self._where}: asked to end before this was sent")
+        connection = self._servers.connection(stream)
+        if id(connection) not in self._lines:
+            self._lines[id(connection)] = Line(connection, lambda: self._abandoned)
+        return self._lines[id(connection)]
+
+    def _attempt(self, call: Callable[[], Any]) -> Any:
+        """Do something with the server, and say what its errors mean."""
+        try:
+            return call()
+        except DeltaForgeError:
+            raise
+        except (self._redis.RedisError, self._redis.RedisClusterException, OSError) as error:
+            self._drop()
+            raise replies.meaning(
+                error, self._where, self._secrets, is_cluster=self._is_cluster
+            ) from error
+
+    def _try_out(self) -> None:
+        told, *answers = self._ask("", entries.command("INFO", "memory"), MULTI, EXEC)
+        self._raise_first(answers)
+        policy = replies.eviction(told)
+        if policy is not None:
+            log.warning(
+                "redis may throw away whole streams when memory is short; set noeviction",
+                extra={"sink": self._sink.id, "maxmemory_policy": policy},
+            )
+
+    def _raise_first(self, answers: Sequence[Any]) -> None:
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+
+    def _drop(self) -> None:
+        self._lines.clear()
+        self._servers.forget()
+
+    def _look(self) -> None:
+        """Find out early whether we may write; being away is no error yet."""
+        try:
+            self._attempt(self._try_out)
+        except RetryableError as error:
+            log.warning(
+                "redis is away; the first write goes on trying",
+                extra={"pipeline": self._pipeline, "sink": self._sink.id, "error": str(error)},
+            )
