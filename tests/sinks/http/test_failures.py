@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 class TestAnswers:
     """What the status of an answer does to a batch of three, whose second one gets it."""
 
-    @pytest.mark.parametrize("status", [401, 402, 403, 407])
+    @pytest.mark.parametrize("status", [401, 402, 403, 407, 511])
     def test_credentials(self, endpoint, opened, status):
         endpoint.acts = [204, status]
 
@@ -28,7 +28,10 @@ class TestAnswers:
             (301, "redirects are not followed"),
             (308, "redirects are not followed"),
             (405, "'method'"),
+            (406, "check 'url'"),
             (410, "correct 'url'"),
+            (426, "correct 'url'"),
+            (505, "HTTP/1.1"),
             (415, "application/json.*'encoding'"),
             (501, "'method'"),
         ],
@@ -41,7 +44,7 @@ class TestAnswers:
 
         assert numbers(endpoint) == [0]
 
-    @pytest.mark.parametrize("status", [404, 408, 425, 429, 500, 502, 503, 504, 599])
+    @pytest.mark.parametrize("status", [404, 408, 421, 423, 425, 429, 500, 502, 503, 504, 599])
     def test_later(self, endpoint, opened, status):
         endpoint.acts = [204, status]
         writer, batch = opened(endpoint), rows(endpoint, range(3))
