@@ -45,14 +45,15 @@ def test_a_request_says_which_event_it_is(endpoint, opened):
     writer = opened(endpoint, method="put", headers={"Authorization": "Bearer x", "X-Count": 3})
     given = [(place, b'{"id":1}', b"{}"), (place, None, b"[]"), (place, "é%\n ".encode(), b"1")]
 
-    writer.write(messages(given))
+    batch = messages(given)
+    writer.write(batch)
 
     found = endpoint.requests
     assert [(each.method, each.path, each.body) for each in found] == [
         ("PUT", "/in?a=1", body) for body in (b"{}", b"[]", b"1")
     ]
     assert [each.headers.get("df-key") for each in found] == ['{"id":1}', None, "%C3%A9%25%0A%20"]
-    ids = [str(uuid.UUID(int=n)) for n in range(3)]
+    ids = [str(uuid.UUID(bytes=each)) for each in batch.event_ids.to_pylist()]
     assert [each.headers["df-event-id"] for each in found] == ids
     assert [each.headers["idempotency-key"] for each in found] == ids
     assert {each.headers["authorization"] for each in found} == {"Bearer x"}
@@ -111,7 +112,8 @@ def test_requests_are_signed_as_receivers_check_it(endpoint, opened):
 
     (found,) = endpoint.requests
     stamp = int(found.headers["webhook-timestamp"])
-    expected = signed(signing_key(SECRET), str(uuid.UUID(int=0)), stamp, found.body)
+    event_id = found.headers["df-event-id"]
+    expected = signed(signing_key(SECRET), event_id, stamp, found.body)
     for name, text in expected.items():
         assert found.headers[name.decode()] == text.decode()
 
