@@ -1,10 +1,11 @@
-"""``./dev.sh bench [drain|latency|transaction|render|processors|idle]``: figures as JSON, shown.
+"""``./dev.sh bench [drain|latency|transaction|render|processors|idle|SINK]``: figures as JSON.
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
 a steady writer under default settings; ``transaction`` lets one transaction of millions of rows
 pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
-server; ``idle`` shows how soon a pipeline obeys and what it costs at rest.
+server; ``idle`` shows how soon a pipeline obeys and what it costs at rest; the name of a sink
+measures its writer beside a bare client.
 """
 
 import argparse
@@ -22,7 +23,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import idle, postgres_workload, processors, stages, transaction, whole, workload
+from benchmarks import (
+    idle,
+    postgres_workload,
+    processors,
+    sinks,
+    stages,
+    transaction,
+    whole,
+    workload,
+)
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
@@ -41,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
     parser.add_argument(
         "what",
-        choices=["drain", "latency", "transaction", "render", "processors", "idle"],
+        choices=["drain", "latency", "transaction", "render", "processors", "idle", *sinks.CASES],
         nargs="?",
         default="drain",
     )
@@ -62,6 +72,9 @@ def main() -> None:
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
     if asked.what == "processors":
         processors.main(RESULTS, result | {"machine": whole.machine()})
+        return
+    if asked.what in sinks.CASES:
+        sinks.main(asked.what, RESULTS, result | {"machine": whole.machine()})
         return
     if asked.what == "idle":
         idle.main(RESULTS, result | {"machine": whole.machine(), "engine": "spark local[2]"})
