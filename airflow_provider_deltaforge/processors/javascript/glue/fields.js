@@ -122,18 +122,35 @@ function time(value, was) {
   return shown(value, 10);
 }
 
+// A list of tags is written once for each batch: it is found by going from one tag to the next.
+let noTags = null;
+function forgetTags() {
+  noTags = { text: "[", list: "[]", longer: null };
+}
+
+function longer(tags, tag) {
+  if (tags.longer === null) tags.longer = new MapOf();
+  let found = mapGet(tags.longer, tag);
+  if (found === undefined) {
+    const text = `${tags.text}${tags === noTags ? "" : ","}${stringify(tag)}`;
+    found = { text, list: `${text}]`, longer: null };
+    mapSet(tags.longer, tag, found);
+  }
+  return found;
+}
+
 function tagged(tags, was) {
   if (tags === undefined || tags === null) return was === null ? undefined : "null";
   if (!isArray(tags)) throw refused(`tags must be an array of text, not ${kind(tags)}`);
-  let written = "[";
+  let known = noTags;
   for (let i = 0; i < tags.length; i++) {
     const tag = tags[i];
     if (typeof tag !== "string") {
       throw refused(`tags must be an array of text; it holds ${kind(tag)}`);
     }
-    written += i ? `,${stringify(tag)}` : stringify(tag);
+    known = longer(known, tag);
   }
-  return `${written}]`;
+  return known.list;
 }
 
 function sameMisc(event, batch, at) {

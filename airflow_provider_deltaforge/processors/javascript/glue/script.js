@@ -79,6 +79,7 @@ let perEvent = false;
 function run() {
   const batch = new Batch(desk.text);
   desk.text = null;
+  forgetTags();
   const oneByOne = batch.each || perEvent;
   const output = new Output(batch, oneByOne);
   const { count, rows } = batch;
