@@ -113,6 +113,9 @@ def _reaction(error: BaseException, code: str, text: str) -> tuple[type[DeltaFor
     for words, advice in _NEVER.items():
         if words in text:
             return FatalError, advice
+    if any(isinstance(one, _CUT_OFF) for one in causes):
+        # A server that stops, or a proxy without one behind it, hangs up in the same way.
+        return RetryableError, "check that it is up; if it asks for a certificate, name 'cert_file'"
     return RetryableError, "check that it is up, reachable, and speaks TLS only if we do"
 
 
