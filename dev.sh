@@ -153,7 +153,7 @@ need_server() {
 
 need_test_servers() {
     local name
-    for name in mysql mariadb postgres kafka redis; do need_server "$name"; done
+    for name in mysql mariadb postgres kafka redis nats; do need_server "$name"; done
     need_java
     has node || apt_install "Node.js is missing (tests run parts of the page in it)" nodejs
 }

@@ -1,5 +1,6 @@
 """What every sink promises, as tests to inherit."""
 
+import hashlib
 import pickle
 from collections.abc import Sequence
 
@@ -15,15 +16,15 @@ Row = tuple[str, bytes | None, bytes | None]
 def messages(rows: Sequence[Row], headers=None) -> Messages:
     """Return messages whose event rows count from 0."""
     topics, keys, values = ([row[part] for row in rows] for part in range(3))
-    count = len(rows)
-    ids = [n.to_bytes(16, "big") for n in range(count)]
+    # As with real events: the same one has the same id wherever it stands, another one another.
+    ids = [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in rows]
     return Messages(
         topics=pa.array(topics, pa.utf8()).dictionary_encode(),
         keys=pa.array(keys, pa.binary()),
         values=pa.array(values, pa.binary()),
         headers=None if headers is None else pa.array(headers, pa.map_(pa.utf8(), pa.utf8())),
         event_ids=pa.array(ids, pa.binary(16)),
-        event_rows=pa.array(np.arange(count), pa.int32()),
+        event_rows=pa.array(np.arange(len(rows)), pa.int32()),
     )
 
 

@@ -57,12 +57,13 @@ def test_what_is_too_long_is_rejected_alone(sink):
 
 
 def test_a_message_is_kept_whole(sink):
-    sink.open("p").write(messages([("t", b"k", b"v")], headers=[[("h", "1")]]))
+    batch = messages([("t", b"k", b"v")], headers=[[("h", "1")]])
+    sink.open("p").write(batch)
 
     (kept,) = memory_log(sink.log).messages()
 
     assert (kept.topic, kept.key, kept.value, kept.headers) == ("t", b"k", b"v", (("h", "1"),))
-    assert kept.event_id == bytes(16)
+    assert kept.event_id == batch.event_ids[0].as_py()
 
 
 def test_clear_forgets_messages_and_faults(sink):

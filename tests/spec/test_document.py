@@ -173,7 +173,6 @@ class TestUnbuilt:
 @pytest.mark.parametrize(
     ("room", "name", "settings", "call"),
     [
-        (SINKS, "nats", {"id": "a", "url": "u", "subject": "s"}, lambda sink: sink.open("orders")),
         (ENCODINGS, "avro", {"schema_registry_url": "r"}, lambda encoding: encoding.encode(None)),
     ],
 )

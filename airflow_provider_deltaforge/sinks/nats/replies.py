@@ -1,0 +1,119 @@
+"""What a NATS server says when it refuses, and what we do about it."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    RetryableError,
+)
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+NO_RESPONDERS = "503"
+
+
+class Code(IntEnum):
+    """JetStream's own codes, in the field ``err_code`` of an answer."""
+
+    ACCOUNT_RESOURCES = 10002
+    SYSTEM_AWAY = 10008
+    INSUFFICIENT_RESOURCES = 10023
+    MESSAGE_NOT_FOUND = 10037
+    NOT_ENABLED_FOR_ACCOUNT = 10039
+    HEADER_TOO_LARGE = 10097
+    MESSAGE_TOO_LARGE = 10054
+    STREAM_NOT_FOUND = 10059
+    STREAM_MISMATCH = 10060
+    WRONG_LAST_MESSAGE = 10070
+    WRONG_LAST_SEQUENCE = 10071
+    NOT_ENABLED = 10076
+    STORE_FAILED = 10077
+    SEALED = 10109
+
+
+REJECTED = frozenset({Code.MESSAGE_TOO_LARGE, Code.HEADER_TOO_LARGE})
+"""The fault of one message."""
+
+MOVED = frozenset({Code.WRONG_LAST_MESSAGE, Code.WRONG_LAST_SEQUENCE})
+"""The stream does not end where this writer left it."""
+
+WITHOUT_JETSTREAM = frozenset({Code.NOT_ENABLED, Code.NOT_ENABLED_FOR_ACCOUNT})
+
+_NEVER = frozenset({Code.STREAM_NOT_FOUND, Code.STREAM_MISMATCH, Code.SEALED})
+_ADVICE = {
+    Code.STORE_FAILED: "; raise the stream's limits, or let it discard old messages",
+    Code.INSUFFICIENT_RESOURCES: "; give the server more storage",
+    Code.ACCOUNT_RESOURCES: "; raise the account's limits",
+    Code.STREAM_NOT_FOUND: "; create the stream",
+    Code.SEALED: "; name a stream that takes messages",
+}
+_ACCESS = (
+    "authorization violation",
+    "authorization failed",
+    "authentication expired",
+    "authentication revoked",
+    "permissions violation",
+    "invalid credentials",
+    "invalid user credentials",
+    "not authorized",
+    "permission denied",
+)
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, which may be expected
+    """An answer of JetStream that says no."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+
+def refusal_in(error: Mapping[str, Any]) -> Refusal:
+    """Read the field ``error`` of an answer."""
+    return Refusal(error.get("err_code", error["code"]), error.get("description", ""))
+
+
+def meant(refusal: Refusal, where: str) -> DeltaForgeError:
+    """Turn an answer into the error the engine acts on."""
+    text = f"{where}: {refusal.text} ({refusal.code})"
+    if refusal.code in WITHOUT_JETSTREAM:
+        return FatalError(f"{text}; enable JetStream on the server and for this account")
+    advice = _ADVICE.get(Code(refusal.code), "") if refusal.code in set(Code) else ""
+    error = FatalError if refusal.code in _NEVER else RetryableError
+    return error(f"{text}{advice}")
+
+
+def broken(causes: Sequence[BaseException | None], where: str, server: str) -> DeltaForgeError:
+    """Turn what broke a connection, or prevented it, into the error the engine acts on.
+
+    Args:
+        causes: as the client raised them, the best known first.
+        where: names the sink.
+        server: the address, without a secret.
+    """
+    told = [(error, _words(error)) for error in causes if error is not None]
+    for error, said in told:
+        if any(word in said.lower() for word in _ACCESS):
+            return AccessError(
+                f"{where}: {server} refuses us: {said}; check the user's credentials and "
+                "permissions"
+            )
+        if isinstance(error, ssl.SSLError):
+            return AccessError(
+                f"{where}: no TLS connection to {server}: {said}; check ca_file, cert_file and "
+                "the server's certificate"
+            )
+    said = told[0][1] if told else "the connection is closed"
+    return RetryableError(f"{where}: {server}: {said}; check that it is up and reachable")
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer in time"
+    return redacted(str(error).removeprefix("nats: ").strip("'")) or type(error).__name__

@@ -1,0 +1,128 @@
+"""What a document says about a NATS sink."""
+
+import re
+from typing import ClassVar
+
+from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.spec.choice import refusal
+
+_SCHEMES = ("nats", "tls")
+_STREAM = re.compile(r"[^\s.*>/\\]+")
+_VARIABLE = "${"
+
+
+class NatsSink(Sink):
+    """One message per event: to a JetStream stream, or to core NATS where none takes the subject.
+
+    With a stream each message is stored and acknowledged, and carries ``Nats-Msg-Id``, by which
+    the server drops what it stored within the stream's duplicate window.
+    """
+
+    destination_field: ClassVar[str] = "subject"
+
+    id: str = "nats"
+    """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
+    url: SecretStr
+    """Servers, separated by commas, for example ``nats://one:4222,tls://two:4222``."""
+    subject: str = Field(min_length=1)
+    """Subject, or a template such as ``cdc.${source.db}.${source.table}``."""
+    key: str | None = None
+    """Template of the header ``df-key``; the row's primary key as JSON if absent."""
+    stream: str | None = None
+    """The JetStream stream that must take the subject; found by the subject if absent."""
+    exactly_once: bool = False
+    """Store our position with each message, in a stream that nobody else writes to."""
+    send_timeout_secs: PositiveInt = 5
+    """How long one acknowledgement may take, in seconds."""
+    batch_timeout_secs: PositiveInt = 30
+    """How long one batch may take, in seconds."""
+    connect_timeout_secs: PositiveInt = 10
+    """How long connecting may take, in seconds."""
+    credentials_file: str | None = None
+    """Path of a NATS credentials file (JWT and seed)."""
+    username: str | None = None
+    """User, together with ``password``."""
+    password: SecretStr | None = None
+    """Password of ``username``."""
+    token: SecretStr | None = None
+    """Token, instead of user and password."""
+    nkey_seed: SecretStr | None = None
+    """Seed of an NKey user; begins with ``SU``."""
+    ca_file: str | None = None
+    """Certificates to trust, in PEM; those of the system if absent."""
+    cert_file: str | None = None
+    """Our certificate, in PEM, for a server that asks for one."""
+    key_file: str | None = None
+    """The private key of ``cert_file``, if it is not in the same file."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: SecretStr) -> SecretStr:
+        for address in split_addresses(value):
+            scheme, found, rest = address.partition("://")
+            if _VARIABLE in address:
+                continue
+            if found and scheme not in _SCHEMES:
+                raise ValueError(f"a server begins with nats:// or tls://, not {scheme}://")
+            if not (rest if found else scheme):
+                raise ValueError("a server has no name")
+        return value
+
+    @field_validator("stream")
+    @classmethod
+    def _check_stream(cls, value: str | None) -> str | None:
+        if value is not None and _VARIABLE not in value and not _STREAM.fullmatch(value):
+            raise ValueError("the name of a stream holds no blank, '.', '*', '>', '/' or '\\'")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> "NatsSink":
+        if (self.username is None) != (self.password is None):
+            raise ValueError("'username' and 'password' go together")
+        logins = ("username", "token", "nkey_seed", "credentials_file")
+        given = [name for name in logins if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise refusal((given[1],), f"goes not together with {given[0]}; keep one")
+        if self.key_file is not None and self.cert_file is None:
+            raise refusal(("key_file",), "goes together with cert_file")
+        if self.exactly_once and self.stream is None:
+            raise refusal(("exactly_once",), "needs 'stream', with no other writer than this sink")
+        return self
+
+    @property
+    def servers(self) -> list[str]:
+        """The addresses of ``url``, one by one."""
+        return split_addresses(self.url)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether a server without TLS is refused."""
+        named = (self.ca_file, self.cert_file)
+        return any(named) or any(each.startswith("tls://") for each in self.servers)
+
+    def unbuilt(self) -> list[str]:
+        """Name exactly-once delivery, which comes with a later release."""
+        return ["exactly_once"] if self.exactly_once else []
+
+    def open(self, pipeline: str) -> SinkWriter:
+        """Return a writer, which connects when it first writes.
+
+        Raises:
+            SpecError: the extra is missing.
+        """
+        from airflow_provider_deltaforge.sinks.nats.writer import NatsWriter
+
+        try:
+            return NatsWriter(self, pipeline)
+        except ModuleNotFoundError as error:
+            raise SpecError(
+                "sink type 'nats' needs an extra: pip install 'airflow-provider-deltaforge[nats]'"
+            ) from error
+
+
+def split_addresses(url: SecretStr) -> list[str]:
+    """Return the addresses that are separated by commas."""
+    return [each.strip() for each in url.get_secret_value().split(",")]

@@ -1,0 +1,154 @@
+"""Which stream takes which subject, and whether it is fit for us."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.sinks.nats.link import Link
+from airflow_provider_deltaforge.sinks.nats.replies import (
+    WITHOUT_JETSTREAM,
+    Code,
+    Refusal,
+    meant,
+)
+from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
+from airflow_provider_deltaforge.sinks.nats.subjects import may_take, takes
+
+log = logging.getLogger(__name__)
+
+_NANOSECONDS = 1_000_000_000
+_WINDOW_S = 30
+_KNOWN_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a stream is set to, as the server tells."""
+
+    name: str
+    subjects: tuple[str, ...]
+    last_seq: int
+    settings: Mapping[str, Any]
+
+    @property
+    def message_bytes_max(self) -> int:
+        """How long a message may be, headers included; -1 for any length."""
+        return int(self.settings.get("max_msg_size") or -1)
+
+
+@dataclass
+class Streams:
+    """What one connection knows of the server's streams.
+
+    Attributes:
+        link: the connection.
+        sink: the description.
+    """
+
+    link: Link
+    sink: NatsSink
+    _known: dict[str, Stream] = field(default_factory=dict)
+    _by_subject: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def _where(self) -> str:
+        return f"nats sink {self.sink.id}"
+
+    async def check(self) -> None:
+        """Look at the stream that the document names.
+
+        Raises:
+            FatalError: it is missing, cannot take the subject, or is not fit for us.
+            RetryableError, AccessError: the server does not answer, or refuses us.
+        """
+        if self.sink.stream is None:
+            return
+        stream = await self.look(self.sink.stream)
+        if not may_take(stream.subjects, self.sink.subject):
+            raise FatalError(
+                f"{self._where}: stream {stream.name!r} does not take the subject "
+                f"{self.sink.subject!r}, but {', '.join(stream.subjects) or 'none'}; run: "
+                f"nats stream edit {stream.name} --subjects …, or change 'subject'"
+            )
+        if stream.settings.get("no_ack"):
+            raise FatalError(
+                f"{self._where}: stream {stream.name!r} acknowledges nothing; "
+                "make one without no_ack"
+            )
+        window_s = (stream.settings.get("duplicate_window") or 0) / _NANOSECONDS
+        if window_s < _WINDOW_S and not self.sink.exactly_once:
+            log.warning(
+                "a short duplicate_window lets a lost connection repeat messages",
+                extra={"sink": self.sink.id, "stream": stream.name, "window_s": window_s},
+            )
+
+    async def look(self, name: str) -> Stream:
+        """Return a stream as it is now."""
+        try:
+            found = await self.link.ask(f"STREAM.INFO.{name}", {}, self.sink.send_timeout_secs)
+        except Refusal as refusal:
+            raise self._refused(refusal, name) from refusal
+        config = found["config"]
+        subjects = tuple(config.get("subjects") or ())
+        stream = Stream(config["name"], subjects, found["state"]["last_seq"], config)
+        self._known[name] = stream
+        return stream
+
+    async def of(self, subject: str) -> Stream | None:
+        """Return the stream that takes a subject; None if there is none.
+
+        Raises:
+            Refusal: the document names a stream, which does not take it.
+        """
+        if subject not in self._by_subject:
+            if len(self._by_subject) >= _KNOWN_MAX:
+                self._by_subject.clear()
+            self._by_subject[subject] = await self._find(subject)
+        name = self._by_subject[subject]
+        return None if name is None else self._known[name]
+
+    async def _find(self, subject: str) -> str | None:
+        for stream in self._known.values():
+            if takes(stream.subjects, subject):
+                return stream.name
+        named = self.sink.stream
+        if named is not None:
+            if not takes((await self.look(named)).subjects, subject):
+                subjects = ", ".join(self._known[named].subjects) or "none"
+                raise Refusal(0, f"stream {named!r} does not take it, but {subjects}")
+            return named
+        try:
+            found = await self.link.ask(
+                "STREAM.NAMES", {"subject": subject}, self.sink.send_timeout_secs
+            )
+        except Refusal as refusal:
+            if refusal.code in WITHOUT_JETSTREAM or self._without_jetstream(refusal):
+                return None
+            raise meant(refusal, self._where) from refusal
+        names = found.get("streams") or []
+        return (await self.look(names[0])).name if names else None
+
+    def _without_jetstream(self, refusal: Refusal) -> bool:
+        return refusal.code == 0 and not self.link.has_jetstream
+
+    def _refused(self, refusal: Refusal, name: str) -> Exception:
+        if refusal.code == Code.STREAM_NOT_FOUND:
+            return FatalError(
+                f"{self._where}: there is no stream {name!r}; run: nats stream add {name} "
+                f"--subjects '{_example(self.sink.subject)}', or remove 'stream' from the document"
+            )
+        if self._without_jetstream(refusal):
+            return FatalError(
+                f"{self._where}: {self.link.server} does not run JetStream; enable it there, or "
+                "remove 'stream' from the document"
+            )
+        if refusal.code == 0:
+            return RetryableError(f"{self._where}: {self.link.server}: {refusal.text} yet")
+        return meant(refusal, self._where)
+
+
+def _example(template: str) -> str:
+    fixed = template.partition("${")[0]
+    return template if fixed == template else f"{fixed.rpartition('.')[0]}.>".lstrip(".")

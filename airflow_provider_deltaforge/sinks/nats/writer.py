@@ -1,0 +1,251 @@
+"""The publisher: in order, with many messages under way, on connections of its own making."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+
+from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.nats.line import Line
+from airflow_provider_deltaforge.sinks.nats.link import no_responders
+from airflow_provider_deltaforge.sinks.nats.loop import Loop
+from airflow_provider_deltaforge.sinks.nats.outgoing import Outgoing, Unfit
+from airflow_provider_deltaforge.sinks.nats.replies import REJECTED, Refusal, meant, refusal_in
+from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
+from airflow_provider_deltaforge.sinks.nats.streams import Stream, Streams
+from airflow_provider_deltaforge.sinks.nats.work import Work
+
+Result = TypeVar("Result")
+
+
+class NatsWriter:
+    """Used by one thread; the client lives in another one, with its event loop."""
+
+    def __init__(self, sink: NatsSink, pipeline: str) -> None:
+        import nats.aio.client  # noqa: F401 - a missing extra is told at once
+
+        self._sink = sink
+        self._where = f"nats sink {sink.id}"
+        self._line = Line(sink, f"deltaforge-{pipeline}-{sink.id}")
+        self._loop = Loop(f"nats-{sink.id}")
+        self._delivery: _Delivery | None = None
+        self._memory = _Memory()
+
+    def write(self, messages: Messages) -> Sequence[Rejection]:
+        """Write in order; see ``SinkWriter``."""
+        return self._run(self._write(messages)) if len(messages) else []
+
+    def abandon(self) -> None:
+        """Give up the write under way; see ``Interruptible``."""
+        self._loop.give_up()
+
+    def close(self) -> None:
+        """Drop what is not sent, and the connection."""
+        self._loop.close(self._line.drop())
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            return self._loop.run(work)
+        except CancelledError:
+            raise RetryableError(
+                f"{self._where}: asked to end before a batch was acknowledged"
+            ) from None
+
+    async def _write(self, messages: Messages) -> Sequence[Rejection]:
+        async def deliver() -> list[Rejection]:
+            streams = await self._line.up()
+            if self._delivery is None or not self._delivery.work.is_for(messages):
+                self._delivery = _Delivery(self._sink, messages, self._memory)
+            await self._delivery.run(streams)
+            return self._delivery.work.rejections()
+
+        patience_s = self._sink.batch_timeout_secs
+        try:
+            rejections = await asyncio.wait_for(deliver(), patience_s)
+        except asyncio.TimeoutError:
+            await self._line.drop()
+            raise RetryableError(
+                f"{self._where}: a batch of {len(messages)} messages is not acknowledged after "
+                f"{patience_s:g} s (batch_timeout_secs); check that the server keeps up"
+            ) from None
+        except BaseException:
+            if self._delivery is None or self._delivery.under_way:
+                # Its answers, and what it still holds, are of no use to the next attempt.
+                await self._line.drop()
+            raise
+        self._delivery = None
+        return rejections
+
+
+class _Memory:
+    """What outlives a batch.
+
+    Attributes:
+        numbers: How many numbers were given to messages.
+        highest: The last sequence of earlier batches, by stream.
+        unheard_s: Since when nobody listens, without a stream.
+        warned: Names of headers that were left out.
+    """
+
+    def __init__(self) -> None:
+        self.numbers = 0
+        self.highest: dict[str, int] = {}
+        self.unheard_s: float | None = None
+        self.warned: set[str] = set()
+
+
+class _Delivery:
+    """One batch on its way; lives on when an attempt failed."""
+
+    def __init__(self, sink: NatsSink, messages: Messages, memory: _Memory) -> None:
+        self._sink = sink
+        self._where = f"nats sink {sink.id}"
+        self._memory = memory
+        self._outgoing = Outgoing(messages, sink.subject, self._where, memory.warned)
+        self.work = Work(messages)
+        self.under_way = 0
+        self._first_number = 0
+        self._failures: list[DeltaForgeError] = []
+        self._direct: list[int] = []
+        self._unheard: list[int] = []
+
+    async def run(self, streams: Streams) -> None:
+        """Return when every message is settled; called again after a failure."""
+        link, work = streams.link, self.work
+        self._first_number = self._memory.numbers
+        self._memory.numbers += len(work.messages)
+        self.under_way = 0
+        self._failures, self._direct, self._unheard = [], [], []
+        work.begin_again()
+        link.on_reply = self._answered
+        while not work.done:
+            link.check()
+            if not self._failures:
+                await self._send(streams)
+            if self._direct:
+                await link.flush(self._sink.send_timeout_secs)
+                self._settle_direct()
+            elif self._failures and not self.under_way:
+                raise self._failures[0]
+            elif self.under_way and not await link.wait(self._sink.send_timeout_secs):
+                raise RetryableError(
+                    f"{self._where}: {link.server} acknowledges nothing within "
+                    f"{self._sink.send_timeout_secs} s (send_timeout_secs); check that it is up "
+                    "and that the stream has a leader"
+                )
+        self._remember()
+
+    async def _send(self, streams: Streams) -> None:
+        again, self.work.again = self.work.again, []
+        for index in again:
+            await self._send_one(streams, index, secrets.token_hex(4))
+        for index in self.work.ready():
+            self.work.next = index + 1
+            if not self.work.settled[index]:
+                await self._send_one(streams, index)
+
+    async def _send_one(self, streams: Streams, index: int, mark: str = "") -> None:
+        link = streams.link
+        try:
+            stream = await streams.of(self._outgoing.subject(index))
+            suffix = f"{self._sink.id}:{mark}" if mark else self._sink.id
+            message = self._outgoing.message(index, suffix, {}, _room(stream, link.payload_max))
+        except Refusal as refusal:
+            self._refuse(index, Unfit("routing", f"the subject is not stored: {refusal.text}"))
+        except Unfit as unfit:
+            self._refuse(index, unfit)
+        else:
+            if stream is None:
+                self._direct.append(index)
+            self.under_way += 1
+            number = self._first_number + index
+            await link.send(number, message.subject, message.headers, message.payload)
+
+    def _answered(self, number: int, answer: Any) -> None:
+        index = number - self._first_number
+        if not 0 <= index < len(self.work.messages) or self.work.settled[index]:
+            return
+        if index in self._direct:
+            if no_responders(answer):
+                self._unheard.append(index)
+            return
+        self.under_way -= 1
+        if no_responders(answer):
+            text = "the stream takes no messages at present"
+            self._failures.append(RetryableError(f"{self._where}: {text}; has it a leader?"))
+            return
+        said = json.loads(answer.data)
+        if "error" in said:
+            self._complained(index, said["error"])
+        else:
+            self._stored(index, said)
+
+    def _complained(self, index: int, error: dict[str, Any]) -> None:
+        refusal = refusal_in(error)
+        if refusal.code in REJECTED:
+            self._refuse(index, Unfit("message_too_large", refusal.text))
+        else:
+            self._failures.append(meant(refusal, self._where))
+
+    def _stored(self, index: int, said: dict[str, Any]) -> None:
+        stream, seq = said["stream"], said["seq"]
+        after = self._stored_before(stream, index)
+        if said.get("duplicate") and not seq:
+            text = f"stream {stream!r} takes a message for a duplicate that it does not hold"
+            self._failures.append(RetryableError(f"{self._where}: {text}; waiting for it"))
+        elif said.get("duplicate") and seq <= after:
+            # The copy it holds lies before an older message of the same key, which had left the
+            # duplicate window: a reader's last word would be the older one.
+            self.work.again.append(index)
+        else:
+            self.work.seqs[index] = (stream, max(seq, after))
+            self.work.settle(index)
+
+    def _stored_before(self, stream: str, index: int) -> int:
+        """Return the last sequence that this message must lie behind."""
+        prior = self.work.seqs.get(int(self.work.follows[index]))
+        own = prior[1] if prior is not None and prior[0] == stream else 0
+        return max(own, self._memory.highest.get(stream, 0))
+
+    def _refuse(self, index: int, unfit: Unfit) -> None:
+        self.work.refused[index] = self._outgoing.rejection(index, unfit)
+        prior = self.work.seqs.get(int(self.work.follows[index]))
+        if prior is not None:
+            self.work.seqs[index] = prior
+        self.work.settle(index)
+
+    def _settle_direct(self) -> None:
+        """Take what the server has read for delivered, unless nobody listened."""
+        if self._unheard:
+            self._nobody_listens(self._unheard[0])
+        self._memory.unheard_s = None
+        for index in self._direct:
+            self.work.settle(index)
+        self.under_way -= len(self._direct)
+        self._direct = []
+
+    def _nobody_listens(self, index: int) -> None:
+        now = time.monotonic()
+        since = self._memory.unheard_s = self._memory.unheard_s or now
+        patience_s = self._sink.send_timeout_secs
+        error = FatalError if now - since >= patience_s else RetryableError
+        raise error(
+            f"{self._where}: nobody listens on {self._outgoing.subject(index)!r} (no responders), "
+            "and no stream takes it; add a subscriber, or a stream: nats stream add"
+        )
+
+    def _remember(self) -> None:
+        highest = self._memory.highest
+        for stream, seq in self.work.seqs.values():
+            highest[stream] = max(seq, highest.get(stream, 0))
+
+
+def _room(stream: Stream | None, payload_max: int) -> int:
+    """Return how long a message may be."""
+    if stream is None or stream.message_bytes_max < 0:
+        return payload_max
+    return min(payload_max, stream.message_bytes_max)

@@ -1,0 +1,81 @@
+"""An independent reader of NATS, and the commands of people who run it."""
+
+import asyncio
+import json
+
+import nats
+
+
+def asked(url, what, **options):
+    """Run ``what(client, jetstream)`` on a connection of its own."""
+
+    async def run():
+        client = await nats.connect(url, allow_reconnect=False, **options)
+        try:
+            return await what(client, client.jetstream(timeout=10))
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def add_stream(url, name, *subjects, login=None, **settings):
+    """Make a stream in a file."""
+
+    async def add(_, jetstream):
+        await jetstream.add_stream(name=name, subjects=list(subjects), **settings)
+
+    asked(url, add, **(login or {}))
+
+
+def change_stream(url, name, **settings):
+    """Change a stream's settings."""
+
+    async def change(_, jetstream):
+        config = (await jetstream.stream_info(name)).config
+        await jetstream.update_stream(config.evolve(**settings))
+
+    asked(url, change)
+
+
+def remove_stream(url, name):
+    asked(url, lambda _, jetstream: jetstream.delete_stream(name))
+
+
+def purge_stream(url, name):
+    asked(url, lambda _, jetstream: jetstream.purge_stream(name))
+
+
+def stored(url, name, login=None):
+    """Return the messages of a stream in its order: subject, headers, value."""
+
+    async def read(client, jetstream):
+        state = (await jetstream.stream_info(name)).state
+        found = []
+        for seq in range(state.first_seq, state.last_seq + 1):
+            try:
+                message = await jetstream.get_msg(name, seq)
+            except nats.js.errors.NotFoundError:
+                continue
+            found.append((message.subject, dict(message.headers or {}), message.data or b""))
+        return found
+
+    return asked(url, read, **(login or {}))
+
+
+def values(url, name):
+    """Return the values of a stream in its order."""
+    return [value for _, _, value in stored(url, name)]
+
+
+def publish(url, subject, value=b"x", headers=None):
+    """Publish as anybody could."""
+
+    async def send(_, jetstream):
+        return (await jetstream.publish(subject, value, headers=headers)).seq
+
+    return asked(url, send)
+
+
+def numbers(found):
+    return [json.loads(value)["n"] for value in found]
