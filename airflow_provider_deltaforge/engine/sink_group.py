@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel, SinkThread, SinkWatcher
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 
 _LATE_S = 30.0
@@ -13,6 +14,14 @@ _POLL_S = 0.1
 
 Enough = Callable[[Collection[str]], bool]
 """Says whether it is enough that these sinks have taken a batch."""
+
+
+SetAside = Callable[[str, Sequence[Rejection]], None]
+"""Stores durably what a sink refuses."""
+
+
+def _cannot(sink_id: str, rejections: Sequence[Rejection]) -> None:
+    raise FatalError(f"sink {sink_id}: {rejections[0].reason}; nothing here can set it aside")
 
 
 class SinkGroup:
@@ -37,6 +46,8 @@ class SinkGroup:
         self._watcher = watcher
         self._deadline_s = deadline_s
         self._news = threading.Event()
+        self._sinks = {sink.id: sink for sink in sinks}
+        self._pipeline, self._ending = pipeline, ending
         self._threads = {
             sink.id: SinkThread(sink, pipeline, watcher, ending, self._news) for sink in sinks
         }
@@ -45,12 +56,24 @@ class SinkGroup:
         """Return the thread of a sink, for whoever goes on with it alone."""
         return self._threads[sink_id]
 
+    def renew(self, sink_id: str) -> bool:
+        """Give a sink a new connection; return False while the old one may still write."""
+        former = self._threads[sink_id]
+        if not former.has_ended():
+            return False
+        sink = self._sinks[sink_id]
+        self._threads[sink_id] = SinkThread(
+            sink, self._pipeline, self._watcher, self._ending, self._news
+        )
+        return True
+
     def deliver(
         self,
         parcels: Mapping[str, Parcel],
         give_up: Callable[[], bool],
         enough: Enough | None = None,
         joining: Callable[[], Mapping[str, Parcel]] = dict,
+        set_aside: SetAside = _cannot,
     ) -> dict[str, Delivered] | None:
         """Write to every named sink and wait until it is enough.
 
@@ -60,45 +83,37 @@ class SinkGroup:
             enough: says whether the sinks that have taken it will do. The others are left with
                 the batch if they fail or take too long. None: every sink is waited for.
             joining: asked while waiting, for sinks that are given the batch now.
+            set_aside: stores what a sink refuses that takes all of a parcel or nothing; the rest
+                is given to it then.
 
         Returns:
             How each ended that was waited for, or None if given up.
         """
         for sink_id, parcel in parcels.items():
             self._threads[sink_id].submit(parcel)
-        return self._results(parcels, give_up, enough, joining)
-
-    def cursors(
-        self, sink_ids: Sequence[str], give_up: Callable[[], bool]
-    ) -> dict[str, Delivered] | None:
-        """Ask sinks how far they hold the log, and shut former writers of them out.
-
-        Args:
-            sink_ids: sinks that hold the position themselves.
-            give_up: asked while waiting; True asks no longer.
-
-        Returns:
-            What each said, or None if given up.
-        """
-        for sink_id in sink_ids:
-            self._threads[sink_id].ask()
-        return self._results(sink_ids, give_up)
+        return self._results(parcels, give_up, enough, joining, set_aside)
 
     def _results(
         self,
-        sink_ids: Iterable[str],
+        parcels: Mapping[str, Parcel],
         give_up: Callable[[], bool],
-        enough: Enough | None = None,
-        joining: Callable[[], Mapping[str, Parcel]] = dict,
+        enough: Enough | None,
+        joining: Callable[[], Mapping[str, Parcel]],
+        set_aside: SetAside,
     ) -> dict[str, Delivered] | None:
-        begun = dict.fromkeys(sink_ids, time.monotonic())
+        begun = dict.fromkeys(parcels, time.monotonic())
+        given = dict(parcels)
         outcomes: dict[str, Delivered] = {}
         late: set[str] = set()
         while True:
             self._news.clear()
             for sink_id in begun.keys() - outcomes.keys():
                 outcome = self._threads[sink_id].result(0)
-                if outcome is not None:
+                if outcome is not None and outcome.is_nothing:
+                    set_aside(sink_id, outcome.rejections)
+                    given[sink_id] = given[sink_id].without(outcome.rejections)
+                    self._threads[sink_id].submit(given[sink_id])
+                elif outcome is not None:
                     outcomes[sink_id] = outcome
                     if sink_id in late:
                         self._watcher.sink_trouble(sink_id, outcome.error)
@@ -111,7 +126,7 @@ class SinkGroup:
             if give_up():
                 return None
             for sink_id, parcel in joining().items():
-                begun[sink_id] = time.monotonic()
+                begun[sink_id], given[sink_id] = time.monotonic(), parcel
                 self._threads[sink_id].submit(parcel)
             self._news.wait(_POLL_S)
 

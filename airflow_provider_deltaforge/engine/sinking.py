@@ -2,27 +2,30 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.engine.once import Once
 from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import (
-    Cursor,
     ExactlyOnceWriter,
     Interruptible,
     Sink,
     SinkWriter,
 )
+from airflow_provider_deltaforge.storage.checkpoints import Stand
 
 _CLOSE_S = 1.5
-
-Span = tuple[Cursor, Cursor]
-"""What a sink holds before a batch and after it; for sinks that hold the position themselves."""
 
 
 class SinkWatcher(Protocol):
@@ -38,12 +41,19 @@ class Parcel:
 
     Attributes:
         messages: what it lacks.
-        span: where it stands before and after them, if it holds the position itself. Then nothing
-            of them is durable while anything is refused.
+        at: where the batch ends; None inside a transaction.
+        stand: the sink's checkpoint.
     """
 
     messages: Messages
-    span: Span | None = None
+    at: Position | None = None
+    stand: Stand | None = None
+
+    def without(self, refused: Collection[Rejection]) -> "Parcel":
+        """Return the parcel without what was refused of it."""
+        rows = pa.array({one.event_row for one in refused}, pa.int32())
+        kept = pc.invert(pc.is_in(self.messages.event_rows, rows))
+        return replace(self, messages=take(self.messages, pc.indices_nonzero(kept)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +65,9 @@ class Delivered:
 
     rejections: Sequence[Rejection] = ()
     error: Exception | None = None
-    cursor: Cursor | None = None
-    """How far the sink holds the log, if that was asked."""
+    is_nothing: bool = False
+    """Because of ``rejections``, nothing of the parcel is durable; the rest has to be given again
+    when they are set aside."""
 
     def durable(self) -> Sequence[Rejection]:
         """Return what the sink refused while the rest is durable; raise what it could not do."""
@@ -91,6 +102,8 @@ class SinkThread:
         self._jobs: queue.Queue[Callable[[], Delivered] | None] = queue.Queue(1)
         self._results: queue.Queue[Delivered] = queue.Queue(1)
         self._writer: SinkWriter | None = None
+        self.is_exact = holds_position(sink)
+        self._once: Once | None = None
         self._closing = threading.Event()
         self._news = news or threading.Event()
         self.failing = False
@@ -102,9 +115,16 @@ class SinkThread:
         """Hand over a batch; fetch its result before the next one."""
         self._jobs.put(partial(self._write, parcel))
 
-    def ask(self) -> None:
-        """Ask a sink that holds the position itself for it; fetch the result as of a batch."""
-        self._jobs.put(self._recover)
+    def holds(self, stand: Stand | None) -> tuple[str, ...] | None:
+        """Return what the sink may tell while it lacks nothing; see ``Checkpoints.put``.
+
+        Args:
+            stand: its checkpoint.
+        """
+        if not self.is_exact:
+            return None
+        told = self._once.held if self._once is not None else None
+        return told if told is not None or stand is None else stand.held
 
     def result(self, timeout_s: float) -> Delivered | None:
         """Return how the batch ended, or None while it is being written."""
@@ -115,12 +135,19 @@ class SinkThread:
 
     def close(self) -> None:
         """Close the connection; a write that hangs is left to its daemon thread."""
-        self._closing.set()
-        self._jobs.put(None)
+        self.has_ended()
+        self._thread.join(_CLOSE_S)
+
+    def has_ended(self) -> bool:
+        """Close without waiting; say whether nothing more can come of it."""
+        if not self._closing.is_set():
+            self._closing.set()
+            with suppress(queue.Full):
+                self._jobs.put_nowait(None)
         writer = self._writer
         if isinstance(writer, Interruptible):
             writer.abandon()
-        self._thread.join(_CLOSE_S)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -148,6 +175,7 @@ class SinkThread:
 
     def _let_go(self) -> None:
         writer, self._writer = self._writer, None
+        self._once = None
         if writer is not None:
             with suppress(Exception):
                 writer.close()
@@ -156,12 +184,12 @@ class SinkThread:
         if not len(parcel.messages):
             return Delivered()  # Of a batch that was filtered to nothing the sink need not know.
         writer = self._opened()
-        if parcel.span is None:
+        if not self.is_exact:
             return Delivered(writer.write(parcel.messages))
-        return Delivered(_exact(writer).write_once(parcel.messages, *parcel.span))
-
-    def _recover(self) -> Delivered:
-        return Delivered(cursor=_exact(self._opened()).recover())
+        if self._once is None:
+            self._once = Once(self._sink.id, exact_writer(writer))
+        refused = self._once.write(parcel.messages, parcel.at, parcel.stand)
+        return Delivered(refused, is_nothing=bool(refused))
 
     def _opened(self) -> SinkWriter:
         if self._writer is None:
@@ -172,7 +200,18 @@ class SinkThread:
         return self._writer
 
 
-def _exact(writer: SinkWriter) -> ExactlyOnceWriter:
+def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:
+    """Return the writer of a sink that holds the position itself."""
     if isinstance(writer, ExactlyOnceWriter):
         return writer
     raise FatalError(f"{type(writer).__name__} cannot deliver exactly once; its sink says it does")
+
+
+def holds_position(sink: Sink) -> bool:
+    """Say whether a document asks a sink to hold the position itself."""
+    return bool(getattr(sink, "exactly_once", False))
+
+
+def without_position(sink: Sink) -> Sink:
+    """Return a sink that writes what has no position: the rows of a snapshot."""
+    return sink.model_copy(update={"exactly_once": False}) if holds_position(sink) else sink

@@ -5,6 +5,7 @@ A checkpoint never moves backward unless a person resets it.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
@@ -21,6 +22,17 @@ class Checkpoint(Record):
     v: Literal[1] = 1
     position: dict[str, Any]
     updated_at_ms: int
+    held: tuple[str, ...] | None = None
+    """What a sink that holds the position itself may tell while it lacks nothing of this; None if
+    it was not asked to hold it when this was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a sink stands, and what it may tell of that itself."""
+
+    position: Position
+    held: tuple[str, ...] | None
 
 
 class Checkpoints:
@@ -44,27 +56,47 @@ class Checkpoints:
         self._prefix = f"{pipeline}/{source_id}::sink::"
         self._compare = compare
         self._known: dict[str, Position] | None = None
+        self._held: dict[str, tuple[str, ...] | None] = {}
 
     def load(self) -> dict[str, Position]:
         """Return the position of every sink that has one."""
         stored = self._store.items(names.CHECKPOINTS, self._prefix)
-        self._known = {
-            key.removeprefix(self._prefix): Checkpoint.from_stored(
-                text, f"checkpoint {key}"
-            ).position
+        records = {
+            key.removeprefix(self._prefix): Checkpoint.from_stored(text, f"checkpoint {key}")
             for key, text in stored
         }
+        self._known = {name: record.position for name, record in records.items()}
+        self._held = {name: record.held for name, record in records.items()}
         return dict(self._known)
 
-    def put(self, sink_id: str, position: Position) -> Put:
+    def stand(self, sink_id: str) -> Stand | None:
+        """Return a sink's checkpoint as it was loaded or last put; None without one."""
+        known = self._known if self._known is not None else self.load()
+        position = known.get(sink_id)
+        return None if position is None else Stand(position, self._held.get(sink_id))
+
+    def put(
+        self,
+        sink_id: str,
+        position: Position,
+        held: tuple[str, ...] | None = None,
+        *,
+        back: bool = False,
+    ) -> Put:
         """Return the write that moves a sink's checkpoint, for a fenced transaction.
+
+        Args:
+            sink_id: the sink.
+            position: up to where everything is durable there.
+            held: what the sink may tell of it, where it holds the position itself.
+            back: it has lost what it held behind this position.
 
         Raises:
             FatalError: the position lies before the one that is stored.
         """
         known = self._known if self._known is not None else self.load()
         former = known.get(sink_id)
-        ordered = former is not None and self._compare is not None
+        ordered = former is not None and self._compare is not None and not back
         if ordered and self._compare(position, former) < 0:  # type: ignore[misc,arg-type]
             raise FatalError(
                 f"sink {sink_id}: the checkpoint {former} would move back to {dict(position)}; "
@@ -72,9 +104,14 @@ class Checkpoints:
             )
         known = {**known, sink_id: position}
         self._known = known
-        record = Checkpoint(position=dict(position), updated_at_ms=now_ms())
+        self._held[sink_id] = held
+        record = Checkpoint(position=dict(position), updated_at_ms=now_ms(), held=held)
         text = record.model_dump_json().encode()
-        return Put(names.CHECKPOINTS, f"{self._prefix}{sink_id}", text)
+        return Put(names.CHECKPOINTS, self.key(sink_id), text)
+
+    def key(self, sink_id: str) -> str:
+        """Return under which key a sink's checkpoint is stored."""
+        return f"{self._prefix}{sink_id}"
 
     def reset(self, confirm: str) -> None:
         """Forget every position.

@@ -9,6 +9,9 @@ CLAIMS = "claims"
 CONTROL = "control"
 """Slots: one control record per pipeline."""
 
+CURSORS = "cursors"
+"""Key-value map: pipelines that begin anew, whatever positions their sinks still hold."""
+
 DOCUMENTS = "documents"
 """Key-value map: pipeline documents, unexpanded."""
 
