@@ -1,6 +1,7 @@
 """Everything a topic holds, read the way a consumer would."""
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -24,21 +25,21 @@ class Read:
     partition: int
 
 
-def read_topic(brokers: str, topic: str) -> list[Read]:
+def read_topic(brokers: str, topic: str, security: Mapping[str, str] | None = None) -> list[Read]:
     """Return the messages of all partitions up to their ends, each partition in order."""
     return [
         Read(message.key(), message.value(), message.headers(), message.partition())
-        for message in _messages(brokers, topic)
+        for message in _messages(brokers, topic, security or {})
     ]
 
 
 def read_timestamps(brokers: str, topic: str) -> list[tuple[int, bytes]]:
     """Return (append time in ms, value) of every message."""
-    return [(message.timestamp()[1], message.value()) for message in _messages(brokers, topic)]
+    return [(message.timestamp()[1], message.value()) for message in _messages(brokers, topic, {})]
 
 
-def _messages(brokers: str, topic: str) -> list[Message]:
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": uuid.uuid4().hex})
+def _messages(brokers: str, topic: str, security: Mapping[str, str]) -> list[Message]:
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": uuid.uuid4().hex, **security})
     try:
         partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         spans = {number: _span(consumer, TopicPartition(topic, number)) for number in partitions}

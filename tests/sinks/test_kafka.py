@@ -1,47 +1,19 @@
 """The Kafka sink against real brokers."""
 
-import subprocess
 import time
 import uuid
 
 import pytest
 from confluent_kafka import KafkaError
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
-from tests.servers import kafka
-from tests.servers.process import ServerError, free_port
+from tests.servers.process import ServerError
 from tests.sinks.contract import SinkContract, messages, value
 from tests.sinks.kafka_reader import read_topic
+from tests.sinks.kafka_work import create, rows, until_written, values
 
 MANY = 20_000
-PASSWORD = "kafka-s3cret"
-LISTENERS = ("CLIENTS", "CONTROLLER", "TLS")
-SECURITY = {
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.mechanism": "PLAIN",
-    "sasl.username": "df",
-    "sasl.password": PASSWORD,
-}
-
-
-def rows(topic, span, key=b"same"):
-    return messages([(topic, key, value(n)) for n in span])
-
-
-def values(brokers, topic):
-    return [each.value for each in read_topic(brokers, topic)]
-
-
-def create(brokers, name=None, security=None, partitions=1, **settings):
-    """Create a topic with its own settings, and return its name."""
-    name = name or f"made-{uuid.uuid4().hex[:8]}"
-    config = {key.replace("_", "."): str(each) for key, each in settings.items()}
-    topic = NewTopic(name, partitions, 1, config=config)
-    admin = AdminClient({"bootstrap.servers": brokers, **(security or {})})
-    admin.create_topics([topic])[name].result(timeout=60)
-    return name
 
 
 @pytest.fixture
@@ -336,121 +308,3 @@ class TestOutage:
         found = values(server.dsn(), topic)
         assert list(dict.fromkeys(found)) == [value(n) for n in range(2000)]
         assert found[-1] == value(1999)
-
-
-def first_use(sink):
-    """Open and write: a broker that is too slow to refuse the one refuses the other."""
-    sink.open("p").write(rows("t", range(1)))
-
-
-def until_written(writer, batch, within_s=120):
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            return writer.write(batch)
-        except RetryableError:
-            if time.monotonic() > deadline:
-                raise
-
-
-@pytest.fixture(scope="module")
-def strict_server(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("strict-kafka")
-    make_certificate(directory)
-    ports = [free_port() for _ in range(3)]
-    places = [f"{name}://127.0.0.1:{port}" for name, port in zip(LISTENERS, ports, strict=True)]
-    (directory / "controller.port").write_text(str(ports[1]))
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    accounts = f'username="df" password="{PASSWORD}" user_df="{PASSWORD}"'
-    settings = {
-        "auto.create.topics.enable": "false",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:df;User:ANONYMOUS",
-        "listeners": ",".join(places),
-        "advertised.listeners": ",".join([places[0], places[2]]),
-        "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
-        "listener.name.tls.ssl.keystore.type": "PEM",
-        "listener.name.tls.ssl.keystore.location": str(directory / "broker.pem"),
-        "listener.name.clients.plain.sasl.jaas.config": (
-            f'{module} {accounts} user_guest="guest-s3cret";'
-        ),
-    }
-    server = kafka.start(directory, ports[0], sasl_password=PASSWORD, settings=settings)
-    create(server.dsn(), name="secured", security=SECURITY)
-    yield server, f"127.0.0.1:{ports[2]}", str(directory / "certificate.pem")
-    server.stop()
-
-
-def make_certificate(directory):
-    key, certificate = directory / "key.pem", directory / "certificate.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    (directory / "broker.pem").write_text(key.read_text() + certificate.read_text())
-
-
-class TestStrictBroker:
-    """Passwords, permissions, and no topics made on demand."""
-
-    @pytest.fixture
-    def server(self, strict_server):
-        return strict_server[0]
-
-    @pytest.fixture
-    def tls(self, strict_server):
-        return strict_server[1:]
-
-    def open(self, server, **changed):
-        conf = {**SECURITY, **changed}
-        return KafkaSink(brokers=server.dsn(), topic="t", client_conf=conf).open("p")
-
-    def test_tls_with_the_right_authority_works(self, tls):
-        place, authority = tls
-        conf = {"security.protocol": "ssl", "ssl.ca.location": authority}
-        writer = KafkaSink(brokers=place, topic="secured", client_conf=conf).open("p")
-
-        assert list(writer.write(rows("secured", range(3)))) == []
-        writer.close()
-
-    def test_tls_with_an_unknown_authority_is_an_access_error(self, tls):
-        conf = {"security.protocol": "ssl"}
-        with pytest.raises(AccessError, match="certificate"):
-            first_use(KafkaSink(brokers=tls[0], topic="t", client_conf=conf))
-
-    def test_a_wrong_password_is_an_access_error(self, server, caplog):
-        conf = {**SECURITY, "sasl.password": "wr0ng-s3cret"}
-        with pytest.raises(AccessError, match="client_conf") as caught:
-            first_use(KafkaSink(brokers=server.dsn(), topic="t", client_conf=conf))
-
-        assert "wr0ng-s3cret" not in str(caught.value) + caplog.text
-
-    def test_a_topic_without_permission_is_an_access_error(self, server):
-        guest = {"sasl.username": "guest", "sasl.password": "guest-s3cret"}
-        writer = self.open(server, **guest)
-
-        with pytest.raises(AccessError, match=r"'forbidden'.*uthoriz"):
-            writer.write(rows("forbidden", range(3)))
-        writer.close()
-
-    def test_an_unknown_topic_is_retryable_and_named(self, server):
-        writer = self.open(server)
-
-        with pytest.raises(RetryableError, match=r"'nowhere'.*create the topic"):
-            writer.write(rows("nowhere", range(3)))
-        create(server.dsn(), name="nowhere", security=SECURITY)
-
-        assert list(writer.write(rows("nowhere", range(3)))) == []
-        writer.close()
-
-    def test_a_password_in_a_plain_connection_is_refused_not_hung(self, server):
-        writer = KafkaSink(brokers=server.dsn(), topic="t", send_timeout_secs=2).open("p")
-
-        with pytest.raises(RetryableError, match="check that the brokers"):
-            writer.write(rows("t", range(1)))
-        writer.close()

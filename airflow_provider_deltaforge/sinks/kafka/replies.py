@@ -1,5 +1,6 @@
 """What Kafka's error codes mean for a batch, and for one message."""
 
+import re
 from enum import IntEnum
 
 
@@ -46,6 +47,16 @@ ACCESS = AUTHORISATION | {
     Code["_SSL"],
 }
 """Refused: credentials, permissions or TLS."""
+
+# An endpoint that wants another certificate of ours says so after the handshake; to librdkafka that
+# is a connection that broke.
+_TLS_ALERT = re.compile(r"SSL alert number (?:4[0-689]|116)\b")
+
+
+def is_refusal(code: int, text: str) -> bool:
+    """Say whether an error of a connection means that we are refused, and not that it broke."""
+    return code in ACCESS or _TLS_ALERT.search(text) is not None
+
 
 SUMMARY = Code["_ALL_BROKERS_DOWN"]
 """Follows the errors of single brokers, and says less than they do."""

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.kafka.topics import NewTopics
 
 _SECRET = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config|assertion\.private")
 _OURS = re.compile(r"_cb$|^on_delivery$|^logger$|^delivery\.report\.only\.error$")
@@ -32,6 +33,8 @@ class KafkaSink(Sink):
     """Template of the message key; the row's primary key as JSON if absent."""
     tombstones: bool = False
     """After each delete write a message with the same key and no value, for compacted topics."""
+    create_topics: NewTopics | None = None
+    """Make topics that do not exist; if absent, that is left to the broker's own settings."""
     exactly_once: bool = False
     """Write each batch in a transaction that also holds the position."""
     send_timeout_secs: PositiveInt = 30

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.kafka import replies
 from airflow_provider_deltaforge.spec.settings import Settings
 
-_ASK_S, _MAKE_S, _UNKNOWN_S, _PAUSE_S = 1.0, 5.0, 5.0, 0.05
+_ASK_S, _LOOK_S, _MAKE_S, _UNKNOWN_S, _PAUSE_S = 1.0, 0.5, 5.0, 5.0, 0.05
 _OF_CONNECTIONS = ("security.", "sasl.", "ssl.", "enable.ssl", "https.", "socket.", "broker.")
 _SHOWN_MAX = 5
 
@@ -83,7 +83,7 @@ class Topics:
         lost = []
         for name in _named(messages)[:_SHOWN_MAX]:
             try:
-                partitions = producer.list_topics(name, timeout=_ASK_S).topics[name].partitions
+                partitions = producer.list_topics(name, timeout=_LOOK_S).topics[name].partitions
             except self._kafka.KafkaException:
                 return ""  # No broker answers, which is said already.
             lost += [f"{name} [{number}]" for number, one in partitions.items() if one.leader < 0]

@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-import numpy as np
-
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.kafka import replies
@@ -24,11 +22,12 @@ from airflow_provider_deltaforge.sinks.kafka.configuration import (
     scrub,
 )
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
+from airflow_provider_deltaforge.sinks.kafka.topics import Topics
 from airflow_provider_deltaforge.sinks.kafka.work import Work
 
 log = logging.getLogger(__name__)
 
-_OPEN_S = _UNKNOWN_TOPIC_S = 5.0
+_OPEN_S = 5.0
 _SLICE_S = 0.25
 _CONFIRMATIONS = 3  # A broker that starts can refuse one connection; it does not refuse three.
 
@@ -46,7 +45,9 @@ class KafkaWriter:
         self._settings = producer_settings(sink)
         self._patience_s = patience_s(sink)
         self._work: Work | None = None
-        self._topics: dict[str, Any] = {}
+        self._topics = Topics(
+            self._kafka, self._settings, sink.create_topics, self._where, self._raise
+        )
         self._access_errors = 0
         self._last_error = "no answer"
         self._abandoned = False
@@ -176,35 +177,13 @@ class KafkaWriter:
         return self._work
 
     def _find_topics(self, work: Work, deadline: float) -> None:
-        """Make sure that every topic exists; the broker creates it now if it may."""
-        topics = work.messages.topics
-        names = topics.dictionary.to_pylist()
-        if all(name in self._topics for name in names):
-            return
-        used = np.unique(np.asarray(topics.indices))
-        for name in (names[code] for code in used):
-            if name not in self._topics:
-                self._topics[name] = self._find_topic(work, name, deadline)
+        """Make sure that every topic exists."""
 
-    def _find_topic(self, work: Work, name: str, deadline: float) -> Any:
-        """Return None for a topic that can be written, or why its name is refused."""
-        patience = min(deadline, time.monotonic() + _UNKNOWN_TOPIC_S)
-        while True:
-            error = self._ask(name)
-            if error is None or error.code() == replies.Code.TOPIC_EXCEPTION:
-                return error
-            unknown = error.code() in replies.UNKNOWN_TOPIC
-            if error.code() in replies.AUTHORISATION or (unknown and time.monotonic() > patience):
-                self._raise([error], name)
+        def wait() -> None:
             self._serve(self._producer.poll, 0)
             self._check(work, deadline)
-            time.sleep(0.05)
 
-    def _ask(self, topic: str) -> Any:
-        try:
-            return self._producer.list_topics(topic, timeout=1.0).topics[topic].error
-        except self._kafka.KafkaException as error:
-            return error.args[0]
+        self._topics.find(self._producer, work.messages, wait)
 
     def _look(self) -> None:
         """Find out early whether the credentials work; being away is no error yet."""
@@ -229,6 +208,7 @@ class KafkaWriter:
                 f"{self._where}: a batch of {len(work.messages)} messages is not acknowledged "
                 f"after {self._patience_s:g} s; check that the brokers {self._sink.brokers} are "
                 f"up and reachable (last error: {self._last_error})"
+                f"{self._topics.without_leader(self._producer, work.messages)}"
             )
 
     def _raise_if_refused(self) -> None:
@@ -257,7 +237,7 @@ class KafkaWriter:
             raise FatalError(f"{where}: {text}; change the topic's settings")
         if error.code() in replies.UNKNOWN_TOPIC:
             raise RetryableError(
-                f"{where}: {text}; create the topic, or set auto.create.topics.enable on the broker"
+                f"{where}: {text}; create the topic, or set create_topics: {{}} to have it made"
             )
         raise RetryableError(f"{where}: {text}")
 
@@ -291,7 +271,7 @@ class KafkaWriter:
     def _note_error(self, error: Any) -> None:
         if error.code() != replies.SUMMARY:
             self._last_error = scrub(self._sink, error.str())
-        if error.code() in replies.ACCESS:
+        if replies.is_refusal(error.code(), error.str()):
             self._access_errors += 1
 
     def _note_delivery(self, error: Any, _message: Any) -> None:

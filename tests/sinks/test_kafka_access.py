@@ -1,0 +1,207 @@
+"""The Kafka sink against a broker with passwords, permissions and TLS."""
+
+import time
+import uuid
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
+from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from tests.sinks import strict_kafka
+from tests.sinks.contract import messages, value
+from tests.sinks.kafka_work import create, rows, until_written, values
+from tests.sinks.strict_kafka import SECURITY
+from tests.waiting import PATIENCE_S
+
+PRODUCTION = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "app",
+    "ssl.endpoint.identification.algorithm": "https",
+    "acks": "all",
+    "enable.idempotence": "true",
+    "retries": "2147483647",
+    "retry.backoff.ms": "100",
+    "delivery.timeout.ms": "300000",
+    "request.timeout.ms": "30000",
+    "batch.size": "65536",
+    "linger.ms": "10",
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": "100000",
+    "queue.buffering.max.kbytes": "1048576",
+}
+"""The settings of the documents' page for production, but for places and passwords."""
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    strict = strict_kafka.start(tmp_path_factory.mktemp("strict-kafka"))
+    yield strict
+    strict.server.stop()
+
+
+@pytest.fixture
+def server(strict):
+    return strict.server
+
+
+@pytest.fixture
+def opened():
+    writers = []
+
+    def open_one(brokers, conf, **settings):
+        sink = KafkaSink(brokers=brokers, topic="t", client_conf=conf, **settings)
+        writers.append(sink.open("p"))
+        return writers[-1]
+
+    yield open_one
+    for writer in writers:
+        writer.close()
+
+
+def first_use(sink):
+    """Open and write: a broker that is too slow to refuse the one refuses the other."""
+    sink.open("p").write(rows("t", range(1)))
+
+
+class TestTls:
+    def test_the_right_authority_works(self, strict, opened):
+        conf = {"security.protocol": "ssl", "ssl.ca.location": str(strict.ours.certificate)}
+
+        assert list(opened(strict.places["TLS"], conf).write(rows("secured", range(3)))) == []
+
+    def test_an_unknown_authority_is_an_access_error(self, strict):
+        conf = {"security.protocol": "ssl"}
+        with pytest.raises(AccessError, match="certificate"):
+            first_use(KafkaSink(brokers=strict.places["TLS"], topic="t", client_conf=conf))
+
+    def test_our_certificate_is_shown(self, strict, opened):
+        conf = {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(strict.ours.certificate),
+            "ssl.certificate.location": str(strict.client.certificate),
+            "ssl.key.location": str(strict.client.key),
+        }
+
+        assert list(opened(strict.places["MUTUAL"], conf).write(rows("secured", range(3)))) == []
+
+    def test_no_certificate_of_ours_is_an_access_error(self, strict):
+        conf = {"security.protocol": "SSL", "ssl.ca.location": str(strict.ours.certificate)}
+        with pytest.raises(AccessError, match="certificate"):
+            first_use(KafkaSink(brokers=strict.places["MUTUAL"], topic="t", client_conf=conf))
+
+
+class TestPasswords:
+    def test_a_wrong_one_is_an_access_error(self, server, caplog):
+        conf = {**SECURITY, "sasl.password": "wr0ng-s3cret"}
+        with pytest.raises(AccessError, match="client_conf") as caught:
+            first_use(KafkaSink(brokers=server.dsn(), topic="t", client_conf=conf))
+
+        assert "wr0ng-s3cret" not in str(caught.value) + caplog.text
+
+    def test_none_in_a_plain_connection_is_refused_not_hung(self, server, opened):
+        with pytest.raises(RetryableError, match="check that the brokers"):
+            opened(server.dsn(), {}, send_timeout_secs=2).write(rows("t", range(1)))
+
+    def test_one_that_is_changed_while_running_ends_the_writer(self, strict, opened, caplog):
+        topic = create(strict.server.dsn(), security=SECURITY)
+        place = strict.places["LOCKED"]
+        conf = {**PRODUCTION, "ssl.ca.location": str(strict.ours.certificate)}
+        strict.set_password("app", "0ld-s3cret")
+        writer = opened(place, {**conf, "sasl.password": "0ld-s3cret"}, send_timeout_secs=60)
+        until_written(writer, rows(topic, range(10)))
+        strict.set_password("app", "n3w-s3cret")
+
+        written, error = until_refused(writer, topic, 10)
+        renewed = opened(place, {**conf, "sasl.password": "n3w-s3cret"}, send_timeout_secs=60)
+        until_written(renewed, rows(topic, range(written, written + 10)))
+
+        assert "credentials in client_conf" in str(error)
+        assert "s3cret" not in str(error) + caplog.text
+        found = values_of(strict, topic)
+        assert list(dict.fromkeys(found)) == [value(n) for n in range(written + 10)]
+
+
+def until_refused(writer, topic, start):
+    """Write on until access is refused; return how far it came, and the error."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            writer.write(rows(topic, range(start, start + 10)))
+        except AccessError as error:
+            return start, error
+        start += 10
+        time.sleep(0.05)
+    raise AssertionError("the old password went on working")
+
+
+def values_of(strict, topic):
+    return values(strict.server.dsn(), topic, SECURITY)
+
+
+class TestPermissions:
+    def test_a_topic_without_permission_is_an_access_error(self, server, opened):
+        guest = {"sasl.username": "guest", "sasl.password": "guest-s3cret"}
+
+        with pytest.raises(AccessError, match=r"'forbidden'.*uthoriz"):
+            opened(server.dsn(), {**SECURITY, **guest}).write(rows("forbidden", range(3)))
+
+    def test_an_unknown_topic_is_retryable_and_named(self, server, opened):
+        writer = opened(server.dsn(), SECURITY)
+
+        with pytest.raises(RetryableError, match=r"'nowhere'.*create the topic"):
+            writer.write(rows("nowhere", range(3)))
+        create(server.dsn(), name="nowhere", security=SECURITY)
+
+        assert list(writer.write(rows("nowhere", range(3)))) == []
+
+
+class TestTopicsThatAreMade:
+    """This broker makes none by itself."""
+
+    def open(self, opened, server, conf=SECURITY, **wanted):
+        return opened(server.dsn(), conf, create_topics=wanted)
+
+    def test_each_as_the_document_says(self, server, opened):
+        wanted = {"partitions": 3, "config": {"cleanup.policy": "compact", "segment.ms": 60_000}}
+        writer = self.open(opened, server, **wanted)
+        names = [f"made-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+
+        for name in (*names, "secured"):
+            writer.write(rows(name, range(5)))
+
+        found = AdminClient({"bootstrap.servers": server.dsn(), **SECURITY})
+        topics = found.list_topics(timeout=60).topics
+        assert [len(topics[name].partitions) for name in (*names, "secured")] == [3, 3, 1]
+        place = ConfigResource(ConfigResource.Type.TOPIC, names[0])
+        told = found.describe_configs([place])[place].result(timeout=60)
+        assert (told["cleanup.policy"].value, told["segment.ms"].value) == ("compact", "60000")
+        assert values(server.dsn(), names[1], SECURITY) == [value(n) for n in range(5)]
+
+    def test_as_the_cluster_would(self, server, opened):
+        name = f"made-{uuid.uuid4().hex[:8]}"
+
+        assert list(self.open(opened, server).write(rows(name, range(3)))) == []
+
+    def test_without_permission_it_is_an_access_error(self, server, opened):
+        guest = {**SECURITY, "sasl.username": "guest", "sasl.password": "guest-s3cret"}
+
+        with pytest.raises(AccessError, match=r"'new'.*uthoriz.*grant"):
+            self.open(opened, server, guest).write(rows("new", range(1)))
+
+    @pytest.mark.parametrize(
+        "wanted", [{"replication_factor": 3}, {"config": {"no.such": "x"}}], ids=["copies", "key"]
+    )
+    def test_what_the_cluster_refuses_is_fatal_and_named(self, server, opened, wanted):
+        with pytest.raises(FatalError, match=r"'new' cannot be made.*create_topics"):
+            self.open(opened, server, **wanted).write(rows("new", range(1)))
+
+    def test_an_illegal_name_is_set_aside_alone(self, server, opened):
+        name = f"made-{uuid.uuid4().hex[:8]}"
+        batch = messages([("not legal!", b"k", value(0)), (name, b"k", value(1))])
+
+        (rejection,) = self.open(opened, server).write(batch)
+
+        assert (rejection.event_row, rejection.kind) == (0, "routing")
+        assert values(server.dsn(), name, SECURITY) == [value(1)]
