@@ -16,12 +16,13 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     out,
 )
+from airflow_provider_deltaforge.cli.replay import replay
 from airflow_provider_deltaforge.control import dead_letters
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.dead_letters import Which
 
 app = typer.Typer(
-    help="Events that were set aside (`spec.journal`): look at them, and make room.",
+    help="Events that were set aside (`spec.journal`): look, send again, make room.",
     no_args_is_help=True,
 )
 
@@ -125,6 +126,7 @@ def purge(
 
 def register(application: typer.Typer) -> None:
     """Add the commands to the application."""
+    app.command()(replay)
     application.add_typer(app, name="dlq", rich_help_panel="Running pipelines")
 
 

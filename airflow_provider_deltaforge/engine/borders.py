@@ -33,6 +33,9 @@ class Border(Enum):
     SNAPSHOT_FINISHED = "snapshot_finished"
     REQUEST_RECORDED = "request_recorded"
     REQUEST_REMOVED = "request_removed"
+    REPLAY_WRITTEN = "replay_written"
+    REPLAY_STORED = "replay_stored"
+    REPLAY_REMOVED = "replay_removed"
 
 
 class _Hold:

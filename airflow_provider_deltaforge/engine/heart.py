@@ -30,7 +30,15 @@ class Heart:
     ``ending`` is set when the lane must end; ``why`` then says for what, and ``end`` asks for it.
     """
 
-    def __init__(self, bench: Bench, board: Board, window_s: float, status: Status) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        board: Board,
+        window_s: float,
+        status: Status,
+        *,
+        makes_way: bool = True,
+    ) -> None:
         self._bench = bench
         self._board = board
         self._status: Status = status
@@ -40,8 +48,8 @@ class Heart:
         self._writing = threading.Lock()
         self.failure: Exception | None = None
         """What ended the heart; ``why`` is ``failed`` then."""
-        # Only a stream makes way for a snapshot that was asked for; snapshots wait for each other.
-        self._listener = Listener(bench, window_s, makes_way=status == "running")
+        # Only a stream makes way for what was asked for; requests wait for each other.
+        self._listener = Listener(bench, window_s, makes_way=makes_way and status == "running")
         self.ending = self._listener.ending
         self.end = self._listener.end
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)

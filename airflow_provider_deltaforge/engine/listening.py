@@ -17,7 +17,7 @@ class Listener:
     Args:
         bench: whose control record to listen to.
         window_s: when the work ends in any case.
-        makes_way: end when somebody asks for a snapshot.
+        makes_way: end when somebody asks for a snapshot or a replay.
         also: another reason to end, asked each time.
     """
 
@@ -59,7 +59,7 @@ class Listener:
             self.end("superseded")
         elif record.desired != "running":
             self.end(record.desired)
-        elif self._makes_way and record.requests:
+        elif self._makes_way and (record.requests or record.replays):
             self.end("request")
         elif time.monotonic() >= self._deadline:
             self.end("window")

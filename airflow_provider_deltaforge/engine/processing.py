@@ -125,8 +125,12 @@ class Chain:
             self._let_go()
             raise
 
-    def process(self, rows: pa.RecordBatch) -> Chained:
+    def process(self, rows: pa.RecordBatch, since: str | None = None) -> Chained:
         """Run every processor; nothing is left out but what they drop or refuse.
+
+        Args:
+            rows: change events.
+            since: begin with this processor; None: with the first.
 
         Raises:
             EventError: a batch cannot be processed as a whole.
@@ -143,7 +147,7 @@ class Chain:
             transactions = np.cumsum(ends) - ends
             origins: np.ndarray | None = None
             refused: list[Refused] = []
-            for link in self._links:
+            for link in self._following(since):
                 done = self._patiently(link, rows)
                 if done.rejections:
                     refused.append(_refused(link, rows, origins, done.rejections))
@@ -154,6 +158,10 @@ class Chain:
                 if not rows.num_rows:
                     break
             return Chained(rows, origins, refused)
+
+    def _following(self, since: str | None) -> Sequence["_Link"]:
+        names = [link.id for link in self._links]
+        return self._links if since is None else self._links[names.index(since) :]
 
     def close(self) -> None:
         """Close every worker, also one that still works after a while. Safe to call twice.

@@ -58,9 +58,14 @@ class Rendering:
         """Start the processors; see ``Chain.open``."""
         self._chain.open()
 
-    def render(self, rows: pa.RecordBatch) -> Rendered:
-        """Run every processor in order, then render for every sink."""
-        chained = self._chain.process(rows)
+    def render(self, rows: pa.RecordBatch, since: str | None = None) -> Rendered:
+        """Run every processor in order, then render for every sink.
+
+        Args:
+            rows: change events.
+            since: begin with this processor; ``""`` runs none, None all of them.
+        """
+        chained = Chained(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
         for name, renderer in self._renderers.items():

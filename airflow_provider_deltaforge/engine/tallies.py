@@ -11,7 +11,7 @@ import numpy as np
 
 LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-_LETTER_COUNTS = ("evicted", "rejected", "expired", "write_failures")
+_LETTER_COUNTS = ("evicted", "rejected", "expired", "replayed", "write_failures")
 
 
 class Latency:
@@ -141,7 +141,7 @@ class LetterTallies:
             self._events[sink_id or "", processor_id or "", kind] += 1
 
     def count(self, what: str, events: int) -> None:
-        """Count what became of events otherwise: ``evicted``, ``rejected``, ``expired``."""
+        """Count what became of events otherwise, by a name of ``_LETTER_COUNTS``."""
         with self._lock:
             self._told[what] += events
 

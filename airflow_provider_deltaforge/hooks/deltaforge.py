@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_deltaforge.control import dead_letters, pipelines, schemas, snapshots
+from airflow_provider_deltaforge.control import dead_letters, pipelines, replays, schemas, snapshots
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
@@ -26,6 +26,7 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.dead_letters import Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.replays import Overtaken
 
 _T = TypeVar("_T")
 
@@ -181,6 +182,29 @@ class DeltaForgeHook(BaseHook):
         """Forget everything that is set aside; return how many."""
         return self._ask(lambda store: dead_letters.purge(store, pipeline))
 
+    def replay_dead_letters(
+        self,
+        pipeline: str,
+        which: Which = dead_letters.EVERY,
+        overtaken: Overtaken = "skip",
+    ) -> str:
+        """Ask for events to be sent again by the driver that runs, or that starts next.
+
+        Args:
+            pipeline: its name.
+            which: of those that were set aside.
+            overtaken: what becomes of those whose row has newer events in the sink.
+
+        Returns:
+            The ticket for ``get_replay``.
+        """
+        return self._ask(lambda store: replays.request(store, pipeline, which, overtaken, "hook"))
+
+    def get_replay(self, pipeline: str, ticket: str) -> dict[str, Any] | None:
+        """Return what became of a replay, or of it so far; None while it waits for a driver."""
+        told = self._ask(lambda store: replays.replay(store, pipeline, ticket))
+        return None if told is None else told.model_dump(exclude={"v"})
+
     async def aget_control(self, pipeline: str) -> ControlRecord | None:
         """Do ``get_control`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_control, pipeline)
@@ -228,6 +252,10 @@ class DeltaForgeHook(BaseHook):
     async def aget_dead_letter_count(self, pipeline: str) -> int:
         """Do ``get_dead_letter_count`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_dead_letter_count, pipeline)
+
+    async def aget_replay(self, pipeline: str, ticket: str) -> dict[str, Any] | None:
+        """Do ``get_replay`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_replay, pipeline, ticket)
 
     def pause(self, pipeline: str) -> None:
         """Ask the driver to deliver what it holds and then wait."""

@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.records import Record, now_ms
+from airflow_provider_deltaforge.storage.replays import ReplayRequest
 from airflow_provider_deltaforge.storage.requests import Request
 
 ALIVE_S = 15.0
@@ -38,6 +39,8 @@ class ControlRecord(Record):
     handle: dict[str, Any] | None = None
     requests: list[Request] = Field(default_factory=list)
     """Snapshots that were asked for and not served yet, in the order of asking."""
+    replays: list[ReplayRequest] = Field(default_factory=list)
+    """Replays of dead letters that were asked for and not served yet."""
     restarts: list[int] = Field(default_factory=list)
     updated_at_ms: int = 0
 
@@ -111,9 +114,7 @@ class Control:
     def read(self) -> ControlRecord | None:
         """Return the record, or None before the pipeline was applied."""
         slot = self.store.slot(names.CONTROL, self.pipeline)
-        if slot is None or slot.state == b"":
-            return None
-        return self._record(slot.state)
+        return self._record(slot.state) if slot is not None and slot.state else None
 
     def document(self) -> str | None:
         """Return the unexpanded document."""
@@ -154,8 +155,7 @@ class Control:
         """Change the record by compare-and-swap; ``change`` may be called several times."""
         while True:
             slot = self.store.slot(names.CONTROL, self.pipeline)
-            known = slot is not None and slot.state != b""
-            old = self._record(slot.state) if slot and known else ControlRecord()
+            old = self._record(slot.state) if slot and slot.state else ControlRecord()
             new = change(old).model_copy(update={"updated_at_ms": now_ms()})
             version = slot.version if slot is not None else 0
             state = new.model_dump_json().encode()
@@ -249,7 +249,7 @@ class Control:
         fence = self.take_epoch("deleted")
         owned = [
             Delete(namespace, key)
-            for namespace in (names.CHECKPOINTS, names.GAPS, names.SNAPSHOTS, names.TABLES)
+            for namespace in names.OF_PIPELINES
             for key, _ in self.store.items(namespace, f"{self.pipeline}/")
         ]
         single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]

@@ -25,7 +25,7 @@ GAPS = "gaps"
 """Key-value map: what sinks lack that were given up, and what people want of them."""
 
 JOURNAL = "journal"
-"""Queues: dead letters, under ``PIPELINE:dlq``."""
+"""Queues: dead letters, under ``PIPELINE:dlq``. Key-value map: replays of them."""
 
 PROGRESS = "progress"
 """Key-value map: what a driver says about itself."""
@@ -38,6 +38,9 @@ SNAPSHOTS = "snapshots"
 
 TABLES = "tables"
 """Key-value map: tables of a pipeline that stopped, and that appeared with rows of their own."""
+
+OF_PIPELINES = (CHECKPOINTS, GAPS, JOURNAL, SNAPSHOTS, TABLES)
+"""Where the keys of the key-value map begin with a pipeline's name."""
 
 
 def check(namespace: str, key: str) -> None:

@@ -113,6 +113,7 @@ def _letters(reports: list[Reported]) -> Iterator[Metric]:
             ("evicted", "Entries that made room for others."),
             ("rejected", "Events lost because the queue was full."),
             ("expired", "Entries that were too old."),
+            ("replayed", "Entries that were sent again."),
             ("write_failures", "Attempts to store entries that failed."),
         )
     }

@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.control.bench import DOCUMENT, job_of, wait_until
 
 
@@ -116,6 +116,10 @@ def test_the_hook_tells_what_is_set_aside_and_makes_room(connection, store):
     assert (found, count) == (hook.get_dead_letters("orders", sink="files"), 3)
     assert [one["meta"]["sink_id"] for one in found] == ["files", "files"]
     assert hook.get_dead_letters("orders", kind="other") == []
+    ticket = hook.replay_dead_letters("orders", Which(sink="files"), "drop")
+    assert hook.get_replay("orders", ticket) is None
+    (asked,) = hook.get_control("orders").replays
+    assert (asked.ticket, asked.which.sink, asked.overtaken) == (ticket, "files", "drop")
     assert hook.ack_dead_letters("orders", found[0]["seq"]) == 1
     assert hook.purge_dead_letters("orders") == 2
     assert hook.get_dead_letter_count("orders") == 0

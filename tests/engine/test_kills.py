@@ -9,14 +9,14 @@ from collections import Counter
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control import replays, snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine import picky
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
@@ -40,10 +40,17 @@ OF_REQUESTS = [
     Border.REQUEST_REMOVED,
 ]
 """Borders of a copy that is made beside a stream; those of a stream cannot be crossed then."""
+OF_REPLAYS = [Border.REPLAY_WRITTEN, Border.REPLAY_STORED, Border.REPLAY_REMOVED]
 OF_PIPELINES = [
     border
     for border in Border
-    if border not in (Border.REQUEST_RECORDED, Border.REQUEST_REMOVED, Border.DEAD_LETTERS_STORED)
+    if border
+    not in (
+        *OF_REPLAYS,
+        Border.REQUEST_RECORDED,
+        Border.REQUEST_REMOVED,
+        Border.DEAD_LETTERS_STORED,
+    )
 ]
 
 
@@ -142,8 +149,49 @@ def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, m
     assert {event.name for event in delivered} == {change.name for change in history} - {*refused}
 
 
+@pytest.mark.parametrize("border", OF_REPLAYS, ids=lambda border: border.value)
+def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
+    border, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(PROCESSORS.shipped, *next(iter(picky.PLACE.items())))
+    passes = tmp_path / "passes"
+    run = ScriptedRun(
+        tmp_path,
+        transactions=60,
+        processors=f"{{type: picky, until: {passes}}}",
+        journal="enabled: true, dlq: {hold_keys: true}",
+    )
+    run.begin_at(0)
+    driver = run.start()
+    run.wait_delivered(driver)
+    assert run.stop(driver) == 0
+    held = DeadLetters(run.store, NAME).count()
+    passes.touch()
+    run.want("running")
+
+    ticket = replays.request(run.store, NAME, Which(), "skip", "a test")
+    driver = run.start(hold=(border, 1 if border is Border.REPLAY_REMOVED else 2))
+    kill(run.wait_held(driver))
+    driver.wait()
+    driver = run.start()
+    wait_until(lambda: run.control.read().replays == [])
+    assert run.stop(driver) == 0
+
+    told = replays.replay(run.store, NAME, ticket)
+    assert (told.state, told.sent, held) == ("done", held, 90)
+    assert DeadLetters(run.store, NAME).count() == 0
+    seen = [event.name for event in run.seen()]
+    assert set(seen) == {change.name for change in run.history({"tx": 0})}
+    assert len(seen) == 180 or border is Border.REPLAY_WRITTEN
+    for key, last in run.rows({"tx": 0}).items():
+        mine = [event for event in run.seen() if event.key == key]
+        first = list(dict.fromkeys(event.name for event in mine))
+        assert first == sorted(first)
+        assert mine[-1].name == first[-1] == (last["tx"], last["row"])
+
+
 def test_every_border_has_a_kill():
-    assert {*OF_PIPELINES, *OF_REQUESTS, Border.DEAD_LETTERS_STORED} == set(Border)
+    assert {*OF_PIPELINES, *OF_REQUESTS, *OF_REPLAYS, Border.DEAD_LETTERS_STORED} == set(Border)
 
 
 def wrong_schemas(run):

@@ -1,0 +1,209 @@
+"""``deltaforge dlq replay``: send dead letters to the sinks that miss them."""
+
+import json
+import threading
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from airflow_provider_deltaforge.cli.exit_codes import FAILED
+from airflow_provider_deltaforge.cli.options import (
+    DEFAULT_STORE,
+    NameArgument,
+    StoreOption,
+    backend_of,
+    err,
+    opened,
+    out,
+)
+from airflow_provider_deltaforge.cli.run import owner_token
+from airflow_provider_deltaforge.control import replays
+from airflow_provider_deltaforge.control.starting import comes_back
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import FencedError, SpecError
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.dead_letters import Which
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.replays import Overtaken, Replay
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_POLL_S = 0.3
+_LOOK_S = 5.0
+_COUNTS = ("sent", "refused", "dropped", "overtaken", "behind", "away", "unfit")
+_STAY = {
+    "refused": "refused again",
+    "overtaken": "with newer events in the sink; --overtaken send or drop",
+    "behind": "behind an earlier entry of their row that stays",
+    "away": "whose optional sink is away",
+    "unfit": "that cannot be sent again; --dry-run says why",
+}
+
+
+def replay(  # noqa: PLR0917 - a command's options
+    name: NameArgument,
+    store: StoreOption = DEFAULT_STORE,
+    seq: Annotated[int | None, typer.Option(help="Only this entry.")] = None,
+    first: Annotated[int | None, typer.Option(help="From this sequence number on.")] = None,
+    last: Annotated[int | None, typer.Option(help="Up to this sequence number.")] = None,
+    sink: Annotated[str | None, typer.Option(help="Only what this sink refused.")] = None,
+    processor: Annotated[str | None, typer.Option(help="Only what this processor refused.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only errors of this kind.")] = None,
+    table: Annotated[str | None, typer.Option(help="Only events of this table.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every entry.")] = False,
+    overtaken: Annotated[
+        Overtaken,
+        typer.Option(
+            help="Entries whose row has newer events in the sink: skip, send all the same (an old "
+            "state is then the last one), or drop."
+        ),
+    ] = "skip",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would become of each entry.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Send events that were set aside to the sinks that miss them, row by row in order.
+
+    The pipeline's driver does it, between two batches; without one, this command does. What is
+    delivered leaves the queue. Ctrl-C withdraws the rest. Exits with 1 if an entry that was meant
+    could not be sent, and was not just overtaken.
+    """
+    if seq is not None and (first is not None or last is not None):
+        raise SpecError("--seq: give one number, or --first and --last: not both")
+    within = (first, last) if seq is None else (seq, seq)
+    which = Which(sink, processor, kind, table, *within)
+    if which == Which() and not everything:
+        raise SpecError("say which entries: --seq, --first, --last, --sink, … or --all")
+    with opened(store) as state:
+        meant = list(replays.foresee(state, name, which, overtaken))
+        if dry_run:
+            _show(meant, as_json=as_json)
+            return
+        told = _Task(state, store, name, len(meant)).run(which, overtaken)
+    _tell(told, as_json=as_json)
+    stays = told.refused + told.behind + told.away + told.unfit
+    if told.state != "done" or stays:
+        raise typer.Exit(FAILED)
+
+
+class _Task:
+    """One call of the command."""
+
+    def __init__(self, state: Store, dsn: str, name: str, meant: int) -> None:
+        self._state, self._dsn, self._name, self._meant = state, dsn, name, meant
+        self._ending = threading.Event()
+        self._failure: Exception | None = None
+        self._working: threading.Thread | None = None
+        self._told = ""
+
+    def run(self, which: Which, overtaken: Overtaken) -> Replay:
+        """Ask for the replay, see to it that somebody serves it, and wait."""
+        ticket = replays.request(self._state, self._name, which, overtaken, owner_token())
+        try:
+            self._serve(ticket)
+            return self._wait(ticket)
+        except BaseException as error:
+            self._ending.set()
+            why = "withdrawn with Ctrl-C" if isinstance(error, KeyboardInterrupt) else "given up"
+            replays.cancel(self._state, self._name, ticket, why)
+            if self._working is not None:
+                self._working.join()
+            raise
+
+    def _serve(self, ticket: str) -> None:
+        """Leave it to a driver, or work here if there is none."""
+        if self._working is not None and self._working.is_alive():
+            return
+        present = status(self._state, self._name, backend_of(self._dsn))
+        if present.desired == "paused":
+            told = f"{self._name} is paused: the replay waits until it is resumed"
+        elif present.alive or comes_back(present):
+            told = f"the driver of {self._name}, which is {present.status}, sends them"
+        else:
+            told = f"no driver of {self._name} runs: sending them from here"
+            self._working = threading.Thread(target=self._work, args=(ticket,), daemon=True)
+            self._working.start()
+        if told != self._told:
+            err.print(told, highlight=False)
+        self._told = told
+
+    def _work(self, ticket: str) -> None:
+        from airflow_provider_deltaforge.engine.replay_serving import replay_here
+
+        location = StoreLocation.from_dsn(self._dsn)
+        try:
+            replay_here(self._name, location, ticket, _say, self._ending)
+        except FencedError as error:
+            err.print(str(error), highlight=False)
+        except Exception as error:  # noqa: BLE001 - raised again where the command waits
+            self._failure = error
+
+    def _wait(self, ticket: str) -> Replay:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        looked_at = time.monotonic()
+        with Progress(*columns, console=err) as bars:
+            bar = bars.add_task("dead letters", total=self._meant)
+            while True:
+                told = replays.replay(self._state, self._name, ticket)
+                if told is not None:
+                    bars.update(bar, completed=sum(getattr(told, what) for what in _COUNTS))
+                    if told.settled:
+                        return told
+                if self._failure is not None:
+                    raise self._failure
+                if time.monotonic() - looked_at > _LOOK_S:
+                    self._serve(ticket)
+                    looked_at = time.monotonic()
+                time.sleep(_POLL_S)
+
+
+def _say(name: str, error: BaseException | None) -> None:
+    told = "goes on" if error is None else redacted(str(error))
+    err.print(f"{name}: {told}", highlight=False)
+
+
+def _tell(told: Replay, *, as_json: bool) -> None:
+    counts = {what: getattr(told, what) for what in _COUNTS}
+    if as_json:
+        typer.echo(json.dumps({"state": told.state, "reason": told.reason, **counts}))
+        return
+    dropped = f", {told.dropped} dropped" if told.dropped else ""
+    out.print(f"{told.state}: {told.sent} sent{dropped}")
+    if told.reason:
+        out.print(told.reason, highlight=False)
+    for what, words in _STAY.items():
+        if counts[what]:
+            out.print(f"{counts[what]} stay, {words}", highlight=False)
+
+
+def _show(meant: list[replays.Foreseen], *, as_json: bool) -> None:
+    rows = [_row(one) for one in meant]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        out.print("No entry fits.")
+    else:
+        table = Table(box=None, pad_edge=False)
+        for title in ("seq", "table", "op", "refused by", "attempts", "then", "to", "why"):
+            table.add_column(title, overflow="fold")
+        for row in rows:
+            table.add_row(*(str(value) for value in row.values()))
+        out.print(table)
+
+
+def _row(one: replays.Foreseen) -> dict[str, Any]:
+    letter, meta = one.letter, one.letter.meta
+    who = f"sink {meta.sink_id}" if meta.sink_id else f"processor {meta.processor_id}"
+    return {
+        "seq": letter.seq,
+        "table": letter.table,
+        "op": str(letter.event.get("op")),
+        "refused_by": who,
+        "attempts": meta.attempts,
+        "action": one.action,
+        "sinks": ", ".join(one.sinks),
+        "why": one.why,
+    }

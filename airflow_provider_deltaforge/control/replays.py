@@ -1,0 +1,102 @@
+"""Replays of dead letters as things one can ask for, look at and withdraw."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.control import ControlRecord
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters, Which
+from airflow_provider_deltaforge.storage.replays import (
+    Overtaken,
+    Replay,
+    ReplayRequest,
+    Replays,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a replay would do with one entry, and why."""
+
+    letter: DeadLetter
+    action: str
+    sinks: tuple[str, ...]
+    why: str
+
+
+def request(store: Store, name: str, which: Which, overtaken: Overtaken, by: str) -> str:
+    """Ask for a replay; the driver that runs serves it, or the next one that starts.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        which: the entries that are meant.
+        overtaken: what becomes of entries whose row has newer events in the sink.
+        by: who asks.
+
+    Returns:
+        Its ticket.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    new = ReplayRequest(which=which, overtaken=overtaken, requested_at_ms=now_ms(), by=by)
+
+    def place(record: ControlRecord) -> ControlRecord:
+        return changed(record, replays=[*record.replays, new])
+
+    existing(store, name).update(place)
+    return new.ticket
+
+
+def replay(store: Store, name: str, ticket: str) -> Replay | None:
+    """Return what became of a replay; None while it waits for a driver.
+
+    Raises:
+        SpecError: it is unknown or long forgotten, or there is no such pipeline.
+    """
+    control = existing(store, name)
+    told = Replays(store, name).of(ticket)
+    if told is None:
+        record = control.read()
+        if record is None or ticket not in {one.ticket for one in record.replays}:
+            raise SpecError(f"pipeline {name!r} knows no replay {ticket}")
+    return told
+
+
+def cancel(store: Store, name: str, ticket: str, reason: str) -> None:
+    """Withdraw a replay; what was sent stays sent.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+
+    def withdraw(record: ControlRecord) -> ControlRecord:
+        kept = [
+            one.model_copy(update={"cancelled": reason}) if one.ticket == ticket else one
+            for one in record.replays
+        ]
+        return changed(record, replays=kept)
+
+    existing(store, name).update(withdraw)
+
+
+def foresee(store: Store, name: str, which: Which, overtaken: Overtaken) -> Iterator[Foreseen]:
+    """Yield what a replay would do now with every entry that is meant.
+
+    Raises:
+        SpecError: there is no such pipeline, or it was never applied.
+    """
+    from airflow_provider_deltaforge.engine.replay_plan import Plan
+
+    document = existing(store, name).document()
+    if document is None:
+        raise SpecError(f"pipeline {name!r} was never applied to this state store")
+    plan = Plan(load(document, expand=False).spec, which, overtaken)
+    for letter in DeadLetters(store, name).read():
+        verdict = plan.judge(letter)
+        if verdict is not None:
+            yield Foreseen(letter, verdict.action, verdict.sinks, verdict.why)

@@ -1,0 +1,108 @@
+"""What a replay does with each dead letter: decided in the order of the queue, row by row."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_provider_deltaforge.engine.places import Place, place_of
+from airflow_provider_deltaforge.spec.document import Spec
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, Which
+from airflow_provider_deltaforge.storage.replays import Overtaken
+
+Action = Literal["send", "overtaken", "drop", "behind", "unfit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one entry.
+
+    Attributes:
+        action: ``send`` it to ``sinks``; ``drop`` it, because something newer was delivered and it
+            was asked to; or leave it: it was ``overtaken``, stands ``behind`` an earlier entry of
+            its row that stays, or is ``unfit`` to be sent again.
+        sinks: that are given it.
+        why: in words.
+        place: the row it changed.
+    """
+
+    action: Action
+    sinks: tuple[str, ...] = ()
+    why: str = ""
+    place: Place | None = None
+
+
+class Plan:
+    """Judges the entries of a queue, oldest first, each once.
+
+    Args:
+        spec: the document's.
+        which: the entries that are meant.
+        overtaken: what becomes of those whose row has newer events in the sink.
+    """
+
+    def __init__(self, spec: Spec, which: Which, overtaken: Overtaken) -> None:
+        self._sink_ids = [sink.id for sink in spec.sinks]
+        self._exact = {sink.id for sink in spec.sinks if getattr(sink, "exactly_once", False)}
+        self._processor_ids = {processor.id for processor in spec.processors}
+        self._which = which
+        self._overtaken = overtaken
+        self._staying: dict[str, dict[bytes, list[tuple[int, Place]]]] = {}
+
+    def judge(self, letter: DeadLetter) -> Verdict | None:
+        """Return what becomes of an entry; None if it is not meant."""
+        chosen = self._which.fits(letter)
+        why = self._unfit(letter)
+        place = place_of(letter)
+        if why or place is None:
+            return Verdict("unfit", why=why or _OLD) if chosen else None
+        missed = letter.missed_by(self._sink_ids)
+        fresh = [sink for sink in missed if sink not in letter.meta.overtaken]
+        if not chosen:
+            self.stays(letter.seq, place, fresh)
+            return None
+        if missed and not fresh and self._overtaken != "send":
+            sinks = ", ".join(missed)
+            why = f"{sinks} has a newer event of this row"
+            return Verdict("drop" if self._overtaken == "drop" else "overtaken", why=why)
+        to = missed if self._overtaken == "send" else fresh
+        ahead = self._ahead(place, to)
+        if ahead is not None:
+            self.stays(letter.seq, place, fresh)
+            return Verdict("behind", why=f"entry {ahead} of the same row comes first")
+        return Verdict("send", tuple(to), place=place)
+
+    def stays(self, seq: int, place: Place, sinks: Collection[str]) -> None:
+        """Note that an entry is still missed by sinks: later ones of its row wait for it."""
+        for sink in sinks:
+            tables = self._staying.setdefault(sink, {})
+            tables.setdefault(place.table, []).append((seq, place))
+
+    def _ahead(self, place: Place, sinks: Collection[str]) -> int | None:
+        for sink in sinks:
+            for seq, other in self._staying.get(sink, {}).get(place.table, ()):
+                if other.meets(place):
+                    return seq
+        return None
+
+    def _unfit(self, letter: DeadLetter) -> str:
+        meta = letter.meta
+        if meta.sink_id is not None and meta.sink_id not in self._sink_ids:
+            return f"the document has no sink {meta.sink_id} any more"
+        if meta.processor_id is not None and meta.processor_id not in self._processor_ids:
+            return f"the document has no processor {meta.processor_id} any more"
+        exact = sorted(self._exact & {*letter.missed_by(self._sink_ids)})
+        if exact:
+            return (
+                f"{exact[0]} delivers exactly once, and a replay at least once; copy the row again"
+            )
+        if letter.payload_truncated:
+            return f"its row images were not kept: {_told(letter)}; copy the row again instead"
+        return ""
+
+
+_OLD = "an earlier release stored it without what sending it again takes; copy the row again"
+
+
+def _told(letter: DeadLetter) -> str:
+    images = (letter.event.get(name) for name in ("after", "before", "ddl"))
+    return next((image.strip("<>") for image in images if isinstance(image, str)), "left out")

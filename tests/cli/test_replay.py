@@ -1,0 +1,111 @@
+"""``deltaforge dlq replay``, with a pipeline that no driver runs and with one that one does."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from airflow_provider_deltaforge.cli import replay as command
+from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.control import replays
+from airflow_provider_deltaforge.engine import heart, staying
+from airflow_provider_deltaforge.errors import AccessError, SpecError
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from tests.engine.driving import Driving
+from tests.engine.running import begun, events, run_to_the_end
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
+    monkeypatch.setattr(staying, "_POLL_S", 0.05)
+    monkeypatch.setattr(command, "_LOOK_S", 0.1)
+
+
+@pytest.fixture
+def refused():
+    """A stopped pipeline whose sink refused row 7 and the last event of row 1."""
+    pipeline = begun(journal="enabled: true")
+    source = pipeline.bench().pipeline.spec.source
+    last = max(place[:2] for place in source.events(1, 20) if place[2] == 1)
+    wanted = b'{"id":1,"tx":%d,"row":%d}' % last
+    pipeline.log().refuses = lambda value: wanted in value or b'"id":7,' in value
+    run_to_the_end(pipeline)
+    pipeline.log().refuses = lambda value: b'"id":7,' in value
+    return pipeline
+
+
+def deltaforge(pipeline, *words):
+    told = ["dlq", "replay", pipeline.name, "--store", f"memory://{pipeline.name}"]
+    return CliRunner().invoke(app, [*told, *map(str, words)], catch_exceptions=True)
+
+
+def test_a_dry_run_says_what_would_become_of_each_entry(refused):
+    before = len(events(refused))
+    text = deltaforge(refused, "--all", "--dry-run").stdout
+    assert "script.rows" in text
+    rows = json.loads(deltaforge(refused, "--all", "--dry-run", "--json").stdout)
+    assert {(row["action"], row["sinks"], row["refused_by"]) for row in rows} == {
+        ("send", "out", "sink out")
+    }
+    assert len(rows) == 3
+    assert len(events(refused)) == before
+    assert refused.control.read().replays == []
+    only = json.loads(deltaforge(refused, "--seq", rows[0]["seq"], "--dry-run", "--json").stdout)
+    assert only == rows[:1]
+    assert "No entry fits" in deltaforge(refused, "--sink", "none", "--dry-run").stdout
+
+
+def test_without_a_driver_the_command_sends_them_itself(refused):
+    told = deltaforge(refused, "--all")
+    assert told.exit_code == 1
+    assert "1 sent" in told.stdout
+    assert "1 stay, refused again" in told.stdout
+    assert "1 stay, behind an earlier entry" in told.stdout
+    refused.log().refuses = None
+    told = deltaforge(refused, "--all", "--json")
+    assert told.exit_code == 0, told.stderr
+    assert json.loads(told.stdout)["sent"] == 2
+    assert refused.control.read().replays == []
+    assert refused.control.read().desired == "stopped"
+    assert DeadLetters(refused.store, refused.name).count() == 0
+
+
+def test_with_a_driver_the_driver_sends_them(refused):
+    refused.log().refuses = None
+    refused.want("running")
+    driving = Driving(refused)
+    told = deltaforge(refused, "--table", "script.rows")
+    refused.want("stopped")
+    assert driving.end().why == "stopped"
+    assert "3 sent" in told.stdout
+    assert "the driver of" in told.stderr
+
+
+def test_what_fails_is_said_and_can_be_asked_again(refused):
+    refused.log().fail_next(1, AccessError("no such user"))
+    told = deltaforge(refused, "--all")
+    assert told.exit_code == 1
+    assert "failed: 0 sent" in told.stdout
+    assert "no such user" in told.stdout
+    assert "1 sent" in deltaforge(refused, "--all").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "or --all"),
+        (("--seq", 1, "--last", 2), "not both"),
+    ],
+)
+def test_a_command_that_says_too_little_or_too_much_is_refused(refused, words, why):
+    error = deltaforge(refused, *words).exception
+    assert isinstance(error, SpecError)
+    assert why in str(error)
+
+
+def test_an_unknown_ticket_is_named(refused):
+    with pytest.raises(SpecError, match="knows no replay"):
+        replays.replay(refused.store, refused.name, "gone")
+    ticket = replays.request(refused.store, refused.name, Which(sink="x"), "skip", "me")
+    assert replays.replay(refused.store, refused.name, ticket) is None
