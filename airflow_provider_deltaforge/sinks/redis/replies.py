@@ -41,12 +41,17 @@ _NEVER = {
     "DB index is out of range": "choose a lower 'database'",
     "SELECT is not allowed in cluster mode": "leave 'database' out, and write redis+cluster://",
     "cluster support disabled": "this is no cluster: write the uri as redis://",
+    "Cluster mode is not enabled": "this is no cluster: write the uri as redis://",
 }
 _MESSAGE = {
     "WRONGTYPE": ("routing", "this key holds something else; rename it, or the stream"),
     "Elements are too large": ("message_too_large", "an entry may hold 1 GiB"),
     "exhausted the last possible ID": ("routing", "delete the stream, or route to another"),
 }
+_REACH = (
+    "check that it is up, reachable, and speaks TLS only if we do; one that asks for a certificate "
+    "needs 'cert_file'"
+)
 # Drivers of sentinels and clusters tell what their connections met in words.
 _REFUSED_LOGINS = {"AuthenticationError", "AuthorizationError", "NoPermissionError"}
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -113,10 +118,7 @@ def _reaction(error: BaseException, code: str, text: str) -> tuple[type[DeltaFor
     for words, advice in _NEVER.items():
         if words in text:
             return FatalError, advice
-    if any(isinstance(one, _CUT_OFF) for one in causes):
-        # A server that stops, or a proxy without one behind it, hangs up in the same way.
-        return RetryableError, "check that it is up; if it asks for a certificate, name 'cert_file'"
-    return RetryableError, "check that it is up, reachable, and speaks TLS only if we do"
+    return RetryableError, _REACH
 
 
 def scrub(text: str, secrets: tuple[str, ...]) -> str:
