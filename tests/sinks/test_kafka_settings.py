@@ -133,10 +133,34 @@ def test_what_cannot_work_is_refused_with_the_document(conf, message):
         sink(conf)
 
 
-def test_exactly_once_is_named_as_not_built():
-    assert sink(exactly_once=True).unbuilt() == ["exactly_once"]
-    with pytest.raises(SpecError, match="exactly_once"):
-        sink(exactly_once=True).open("p")
+def test_exactly_once_is_made_with_what_the_documents_say():
+    told = producer_settings(sink(exactly_once=True), "shop")
+
+    assert told["transactional.id"] == "deltaforge-shop-kafka"
+    assert (told["transaction.timeout.ms"], told["message.timeout.ms"]) == (60_000, 30_000)
+    assert (told["request.timeout.ms"], told["acks"]) == (15_000, "all")
+
+
+def test_a_transaction_lasts_as_long_as_its_messages_may():
+    long = sink({"delivery.timeout.ms": 300_000}, exactly_once=True)
+    own = sink({"transaction.timeout.ms": 90_000}, exactly_once=True)
+
+    assert producer_settings(long)["transaction.timeout.ms"] == 300_000
+    assert producer_settings(own)["transaction.timeout.ms"] == 90_000
+
+
+@pytest.mark.parametrize(
+    ("conf", "settings", "key"),
+    [
+        ({"acks": "1"}, {"exactly_once": True}, "client_conf.acks"),
+        ({"acks": 0}, {"exactly_once": True}, "client_conf.acks"),
+        ({"enable.idempotence": False}, {"exactly_once": True}, "enable.idempotence"),
+        ({}, {"positions_topic": "p"}, "positions_topic"),
+    ],
+)
+def test_what_exactly_once_cannot_be_with_is_refused(conf, settings, key):
+    with pytest.raises(ValidationError, match=key):
+        sink(conf, **settings)
 
 
 @pytest.mark.parametrize(

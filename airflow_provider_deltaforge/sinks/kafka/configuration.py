@@ -24,14 +24,16 @@ _ALIASES = {
     "sasl.mechanisms": "sasl.mechanism",
 }
 _UNLIMITED_RETRIES = 2_147_483_647
+_MESSAGE_MS, _TRANSACTION_MS = 30_000, 60_000
 _ALL_REPLICAS = {"all", "-1"}
 _NAMED = re.compile(r"[\"`]([a-z][a-z0-9_.]+)[\"`]|\b((?:[a-z0-9_]+\.)+[a-z]+)\b")
 
 
-def producer_settings(sink: KafkaSink) -> dict[str, Any]:
+def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
     """Return what the producer is made with, the document's own settings last."""
     given = _given(sink)
-    given.pop("message.timeout.ms", None)
+    if not sink.exactly_once:
+        given.pop("message.timeout.ms", None)
     chosen: dict[str, Any] = {
         "bootstrap.servers": sink.brokers,
         "client.id": f"deltaforge-{sink.id}",
@@ -64,7 +66,33 @@ def producer_settings(sink: KafkaSink) -> dict[str, Any]:
             "or repeat messages, and change their order",
             extra={"sink": sink.id, "acks": given.get("acks")},
         )
+    if sink.exactly_once:
+        chosen |= _of_transactions(sink, pipeline, given)
     return {**chosen, **given}
+
+
+def _of_transactions(sink: KafkaSink, pipeline: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes the producer transactional.
+
+    A message may expire here: its transaction is aborted, so that no later one overtakes it. It
+    must do so before the transaction itself does, or librdkafka refuses the settings.
+    """
+    message_ms = given.get("message.timeout.ms", _MESSAGE_MS)
+    transaction_ms = _TRANSACTION_MS
+    if str(message_ms).isdigit() and int(message_ms) > transaction_ms:
+        transaction_ms = int(message_ms)
+        if "transaction.timeout.ms" not in given:
+            log.info(
+                "kafka sink raises transaction.timeout.ms to client_conf.%s",
+                _as_written(sink, "message.timeout.ms"),
+                extra={"sink": sink.id, "transaction_timeout_ms": transaction_ms},
+            )
+    return {
+        "transactional.id": f"deltaforge-{pipeline}-{sink.id}",
+        "transaction.timeout.ms": transaction_ms,
+        "message.timeout.ms": _MESSAGE_MS,
+        "request.timeout.ms": 15_000,
+    }
 
 
 def patience_s(sink: KafkaSink) -> float:

@@ -12,23 +12,37 @@ class Code(IntEnum):
     """
 
     UNKNOWN_TOPIC_OR_PART = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_FOR_PARTITION = 6
     MSG_SIZE_TOO_LARGE = 10
     TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     UNSUPPORTED_SASL_MECHANISM = 33
     ILLEGAL_SASL_STATE = 34
+    TOPIC_ALREADY_EXISTS = 36
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     POLICY_VIOLATION = 44
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TRANSACTION_TIMEOUT = 50
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     SASL_AUTHENTICATION_FAILED = 58
     INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
+    _FENCED = -144
+    _PURGE_INFLIGHT = -151
+    _PURGE_QUEUE = -152
+    _UNSUPPORTED_FEATURE = -165
     _AUTHENTICATION = -169
+    _STATE = -172
     _SSL = -181
     _ALL_BROKERS_DOWN = -187
     _UNKNOWN_TOPIC = -188
     _UNKNOWN_PARTITION = -190
+    _PARTITION_EOF = -191
+    _TRANSPORT = -195
 
 
 AUTHORISATION = frozenset(
@@ -75,3 +89,23 @@ REJECTED = {
     Code.INVALID_RECORD: "invalid_record",
 }
 """The fault of a message, not of the batch: the kind of its rejection."""
+
+FENCED = frozenset({Code["_FENCED"], Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
+"""Another producer with the same ``transactional.id`` has begun, or the broker took it for dead."""
+
+NO_TRANSACTIONS = frozenset({Code["_UNSUPPORTED_FEATURE"], Code.INVALID_TRANSACTION_TIMEOUT})
+"""Transactions cannot be had like this."""
+
+PASSING = frozenset(
+    {
+        SUMMARY,
+        Code["_TRANSPORT"],
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_FOR_PARTITION,
+        Code.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+"""What a reader that belongs to no group only waits out."""
+
+PURGED = frozenset({Code["_PURGE_INFLIGHT"], Code["_PURGE_QUEUE"]})
+"""Of a transaction that failed already, for a reason that is told beside."""

@@ -4,14 +4,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import Field, PositiveInt, SecretStr, field_validator
+from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
 from airflow_provider_deltaforge.sinks.kafka.topics import NewTopics
+from airflow_provider_deltaforge.spec.choice import refusal
 
 _SECRET = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config|assertion\.private")
 _OURS = re.compile(r"_cb$|^on_delivery$|^logger$|^delivery\.report\.only\.error$")
+_ACKS = {"acks", "request.required.acks"}
+_ALL_REPLICAS = {"all", "-1"}
 _JAVA_ONLY = "is a setting of Kafka's Java client, which this sink does not use"
 _USE_OAUTH = (
     "; for Amazon MSK use SCRAM, or sasl.mechanism OAUTHBEARER with sasl.oauthbearer.method: oidc"
@@ -37,6 +40,9 @@ class KafkaSink(Sink):
     """Make topics that do not exist; if absent, that is left to the broker's own settings."""
     exactly_once: bool = False
     """Write each batch in a transaction that also holds the position."""
+    positions_topic: str | None = None
+    """Compacted topic for the positions of ``exactly_once``, made if it is missing;
+    ``_deltaforge.PIPELINE.positions`` if absent."""
     send_timeout_secs: PositiveInt = 30
     """Seconds a batch may take to become durable before the pipeline counts as blocked."""
     client_conf: Mapping[str, str | SecretStr | bool | int | float] = Field(default_factory=dict)
@@ -66,9 +72,17 @@ class KafkaSink(Sink):
                 raise ValueError(f"client_conf.{key} takes no value from a document; remove it")
         return value
 
-    def unbuilt(self) -> list[str]:
-        """Name exactly-once delivery, which comes with a later release."""
-        return ["exactly_once"] if self.exactly_once else []
+    @model_validator(mode="after")
+    def _check_exactly_once(self) -> "KafkaSink":
+        if self.positions_topic is not None and not self.exactly_once:
+            raise refusal(("positions_topic",), "has a meaning with exactly_once only")
+        for key, item in self.client_conf.items() if self.exactly_once else ():
+            said = str(item).lower()
+            if key in _ACKS and said not in _ALL_REPLICAS:
+                raise refusal(("client_conf", key), "exactly_once needs acks: all; remove it")
+            if key == "enable.idempotence" and said != "true":
+                raise refusal(("client_conf", key), "exactly_once needs idempotence; remove it")
+        return self
 
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a broker that is away is left to the first write.
@@ -77,12 +91,11 @@ class KafkaSink(Sink):
             SpecError: a setting in ``client_conf`` is unknown or wrong, or the extra is missing.
             AccessError: the brokers refuse the credentials.
         """
-        if self.exactly_once:
-            raise SpecError(f"sink {self.id}: exactly_once is not part of this release; remove it")
+        from airflow_provider_deltaforge.sinks.kafka.once import KafkaOnceWriter
         from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
 
         try:
-            return KafkaWriter(self, pipeline)
+            return (KafkaOnceWriter if self.exactly_once else KafkaWriter)(self, pipeline)
         except ModuleNotFoundError as error:
             raise SpecError(
                 "sink type 'kafka' needs an extra: pip install 'airflow-provider-deltaforge[kafka]'"

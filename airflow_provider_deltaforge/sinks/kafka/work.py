@@ -66,3 +66,12 @@ class Work:
             )
             for index, error in sorted(self.refused.items())
         ]
+
+
+def part(messages: Messages, start: int, count: int) -> Messages:
+    """Return so many messages from one on."""
+    columns = ("topics", "keys", "values", "headers", "event_ids", "event_rows")
+    told = {name: getattr(messages, name) for name in columns}
+    return Messages(
+        **{name: None if one is None else one.slice(start, count) for name, one in told.items()}
+    )

@@ -42,7 +42,7 @@ class KafkaWriter:
         self._sink = sink
         self._where = f"kafka sink {sink.id}"
         self._pipeline = pipeline
-        self._settings = producer_settings(sink)
+        self._settings = producer_settings(sink, pipeline)
         self._patience_s = patience_s(sink)
         self._work: Work | None = None
         self._topics = Topics(

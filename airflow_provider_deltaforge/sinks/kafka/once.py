@@ -1,0 +1,289 @@
+"""The transactional producer: a batch and our position become durable together, or not at all.
+
+Every doubt about what is durable (a commit without an answer, a producer that failed for good) is
+settled in one way: by ``recover``, which ends whatever was open and reads the position.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
+from typing import Any, NoReturn
+
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    FatalError,
+    FencedError,
+    RetryableError,
+)
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka.configuration import scrub
+from airflow_provider_deltaforge.sinks.kafka.positions import Positions, error_of, topic_of
+from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
+from airflow_provider_deltaforge.sinks.kafka.work import Work, part
+from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
+
+_STEP_S, _SLICE_S = 0.5, 0.25
+_CLOSE_S = 1.0
+
+
+class _RefusedError(Exception):
+    """The brokers refuse a message of the transaction."""
+
+
+class _Stage(Enum):
+    """What the producer may do next."""
+
+    NEW = "recover"
+    IDLE = "begin"
+    OPEN = "abort"
+    COMMITTING = "commit again"
+
+
+class KafkaOnceWriter(KafkaWriter):
+    """One transaction per batch; see ``ExactlyOnceWriter``."""
+
+    def __init__(self, sink: KafkaSink, pipeline: str) -> None:
+        self._stage = _Stage.NEW
+        self._used = False
+        self._cursor: Cursor | None = None
+        self._committing: Cursor | None = None
+        self._at_once: int | None = None
+        self._positions_topic = sink.positions_topic or topic_of(pipeline)
+        self._key = sink.id.encode()
+        super().__init__(sink, pipeline)
+
+    def recover(self) -> Cursor | None:
+        """Fence former producers, then read the position; see ``ExactlyOnceWriter``."""
+        deadline = time.monotonic() + self._patience_s
+        if self._used:
+            self._renew()
+        self._used = True
+        self._until(deadline, self._producer.init_transactions, "begin with transactions")
+        positions = Positions(
+            self._kafka,
+            self._positions_topic,
+            self._settings,
+            self._where,
+            self._error_of,
+            lambda: self._pause(deadline, f"read topic {self._positions_topic!r} to its end"),
+        )
+        positions.make()
+        text = positions.read(self._key)
+        where = f"{self._where}: record {self._sink.id!r} of topic {self._positions_topic!r}"
+        self._cursor = None if text is None else Cursor.from_text(text, where)
+        self._stage = _Stage.IDLE
+        return self._cursor
+
+    def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
+        """Write a batch and its cursor in one transaction; see ``ExactlyOnceWriter``."""
+        del before  # A transaction that is not the next one is fenced.
+        deadline = time.monotonic() + self._patience_s
+        if self._stage is _Stage.COMMITTING and self._committing == after:
+            self._commit(deadline)
+            return []
+        if self._stage in (_Stage.NEW, _Stage.COMMITTING):
+            raise self._lost("what it did last has to be found out")
+        self._abort(deadline)
+        work = Work(messages)
+        self._find_topics(work, deadline)
+        if self._send(work, after, deadline):
+            self._committing, self._stage = after, _Stage.COMMITTING
+            self._commit(deadline)
+            return []
+        self._abort(deadline)
+        refused = dict(work.refused) or self._search(messages)
+        self._begin_anew()
+        if refused:
+            return replace(Work(messages), refused=refused).rejections(self._where)
+        # Each message alone is taken: only so many of them at once are too much for the topic.
+        raise RetryableError(f"{self._where}: a batch is too large for its topic; now in parts")
+
+    def write(self, messages: Messages) -> Sequence[Rejection]:
+        """Refuse: everything of this producer is part of a transaction."""
+        raise FatalError(f"{self._where}: rows of a snapshot need a producer without transactions")
+
+    def close(self) -> None:
+        """End an open transaction, so that readers need not wait for its timeout."""
+        if self._producer is not None and self._stage is _Stage.OPEN:
+            with suppress(self._kafka.KafkaException):
+                self._producer.abort_transaction(_CLOSE_S)
+        super().close()
+
+    def _send(self, work: Work, after: Cursor | None, deadline: float) -> bool:
+        """Begin a transaction with all messages in it; return False if any of them is refused.
+
+        The position is handed over first, so that both wait for the same answer.
+        """
+        try:
+            self._producer.begin_transaction()
+            self._stage = _Stage.OPEN
+            if after is not None:
+                self._producer.produce(self._positions_topic, after.as_text(), self._key)
+        except self._kafka.KafkaException as error:
+            self._raise([error.args[0]])
+        total = len(work.messages)
+        most = self._at_once or total
+        with suppress(_RefusedError):
+            for start in range(0, total, most):
+                share = self._work = Work(part(work.messages, start, most))
+                self._deliver(share, deadline)
+                work.refused.update({start + index: why for index, why in share.refused.items()})
+            return not work.refused
+        return False
+
+    def _deliver(self, work: Work, deadline: float) -> None:
+        """Hand over and wait for the answers; after the first bad one no others come."""
+        self._hand_over(work, deadline)
+        while self._serve(self._producer.flush, _SLICE_S):
+            self._check(work, deadline)
+        self._check(work, deadline)
+
+    def _raise_if_failed(self, work: Work) -> None:
+        if any(error.code() in replies.REJECTED for error in work.failures):
+            raise _RefusedError
+        if work.failures:
+            self._raise(work.failures)
+
+    def _commit(self, deadline: float) -> None:
+        self._until(deadline, self._producer.commit_transaction, "commit a transaction")
+        self._cursor = self._committing
+        self._stage, self._committing, self._work = _Stage.IDLE, None, None
+        self._access_errors = 0
+
+    def _abort(self, deadline: float) -> None:
+        if self._stage is _Stage.OPEN:
+            self._until(deadline, self._producer.abort_transaction, "abort a transaction")
+            self._stage = _Stage.IDLE
+
+    def _search(self, messages: Messages) -> dict[int, Any]:
+        """Find which messages the brokers refuse: by halves, in transactions that are aborted.
+
+        The producer is another one. A refusal leaves gaps in its sequence numbers, and its next
+        transaction may fail for them.
+        """
+        refused: dict[int, Any] = {}
+        taken: list[int] = []
+        spans = [(0, len(messages))]
+        own, self._producer = self._producer, None
+        try:
+            while spans:
+                start, stop = spans.pop()
+                errors = self._probe(part(messages, start, stop - start))
+                if not errors:
+                    taken.append(stop - start)
+                elif stop - start == 1:
+                    refused[start] = errors[0]
+                else:
+                    middle = (start + stop) // 2
+                    spans += [(middle, stop), (start, middle)]
+        finally:
+            if self._producer is not None:
+                self._discard()
+            self._producer, self._stage = own, _Stage.IDLE
+        if not refused:
+            self._at_once = min(taken)
+        return refused
+
+    def _probe(self, messages: Messages) -> list[Any]:
+        """Return what the brokers say against messages, which nobody will ever see."""
+        deadline = time.monotonic() + self._patience_s
+        if self._producer is None:
+            own_id = f"{self._settings['transactional.id']}-probe"
+            self._producer = self._new_producer(**{"transactional.id": own_id})
+            self._until(deadline, self._producer.init_transactions, "begin with transactions")
+        work = Work(messages)
+        is_taken = self._send(work, None, deadline)
+        told = self._work.failures if self._work is not None else []
+        errors = [error for error in told if error.code() in replies.REJECTED]
+        self._abort(deadline)
+        if not is_taken:
+            self._discard()
+            self._producer = None
+        return [] if is_taken else [*work.refused.values(), *errors]
+
+    def _serve(self, wait: Callable[[float], int], timeout_s: float) -> int:
+        """Poll or flush; see ``KafkaWriter``."""
+        try:
+            return super()._serve(wait, timeout_s)
+        except SystemError as error:
+            # So the driver tells, in the middle of its callbacks, that the producer is fenced.
+            raise self._lost("the brokers know a newer one, or took it for dead") from error
+
+    def _note_delivery(self, error: Any, message: Any) -> None:
+        if error is None or error.code() not in replies.PURGED:
+            super()._note_delivery(error, message)
+
+    def _until(self, deadline: float, call: Callable[[float], None], what: str) -> None:
+        """Repeat a call until it works; one without an answer goes on where it was."""
+        while True:
+            try:
+                call(_STEP_S)
+            except self._kafka.KafkaException as error:
+                told = error.args[0]
+                if not told.retriable():
+                    self._raise([told])
+            else:
+                return
+            self._pause(deadline, what)
+
+    def _pause(self, deadline: float, what: str) -> None:
+        """Raise where there is a reason to wait no longer."""
+        self._serve(self._producer.poll, 0)
+        self._raise_if_refused()
+        if self._abandoned:
+            raise RetryableError(f"{self._where}: asked to end, could not {what} before")
+        if time.monotonic() >= deadline:
+            raise RetryableError(
+                f"{self._where}: could not {what} within {self._patience_s:g} s; check that the "
+                f"brokers {self._sink.brokers} are up and reachable (last error: "
+                f"{self._last_error})"
+            )
+
+    def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:
+        """Turn failures into the error the engine acts on."""
+        told = self._work.failures if self._work is not None else []
+        if any(error.code() in replies.REJECTED for error in told):
+            raise _RefusedError
+        failures = [*told, *(error for error in failures if error not in told)]
+        if any(error.code() in replies.ACCESS for error in failures):
+            super()._raise(failures, topic)
+        for error in failures:
+            if error.code() in replies.NO_TRANSACTIONS:
+                raise self._error_of(error)
+            if error.fatal() or error.code() in replies.FENCED or self._committing is not None:
+                raise self._lost(error.str())
+        super()._raise(failures, topic)
+
+    def _error_of(self, error: Any) -> DeltaForgeError:
+        return error_of(error, f"{self._where}: {scrub(self._sink, error.str())}")
+
+    def _lost(self, reason: str) -> FencedError:
+        """Return that this producer cannot go on before ``recover``."""
+        self._stage, self._committing, self._work = _Stage.NEW, None, None
+        return FencedError(
+            f"{self._where}: its producer has to take over again: {scrub(self._sink, reason)}"
+        )
+
+    def _begin_anew(self) -> None:
+        """Replace a producer that had a message refused: the next ones would wait for its timeout.
+
+        Raises:
+            FencedError: somebody else has written meanwhile.
+        """
+        former = self._cursor
+        if self.recover() != former:
+            raise self._lost("the position is not the one that it wrote")
+
+    def _renew(self) -> None:
+        self._discard()
+        self._topics.clear()
+        self._committing = None
+        self._producer = self._new_producer()
+
+    def _replace_producer(self) -> None:
+        """Keep the producer: its transaction is aborted, and nothing of it will be seen."""
+        self._work = None

@@ -1,0 +1,178 @@
+"""The compacted topic that holds how far a pipeline's sinks hold its log.
+
+One record per sink, written in the transaction of the messages it stands for.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    RetryableError,
+)
+from airflow_provider_deltaforge.sinks.kafka import replies
+
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    # A record that is hours old is still the newest of its key; many older ones lie before it.
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_OF_CONNECTIONS = ("security.", "sasl.", "ssl.", "enable.ssl", "https.", "socket.", "broker.")
+_FIRST_LOOK, _FURTHER = 1000, 20
+_ASK_S, _POLL_S = 5.0, 0.2
+
+
+def topic_of(pipeline: str) -> str:
+    """Return the name of a pipeline's topic, unless its document gives another."""
+    return f"_deltaforge.{pipeline}.positions"
+
+
+class Positions:
+    """Reads the topic, and makes it. Used by one thread, for a moment.
+
+    Args:
+        kafka: the driver.
+        topic: its name.
+        settings: of the producer; what they say about connections holds here as well.
+        where: how messages for people name the sink.
+        refuse: turns an error of the driver into the one the engine acts on.
+        check: called while waiting; raises when there is a reason to give up.
+    """
+
+    def __init__(
+        self,
+        kafka: Any,
+        topic: str,
+        settings: Mapping[str, Any],
+        where: str,
+        refuse: Callable[[Any], Exception],
+        check: Callable[[], None],
+    ) -> None:
+        self._kafka = kafka
+        self._topic = topic
+        self._where = where
+        self._refuse = refuse
+        self._check = check
+        kept = ("bootstrap.servers", "client.id", "log_level")
+        self._settings = {
+            key: value
+            for key, value in settings.items()
+            if key in kept or key.startswith(_OF_CONNECTIONS)
+        }
+
+    def make(self) -> None:
+        """Make sure that the topic is there, and keeps its records."""
+        from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+        admin = AdminClient(self._settings)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
+        try:
+            told = admin.describe_configs([resource], request_timeout=_ASK_S)[resource].result()
+        except self._kafka.KafkaException as error:
+            code = error.args[0].code()
+            if code not in replies.UNKNOWN_TOPIC | replies.AUTHORISATION:
+                raise self._refuse(error.args[0]) from error
+        else:
+            self._check_policy(told["cleanup.policy"].value)
+            return
+        # Without a count of replicas, the cluster's own. Named here first: asked for in any other
+        # way, a broker may make it with settings that delete what is a week old.
+        new = NewTopic(self._topic, 1, -1, config=_SETTINGS)
+        try:
+            admin.create_topics([new], request_timeout=_ASK_S)[self._topic].result()
+        except self._kafka.KafkaException as error:
+            if error.args[0].code() != replies.Code.TOPIC_ALREADY_EXISTS:
+                raise self._refuse(error.args[0]) from error
+
+    def read(self, key: bytes) -> bytes | None:
+        """Return the last committed record of a key; None without one."""
+        consumer = self._kafka.Consumer(
+            {
+                **self._settings,
+                "group.id": self._topic,  # Needed, though nothing is ever committed to it.
+                "isolation.level": "read_committed",
+                "enable.auto.commit": "false",
+                "fetch.wait.max.ms": 20,
+                "enable.partition.eof": "true",
+                "allow.auto.create.topics": "false",
+            }
+        )
+        try:
+            found = [self._last(consumer, number, key) for number in self._partitions(consumer)]
+        except self._kafka.KafkaException as error:
+            raise self._refuse(error.args[0]) from error
+        finally:
+            consumer.close()
+        return max((one for one in found if one is not None), default=(0, None))[1]
+
+    def _partitions(self, consumer: Any) -> list[int]:
+        told = consumer.list_topics(self._topic, timeout=_ASK_S).topics[self._topic]
+        if told.error is not None:
+            raise self._kafka.KafkaException(told.error)
+        return sorted(told.partitions)
+
+    def _last(self, consumer: Any, number: int, key: bytes) -> tuple[int, bytes | None] | None:
+        """Return time and value of a key's last record, looking back further and further."""
+        place = self._kafka.TopicPartition(self._topic, number)
+        low, high = consumer.get_watermark_offsets(place, timeout=_ASK_S)
+        span = _FIRST_LOOK
+        while high > low:
+            start = max(low, high - span)
+            found = self._scan(consumer, number, start, high, key)
+            if found is not None or start == low:
+                return found
+            span *= _FURTHER
+        return None
+
+    def _scan(
+        self, consumer: Any, number: int, start: int, end: int, key: bytes
+    ) -> tuple[int, bytes | None] | None:
+        """Return the last record of a key between two offsets.
+
+        Transactions of other sinks that are open there are waited for: their ends come soon.
+        """
+        consumer.assign([self._kafka.TopicPartition(self._topic, number, start)])
+        found: tuple[int, bytes | None] | None = None
+        reached = start
+        while reached < end:
+            self._check()
+            for message in consumer.consume(1000, timeout=_POLL_S):
+                error = message.error()
+                if error is None:
+                    reached = message.offset() + 1
+                    if message.key() == key:
+                        found = message.timestamp()[1], message.value()
+                elif error.code() == replies.Code["_PARTITION_EOF"]:
+                    reached = message.offset()
+                elif error.code() not in replies.PASSING:
+                    raise self._kafka.KafkaException(error)
+        return found
+
+    def _check_policy(self, policy: str) -> None:
+        if "compact" not in policy or "delete" in policy:
+            raise FatalError(
+                f"{self._where}: topic {self._topic!r} has cleanup.policy={policy}, which would "
+                "delete our position in time; set its cleanup.policy to compact"
+            )
+
+
+def error_of(error: Any, text: str) -> DeltaForgeError:
+    """Return what the engine acts on for an error about transactions or the topic.
+
+    Args:
+        error: the driver's.
+        text: what it says, without secrets.
+    """
+    if error.code() in replies.ACCESS:
+        return AccessError(f"{text}; grant what is missing to this client")
+    if error.code() == replies.Code.INVALID_TRANSACTION_TIMEOUT:
+        return FatalError(
+            f"{text}; lower client_conf.transaction.timeout.ms, or raise "
+            "transaction.max.timeout.ms on the brokers"
+        )
+    if error.code() in replies.NO_TRANSACTIONS:
+        return FatalError(f"{text}; these brokers have no transactions: remove exactly_once")
+    return RetryableError(text)

@@ -1,0 +1,206 @@
+"""Exactly once into Kafka: the position is part of the transaction."""
+
+import os
+import random
+import signal
+import uuid
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
+from airflow_provider_deltaforge.sinks.contract import Cursor, ExactlyOnceWriter
+from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.sinks.kafka.work import Work
+from tests.sinks.contract import messages, value
+from tests.sinks.kafka_reader import read_topic
+
+LIMIT = 2000
+
+
+def at(pos, event_id=None):
+    return Cursor({"pos": pos}, event_id)
+
+
+def numbers(span):
+    return [value(n) for n in span]
+
+
+def noise(length):
+    """Return a text that no compression makes shorter."""
+    return random.randbytes(length // 2).hex().encode()
+
+
+@pytest.fixture
+def brokers(kafka_server):
+    return kafka_server.dsn()
+
+
+@pytest.fixture
+def topic():
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def pipeline():
+    return f"p-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def rows(topic):
+    return lambda span: messages([(topic, b"same", value(n)) for n in span])
+
+
+@pytest.fixture
+def stored(brokers, topic):
+    return lambda: [each.value for each in read_topic(brokers, topic)]
+
+
+@pytest.fixture
+def open_writer(brokers, pipeline):
+    opened = []
+
+    def do_open(**settings):
+        sink = KafkaSink(brokers=brokers, topic="t", exactly_once=True, **settings)
+        opened.append(sink.open(pipeline))
+        return opened[-1]
+
+    yield do_open
+    for writer in opened:
+        writer.close()
+
+
+def create(brokers, name, **settings):
+    config = {key.replace("_", "."): str(each) for key, each in settings.items()}
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(timeout=60)
+
+
+def test_what_is_written_and_where_it_stands_is_found_again(open_writer, rows, stored):
+    writer = open_writer()
+    assert isinstance(writer, ExactlyOnceWriter)
+    assert writer.recover() is None
+
+    assert list(writer.write_once(rows(range(5)), at(0), at(1))) == []
+    assert list(writer.write_once(rows(range(5, 9)), at(1), at(2, b"x" * 16))) == []
+
+    assert stored() == numbers(range(9))
+    assert open_writer().recover() == at(2, b"x" * 16)
+
+
+def test_the_positions_have_a_compacted_topic_of_their_own(open_writer, brokers, pipeline):
+    open_writer().recover()
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, f"_deltaforge.{pipeline}.positions")
+    admin = AdminClient({"bootstrap.servers": brokers})
+    told = admin.describe_configs([resource])[resource].result()
+    assert told["cleanup.policy"].value == "compact"
+
+
+def test_a_topic_that_forgets_is_refused(open_writer, brokers, topic):
+    create(brokers, topic)
+
+    with pytest.raises(FatalError, match="set its cleanup"):
+        open_writer(positions_topic=topic).recover()
+
+
+def test_the_position_is_found_behind_many_others(open_writer, rows, brokers, topic):
+    create(brokers, topic, cleanup_policy="compact")
+    one = open_writer(id="one", positions_topic=topic)
+    one.recover()
+    one.write_once(messages([("elsewhere", b"k", b"1")]), at(0), at(1))
+    producer = Producer({"bootstrap.servers": brokers})
+    for pos in range(1500):
+        producer.produce(topic, at(pos).as_text(), b"other")
+    assert producer.flush(30) == 0
+
+    assert open_writer(id="one", positions_topic=topic).recover() == at(1)
+
+
+def test_a_writer_that_was_shut_out_writes_nothing_more(open_writer, rows, stored):
+    former = open_writer()
+    former.recover()
+    former.write_once(rows(range(3)), at(0), at(1))
+    later = open_writer()
+    assert later.recover() == at(1)
+
+    with pytest.raises(FencedError):
+        former.write_once(rows(range(3, 6)), at(1), at(2))
+    later.write_once(rows(range(3, 5)), at(1), at(3))
+
+    assert stored() == numbers(range(5))
+    assert former.recover() == at(3)
+
+
+def test_an_open_transaction_is_never_seen(open_writer, rows, stored):
+    former = open_writer()
+    former.recover()
+    former.write_once(rows(range(3)), at(0), at(1))
+    former._send(Work(rows(range(3, 6))), at(2), deadline=float("inf"))
+
+    assert open_writer().recover() == at(1)
+    assert stored() == numbers(range(3))
+
+
+def test_of_what_is_refused_nothing_is_durable(open_writer, brokers, topic, stored):
+    create(brokers, topic, max_message_bytes=LIMIT)
+    long = {3, 7}
+    given = [(topic, b"k", noise(2 * LIMIT if n in long else 20)) for n in range(9)]
+    writer = open_writer()
+    writer.recover()
+
+    refused = writer.write_once(messages(given), at(0), at(1))
+
+    assert {one.event_row for one in refused} == long
+    assert {one.kind for one in refused} == {"message_too_large"}
+    assert stored() == []
+    rest = [row for n, row in enumerate(given) if n not in long]
+    assert list(writer.write_once(messages(rest), at(0), at(1))) == []
+    assert stored() == [row[2] for row in rest]
+
+
+def test_messages_that_are_too_large_together_are_sent_in_parts(
+    open_writer, brokers, topic, stored
+):
+    create(brokers, topic, max_message_bytes=LIMIT)
+    given = [(topic, b"k", noise(LIMIT // 3)) for _ in range(8)]
+    writer = open_writer()
+    writer.recover()
+
+    with pytest.raises(RetryableError, match="in parts"):
+        writer.write_once(messages(given), at(0), at(1))
+    assert list(writer.write_once(messages(given), at(0), at(1))) == []
+
+    assert stored() == [row[2] for row in given]
+
+
+def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, kafka_server):
+    writer = open_writer(send_timeout_secs=1)
+    writer.recover()
+    writer.write_once(rows(range(3)), at(0), at(1))
+    commit = writer._producer.commit_transaction
+
+    class Freezing:
+        """The producer, whose broker stops when it is asked to commit."""
+
+        def __getattr__(self, name):
+            return getattr(producer, name)
+
+        def commit_transaction(self, timeout_s):
+            producer.flush(timeout_s)
+            os.kill(kafka_server.pid, signal.SIGSTOP)
+            return commit(timeout_s)
+
+    producer, writer._producer = writer._producer, Freezing()
+    try:
+        with pytest.raises(RetryableError, match="commit"):
+            writer.write_once(rows(range(3, 6)), at(1), at(2))
+    finally:
+        os.kill(kafka_server.pid, signal.SIGCONT)
+    writer._producer = producer
+    writer._patience_s = 30.0
+    assert list(writer.write_once(rows(range(3, 6)), at(1), at(2))) == []
+
+    assert stored() == numbers(range(6))
+    assert open_writer().recover() == at(2)
