@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import redis
 import turso
 import yaml
 from confluent_kafka import Consumer, TopicPartition
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.sinks.memory import MemorySink, memory_log
+from airflow_provider_deltaforge.sinks.redis import RedisSink
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
@@ -36,6 +38,7 @@ SAME_INPUT = {
 }
 """Variations of one page, and pages that give no input of their own."""
 _MYSQL_DATABASES = ("shop", "app")
+_REDIS_DATABASE = "15"
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Servers:
     mysql: Server
     postgres: Server
     kafka: Server
+    redis: Server
 
 
 @dataclass
@@ -65,7 +69,7 @@ class ExampleRun:
             "POSTGRES_DSN": self.servers.postgres.dsn(self.database),
             "KAFKA_BROKERS": self.servers.kafka.dsn(),
             "TURSO_FILE": str(self.turso),
-            "REDIS_URI": "redis://127.0.0.1",
+            "REDIS_URI": self.servers.redis.dsn(_REDIS_DATABASE),
             "NATS_URL": "nats://127.0.0.1",
             "NATS_USER": "deltaforge",
             "NATS_PASS": "nats-secret",
@@ -86,6 +90,7 @@ class ExampleRun:
         with self._database() as execute:
             execute(self.tables)
             before = _topic_ends(self.servers.kafka.dsn())
+            redis.Redis.from_url(self.variables["REDIS_URI"]).flushdb()
             pipelines.apply(self.store, self.document)
             self.control.update(
                 lambda old: old.model_copy(update={"desired": "running", "generation": 1})
@@ -117,6 +122,8 @@ class ExampleRun:
         wait_for(what, happened)
 
     def _arrived(self, sink: Any, before: dict[tuple[str, int], int]) -> list[Any]:
+        if isinstance(sink, RedisSink):
+            return _read_streams(self.variables["REDIS_URI"])
         if not isinstance(sink, MemorySink):
             return _read_since(self.servers.kafka.dsn(), before)
         told = memory_log(sink.id)
@@ -205,8 +212,23 @@ def _read_since(brokers: str, before: dict[tuple[str, int], int]) -> list[Any]:
     return found
 
 
+def _read_streams(uri: str) -> list[Any]:
+    """Return what all streams hold, stream by stream."""
+    client = redis.Redis.from_url(uri)
+    return [
+        _message(
+            stream.decode(),
+            entry[b"df-key"],
+            json.loads(entry.get(b"df-headers", b"{}")).items(),
+            entry[b"event"],
+        )
+        for stream in sorted(client.keys())
+        for _, entry in client.xrange(stream)
+    ]
+
+
 def _message(topic: str, key: bytes | None, headers: Any, value: bytes | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"topic": topic, "key": key and key.decode()}
+    told: dict[str, Any] = {"topic": topic, "key": steady(key and key.decode(), "key")}
     if headers:
         told["headers"] = dict(headers)
     return {**told, "value": steady(None if value is None else json.loads(value))}
