@@ -1,4 +1,4 @@
-"""``./dev.sh bench redis|nats|http``: our writer beside a bare client, in one run.
+"""``./dev.sh bench redis|nats|http|http_arrays``: our writer beside a bare client, in one run.
 
 Both send the same rows, as events of the native envelope, in batches of the default size, and take
 turns, so that a machine that becomes slower is slower for both. The bare client does what its own
@@ -23,6 +23,7 @@ from rich.table import Table
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import Sink
+from benchmarks import webhooks
 from tests.servers import redis as redis_servers
 from tests.servers.process import Server
 
@@ -44,6 +45,7 @@ class Case:
         bare: returns what sends the same batches with the bare client.
         held: returns how many messages the server holds, and forgets them.
         batches: of how many batches a round consists.
+        placed: names the place in a batch, where it depends on the server.
     """
 
     start: Callable[[Path], Server]
@@ -51,6 +53,7 @@ class Case:
     bare: Callable[[Server], Send]
     held: Callable[[Server], int]
     batches: int = BATCHES
+    placed: Callable[[Server, Messages], Messages] = lambda _, batch: batch
 
 
 def _redis_sink(server: Server) -> Sink:
@@ -85,6 +88,14 @@ def _redis_held(server: Server) -> int:
 
 
 CASES: Mapping[str, Case] = {
+    "http": Case(webhooks.start, webhooks.sink, webhooks.bare, webhooks.held, 2, webhooks.placed),
+    "http_arrays": Case(
+        webhooks.start,
+        webhooks.array_sink,
+        webhooks.bare_arrays,
+        webhooks.held,
+        placed=webhooks.placed,
+    ),
     "redis": Case(redis_servers.start_forgetful, _redis_sink, _bare_redis, _redis_held),
 }
 
@@ -121,6 +132,7 @@ def measure(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         server = case.start(Path(place))
         try:
+            given = [case.placed(server, batch) for batch in given]
             writer = case.sink(server).open("bench")
             ways: dict[str, Send] = {
                 "ours": lambda some: _write(writer, some),

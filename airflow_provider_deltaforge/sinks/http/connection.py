@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.sinks.http.address import Target
 _IDLE_S = 60.0
 _LEAST_S = 0.001
 _ANSWER_MAX = 65_536
-_AT_ONCE = 262_144
+_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +177,17 @@ class _Stream:
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         del timeout
-        self._held += buffer
-        if len(self._held) > _AT_ONCE:
-            self._send()
+        if len(buffer) <= _AT_ONCE:
+            self._held += buffer
+            return
+        self._send()
+        whole = memoryview(buffer)
+        for start in range(0, len(buffer), _AT_ONCE):
+            self._stream.write(whole[start : start + _AT_ONCE], _until(self._network.deadline))
 
     def _send(self) -> None:
-        held, self._held = bytes(self._held), bytearray()
-        for start in range(0, len(held), _AT_ONCE):
-            part = held[start : start + _AT_ONCE]
-            self._stream.write(part, _until(self._network.deadline))
+        held, self._held = self._held, bytearray()
+        self._stream.write(held, _until(self._network.deadline))
 
     def close(self) -> None:
         self._network.left(self._stream)

@@ -1,12 +1,16 @@
 """Which messages go into which request, and how far a batch has come."""
 
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.events.binary_columns import id_bytes
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 
 Span = tuple[int, int]
@@ -87,5 +91,19 @@ class Plan:
 
 def array_body(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> bytes:
     """Return a JSON array of the values."""
-    values = pc.fill_null(messages.values.take(rows), b"null").to_pylist()
-    return b"[%b]" % b",".join(values)
+    values = pc.fill_null(_chosen(messages.values, rows), b"null")
+    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return b"[%b]" % pc.binary_join(whole, b",")[0].as_buffer()
+
+
+def identity(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> str:
+    """Return what stands for exactly these events, in the shape of their own ids."""
+    ids = id_bytes(_chosen(messages.event_ids, rows))
+    return str(uuid.UUID(bytes=blake2b(ids, digest_size=16).digest()))
+
+
+def _chosen(column: pa.Array, rows: "np.typing.NDArray[np.intp]") -> pa.Array:
+    """Return values without copying them where they lie side by side."""
+    first, count = int(rows[0]), len(rows)
+    is_span = int(rows[-1]) - first == count - 1 and bool((np.diff(rows) == 1).all())
+    return column.slice(first, count) if is_span else column.take(pa.array(rows))

@@ -6,8 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, Un
 from airflow_provider_deltaforge.sinks.http.answers import Meaning
 from airflow_provider_deltaforge.sinks.http.connection import Answer, Connections, tls_context
 from airflow_provider_deltaforge.sinks.http.headers import configured, header_text, routed
-from airflow_provider_deltaforge.sinks.http.plan import Plan, array_body
+from airflow_provider_deltaforge.sinks.http.plan import Plan, array_body, identity
 from airflow_provider_deltaforge.sinks.http.signing import signed, signing_key
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
 
@@ -166,16 +165,16 @@ class HttpWriter:
         if messages.headers is not None:
             headers |= routed(messages.headers[row].as_py() or ())
         if self._sink.batch_mode:
-            identity = _identity(messages.event_ids.take(rows).to_pylist())
+            name = identity(messages, rows)
         else:
-            identity = str(uuid.UUID(bytes=messages.event_ids[row].as_py()))
-            headers[b"df-event-id"] = identity.encode()
+            name = str(uuid.UUID(bytes=messages.event_ids[row].as_py()))
+            headers[b"df-event-id"] = name.encode()
             key = messages.keys[row].as_py()
             if key is not None:
                 headers[b"df-key"] = header_text(key)
-        headers[b"idempotency-key"] = identity.encode()
+        headers[b"idempotency-key"] = name.encode()
         if self._signing_key is not None:
-            headers |= signed(self._signing_key, identity, int(time.time()), body)
+            headers |= signed(self._signing_key, name, int(time.time()), body)
         return [
             (b"host", target.origin.netloc.encode()),
             (b"content-length", b"%d" % len(body)),
@@ -190,11 +189,6 @@ class HttpWriter:
     def _check_abandoned(self) -> None:
         if self._abandoned.is_set():
             raise RetryableError(f"{self._where}: asked to end before a batch was through")
-
-
-def _identity(event_ids: Sequence[Any]) -> str:
-    """Return what stands for exactly these events, in the shape of their own ids."""
-    return str(uuid.UUID(bytes=blake2b(b"".join(event_ids), digest_size=16).digest()))
 
 
 def _tls(sink: HttpSink) -> ssl.SSLContext:
