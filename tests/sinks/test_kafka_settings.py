@@ -1,17 +1,22 @@
 """What a document may say about a Kafka sink; no broker is needed."""
 
 import pickle
+import re
 import sys
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.configuration import patience_s, producer_settings
 from airflow_provider_deltaforge.sinks.kafka.replies import Code
+from airflow_provider_deltaforge.spec.load import load
+from tests.sinks.certificates import certified
+from tests.spec.documents import ENVIRONMENT, PIPELINES
 
+PRODUCTION = ("confluent", "durability", "latency", "mtls", "throughput")
 NOWHERE = "127.0.0.1:9"
 
 
@@ -215,3 +220,31 @@ def test_a_missing_driver_names_the_extra(monkeypatch):
 
     with pytest.raises(SpecError, match=r"airflow-provider-deltaforge\[kafka\]"):
         sink().open("p")
+
+
+@pytest.mark.parametrize(
+    "name", ["example_production_kafka", *(f"production_kafka_{each}" for each in PRODUCTION)]
+)
+def test_the_settings_of_the_documents_for_production_are_taken(name, tmp_path):
+    text = (PIPELINES / f"seed_{name}.yaml").read_text()
+    files = certified(tmp_path)
+    places = {
+        "/etc/ssl/certs/client.pem": files.certificate,
+        "/etc/ssl/private/client.key": files.key,
+    }
+    for place in re.findall(r"/etc/ssl/\S+(?:pem|key)", text):
+        text = text.replace(place, str(places.get(place, files.certificate)))
+    (given,) = load(text, ENVIRONMENT).spec.sinks
+
+    Producer({**producer_settings(given, "p"), "log_level": 0}).purge()
+
+
+def test_how_topics_are_made():
+    wanted = {"partitions": 3, "replication_factor": 2, "config": {"cleanup.policy": "compact"}}
+
+    assert sink().create_topics is None
+    assert sink(create_topics={}).create_topics.partitions is None
+    assert sink(create_topics=wanted).create_topics.model_dump() == wanted
+    for wrong in ({"partitions": 0}, {"replicas": 1}, {"config": {"a": None}}):
+        with pytest.raises(ValidationError, match=r"create_topics\."):
+            sink(create_topics=wrong)
