@@ -49,18 +49,24 @@ def purge_stream(url, name):
 def stored(url, name, login=None):
     """Return the messages of a stream in its order: subject, headers, value."""
 
-    async def read(client, jetstream):
-        state = (await jetstream.stream_info(name)).state
-        found = []
-        for seq in range(state.first_seq, state.last_seq + 1):
-            try:
-                message = await jetstream.get_msg(name, seq)
-            except nats.js.errors.NotFoundError:
-                continue
-            found.append((message.subject, dict(message.headers or {}), message.data or b""))
-        return found
+    async def read(_, jetstream):
+        count = (await jetstream.stream_info(name)).state.messages
+        if not count:
+            return []
+        reading = await jetstream.subscribe(">", stream=name, ordered_consumer=True)
+        found = [await reading.next_msg(10) for _ in range(count)]
+        return [(each.subject, dict(each.headers or {}), each.data) for each in found]
 
     return asked(url, read, **(login or {}))
+
+
+def count(url, name):
+    """Return how many messages a stream holds."""
+
+    async def ask(_, jetstream):
+        return (await jetstream.stream_info(name)).state.messages
+
+    return asked(url, ask)
 
 
 def values(url, name):

@@ -12,8 +12,12 @@ from airflow_provider_deltaforge.sinks.nats.subjects import illegal
 log = logging.getLogger(__name__)
 
 ID = "Nats-Msg-Id"
+LAST_ID = "Nats-Expected-Last-Msg-Id"
+LAST_SEQ = "Nats-Expected-Last-Sequence"
 KEY = "df-key"
-OURS = "df-position"
+OWNER = "df-owner"
+POSITION = "df-position"
+BEHIND = "df-position-at"
 
 _AT_ONCE = 1024
 _HEADERS_BYTES_MAX = 65_535
@@ -112,7 +116,7 @@ class Outgoing:
 
     def _add(self, headers: dict[str, str], name: str, text: str) -> None:
         lower = name.lower()
-        if lower.startswith("nats-") or lower in (KEY, OURS):
+        if lower.startswith("nats-") or lower in (KEY, OWNER, POSITION, BEHIND):
             # Nats-Rollup, for one, would empty the stream.
             if name not in self.warned:
                 self.warned.add(name)

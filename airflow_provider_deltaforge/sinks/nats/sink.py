@@ -1,9 +1,9 @@
 """What a document says about a NATS sink."""
 
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
+from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
@@ -58,6 +58,14 @@ class NatsSink(Sink):
     key_file: str | None = None
     """The private key of ``cert_file``, if it is not in the same file."""
 
+    # A copy without exactly_once writes the rows of a snapshot: they must not hide the position.
+    _keeps_position: bool = PrivateAttr(default=False)
+
+    def model_post_init(self, context: Any) -> None:
+        """Remember what the document says; copies do not come through here."""
+        super().model_post_init(context)
+        self._keeps_position = self.exactly_once
+
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: SecretStr) -> SecretStr:
@@ -103,20 +111,17 @@ class NatsSink(Sink):
         named = (self.ca_file, self.cert_file)
         return any(named) or any(each.startswith("tls://") for each in self.servers)
 
-    def unbuilt(self) -> list[str]:
-        """Name exactly-once delivery, which comes with a later release."""
-        return ["exactly_once"] if self.exactly_once else []
-
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer, which connects when it first writes.
 
         Raises:
             SpecError: the extra is missing.
         """
+        from airflow_provider_deltaforge.sinks.nats.once import NatsOnceWriter
         from airflow_provider_deltaforge.sinks.nats.writer import NatsWriter
 
         try:
-            return NatsWriter(self, pipeline)
+            return (NatsOnceWriter if self._keeps_position else NatsWriter)(self, pipeline)
         except ModuleNotFoundError as error:
             raise SpecError(
                 "sink type 'nats' needs an extra: pip install 'airflow-provider-deltaforge[nats]'"

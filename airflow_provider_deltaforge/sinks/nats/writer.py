@@ -32,12 +32,14 @@ class NatsWriter:
         self._where = f"nats sink {sink.id}"
         self._line = Line(sink, f"deltaforge-{pipeline}-{sink.id}")
         self._loop = Loop(f"nats-{sink.id}")
-        self._delivery: _Delivery | None = None
-        self._memory = _Memory()
+        self._delivery: Delivery | None = None
+        self._memory = Memory()
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Write in order; see ``SinkWriter``."""
-        return self._run(self._write(messages)) if len(messages) else []
+        if not len(messages):
+            return []
+        return self._run(self._bounded(self._write(messages), f"{len(messages)} messages"))
 
     def abandon(self) -> None:
         """Give up the write under way; see ``Interruptible``."""
@@ -55,33 +57,38 @@ class NatsWriter:
                 f"{self._where}: asked to end before a batch was acknowledged"
             ) from None
 
-    async def _write(self, messages: Messages) -> Sequence[Rejection]:
-        async def deliver() -> list[Rejection]:
-            streams = await self._line.up()
-            if self._delivery is None or not self._delivery.work.is_for(messages):
-                self._delivery = _Delivery(self._sink, messages, self._memory)
-            await self._delivery.run(streams)
-            return self._delivery.work.rejections()
-
+    async def _bounded(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
+        """Give up after ``batch_timeout_secs``; after a failure use another connection."""
         patience_s = self._sink.batch_timeout_secs
         try:
-            rejections = await asyncio.wait_for(deliver(), patience_s)
+            return await asyncio.wait_for(work, patience_s)
         except asyncio.TimeoutError:
             await self._line.drop()
             raise RetryableError(
-                f"{self._where}: a batch of {len(messages)} messages is not acknowledged after "
-                f"{patience_s:g} s (batch_timeout_secs); check that the server keeps up"
+                f"{self._where}: no answer to {what} after {patience_s:g} s (batch_timeout_secs); "
+                "check that the server keeps up"
             ) from None
         except BaseException:
-            if self._delivery is None or self._delivery.under_way:
-                # Its answers, and what it still holds, are of no use to the next attempt.
-                await self._line.drop()
+            # Its answers, and what it still holds, are of no use to the next attempt.
+            await self._line.drop()
             raise
+
+    async def _write(self, messages: Messages) -> Sequence[Rejection]:
+        streams = await self._line.up()
+        if self._delivery is None or not self._delivery.work.is_for(messages):
+            self._delivery = Delivery(self._sink, messages, self._memory)
+        await self._delivery.run(streams, await self._more(streams))
+        rejections = self._delivery.work.rejections()
         self._delivery = None
         return rejections
 
+    async def _more(self, streams: Streams) -> dict[str, str]:
+        """Return further headers of every message."""
+        del streams
+        return {}
 
-class _Memory:
+
+class Memory:
     """What outlives a batch.
 
     Attributes:
@@ -98,10 +105,10 @@ class _Memory:
         self.warned: set[str] = set()
 
 
-class _Delivery:
+class Delivery:
     """One batch on its way; lives on when an attempt failed."""
 
-    def __init__(self, sink: NatsSink, messages: Messages, memory: _Memory) -> None:
+    def __init__(self, sink: NatsSink, messages: Messages, memory: Memory) -> None:
         self._sink = sink
         self._where = f"nats sink {sink.id}"
         self._memory = memory
@@ -109,13 +116,14 @@ class _Delivery:
         self.work = Work(messages)
         self.under_way = 0
         self._first_number = 0
+        self._more: dict[str, str] = {}
         self._failures: list[DeltaForgeError] = []
         self._direct: list[int] = []
         self._unheard: list[int] = []
 
-    async def run(self, streams: Streams) -> None:
+    async def run(self, streams: Streams, more: dict[str, str]) -> None:
         """Return when every message is settled; called again after a failure."""
-        link, work = streams.link, self.work
+        link, work, self._more = streams.link, self.work, more
         self._first_number = self._memory.numbers
         self._memory.numbers += len(work.messages)
         self.under_way = 0
@@ -153,7 +161,8 @@ class _Delivery:
         try:
             stream = await streams.of(self._outgoing.subject(index))
             suffix = f"{self._sink.id}:{mark}" if mark else self._sink.id
-            message = self._outgoing.message(index, suffix, {}, _room(stream, link.payload_max))
+            limit = room(stream, link.payload_max)
+            message = self._outgoing.message(index, suffix, self._more, limit)
         except Refusal as refusal:
             self._refuse(index, Unfit("routing", f"the subject is not stored: {refusal.text}"))
         except Unfit as unfit:
@@ -244,7 +253,7 @@ class _Delivery:
             highest[stream] = max(seq, highest.get(stream, 0))
 
 
-def _room(stream: Stream | None, payload_max: int) -> int:
+def room(stream: Stream | None, payload_max: int) -> int:
     """Return how long a message may be."""
     if stream is None or stream.message_bytes_max < 0:
         return payload_max

@@ -1,0 +1,147 @@
+"""Our position, in the messages of a stream that only this sink writes to.
+
+Each message of the log carries the position it lies behind, so the last one tells how far the
+stream holds the log. Rows of a snapshot have no position: they carry where the last one stood.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.nats.outgoing import BEHIND, ID, OWNER, POSITION
+from airflow_provider_deltaforge.sinks.nats.replies import Code, Refusal, meant
+from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
+from airflow_provider_deltaforge.sinks.nats.streams import Stream, Streams
+
+log = logging.getLogger(__name__)
+
+_ANY_EVENT = bytes(16)
+_NOBODY = "make a stream for this sink alone, or empty this one: nats stream purge"
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a stream ends.
+
+    Attributes:
+        seq: The last sequence it gave; 0 if none.
+        headers: Of the message there; None if that is gone.
+    """
+
+    seq: int
+    headers: dict[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Reads and makes the headers that hold positions.
+
+    Attributes:
+        sink: the description.
+        owner: names pipeline and sink.
+    """
+
+    sink: NatsSink
+    owner: str
+
+    async def tail(self, streams: Streams) -> Tail:
+        """Return where the stream ends now.
+
+        Raises:
+            FatalError: it could not keep the position, or somebody else writes to it.
+        """
+        stream = await streams.look(str(self.sink.stream))
+        self._check(stream)
+        headers = await self._headers(streams, stream.last_seq)
+        if headers is not None and headers.get(OWNER) != self.owner and not self._is_older(headers):
+            whose = headers.get(OWNER)
+            raise FatalError(
+                f"{self._where}: message {stream.last_seq} of stream {stream.name!r} was written "
+                f"by {f'the sink {whose}' if whose else 'somebody else'}; {_NOBODY} {stream.name}"
+            )
+        return Tail(stream.last_seq, headers)
+
+    async def held(self, streams: Streams, tail: Tail) -> Cursor | None:
+        """Return how far the stream holds the log; None if it tells nothing."""
+        if tail.headers is None:
+            if tail.seq:
+                self._warn("the last message is gone, and with it our position")
+            return None
+        if POSITION in tail.headers:
+            return self._cursor(tail.headers)
+        if self._is_older(tail.headers):
+            return None
+        return await self._before_rows(streams, tail.headers)
+
+    def _is_older(self, headers: dict[str, str]) -> bool:
+        """Say whether this sink wrote a message before the document asked for exactly once."""
+        return OWNER not in headers and headers.get(ID, "").partition(":")[2] == self.sink.id
+
+    def behind(self, tail: Tail) -> str:
+        """Return what a row of a snapshot says: where the position is, and where rows begin."""
+        if tail.headers is not None and BEHIND in tail.headers:
+            return tail.headers[BEHIND]
+        held = tail.seq if tail.headers is not None and POSITION in tail.headers else 0
+        return f"{held} {tail.seq}"
+
+    async def _before_rows(self, streams: Streams, headers: dict[str, str]) -> Cursor | None:
+        held, last = (int(part) for part in headers[BEHIND].split())
+        found = await self._headers(streams, held)
+        if held and found is None:
+            self._warn("the message with our position is gone")
+        # Whoever still wrote when the first row was about to come.
+        while (later := await self._headers(streams, last + 1)) and POSITION in later:
+            found, last = later, last + 1
+        return None if found is None else self._cursor(found)
+
+    async def _headers(self, streams: Streams, seq: int) -> dict[str, str] | None:
+        if not seq:
+            return None
+        timeout_s = self.sink.send_timeout_secs
+        try:
+            return (await streams.link.message(str(self.sink.stream), seq, timeout_s)).headers
+        except Refusal as refusal:
+            if refusal.code == Code.MESSAGE_NOT_FOUND:
+                return None
+            raise meant(refusal, self._where) from refusal
+
+    def _cursor(self, headers: dict[str, str]) -> Cursor:
+        return Cursor.from_text(headers[POSITION], f"{self._where}: header {POSITION}")
+
+    def _warn(self, what: str) -> None:
+        log.warning(
+            "%s: the pipeline goes on at its own checkpoint, and may repeat its last batch",
+            what,
+            extra={"sink": self.sink.id, "stream": self.sink.stream},
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"nats sink {self.sink.id}"
+
+    def _check(self, stream: Stream) -> None:
+        """Refuse a stream that could lose its last message, or gets messages from elsewhere."""
+        settings = stream.settings
+        memory = settings.get("storage") == "memory" and settings.get("num_replicas", 1) == 1
+        problems = {
+            "retention": settings.get("retention", "limits") != "limits",
+            "mirror": settings.get("mirror"),
+            "sources": settings.get("sources"),
+            "storage": memory,
+            "subject_delete_marker_ttl": settings.get("subject_delete_marker_ttl"),
+        }
+        for name, wrong in problems.items():
+            if wrong:
+                raise FatalError(
+                    f"{self._where}: with {name}: {settings[name]} stream {stream.name!r} cannot "
+                    "keep our position for exactly_once; make one with --retention limits "
+                    "--storage file, and without sources"
+                )
+
+
+def position_text(position: Cursor) -> tuple[str, str]:
+    """Return what stands before and after an event's id in the text of a cursor."""
+    text = Cursor(position.position, _ANY_EVENT).as_text().decode("utf-8")
+    before, _, after = text.rpartition(_ANY_EVENT.hex())
+    return before, after
