@@ -265,6 +265,24 @@ def test_nothing_is_written_while_anything_is_refused(redis_server, stream, open
     assert values(redis_server, stream) == [value(0), value(2)]
 
 
+def test_what_was_written_before_a_refusal_is_not_written_again(redis_server, stream, open_writer):
+    client(redis_server).set(f"{stream}-text", "x")
+    writer = open_writer()
+    writer.recover()
+    given = [(stream, b"k", value(n)) for n in range(1500)]
+    last = (f"{stream}-text", b"k", value(1500))
+    batch, rest = messages([*given, last]), messages(given)
+
+    # Inside a transaction the position ends with the last event: without it, with the one before.
+    refused = writer.write_once(batch, at(1), at(1, batch.event_ids[1500].as_py()))
+    assert [one.event_row for one in refused] == [1500]
+    for _ in range(2):
+        assert list(writer.write_once(rest, at(1), at(1, rest.event_ids[1499].as_py()))) == []
+
+    assert values(redis_server, stream) == numbers(range(1500))
+    assert open_writer().recover() == at(1, rest.event_ids[1499].as_py())
+
+
 def test_what_a_full_stream_refuses_is_told_and_the_rest_written_once(
     redis_server, stream, rows, open_writer
 ):
@@ -280,7 +298,11 @@ def test_what_a_full_stream_refuses_is_told_and_the_rest_written_once(
 
     alone = writer.write_once(messages([given[1]]), at(1), at(2))
     assert [(one.event_row, one.kind) for one in alone] == [(0, "routing")]
-    assert values(redis_server, stream) == [value(0), value(2)]
+    at_end = [(stream, b"k", value(3)), (full, b"k", value(4))]
+    assert [one.event_row for one in writer.write_once(messages(at_end), at(1), at(2))] == [1]
+    assert list(writer.write_once(messages(at_end[:1]), at(1), at(3))) == []
+    assert values(redis_server, stream) == [value(0), value(2), value(3)]
+    assert open_writer().recover() == at(3)
 
 
 def test_without_memory_all_or_nothing(redis_server, stream, rows, open_writer):

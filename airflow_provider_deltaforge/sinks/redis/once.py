@@ -9,7 +9,6 @@ refused; and a server that lost its memory is noticed.
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,23 +27,6 @@ from airflow_provider_deltaforge.sinks.redis.work import stretch
 from airflow_provider_deltaforge.sinks.redis.writer import EXEC, MULTI, RedisWriter
 
 
-@dataclass
-class _Delivery:
-    """How far one delivery has come: the steps before it hold everything up to ``held``."""
-
-    before: Cursor
-    after: Cursor
-    held: bytes | None = None
-
-    def left(self, messages: Messages) -> int:
-        """Return the first message that is not yet held."""
-        if self.held is None:
-            return 0
-        wanted = np.frombuffer(self.held, np.uint8)
-        found = np.flatnonzero((id_bytes(messages.event_ids) == wanted).all(axis=1))
-        return int(found[-1]) + 1 if len(found) else 0
-
-
 class OnceWriter(RedisWriter):
     """Live connections of one sink; see ``ExactlyOnceWriter``."""
 
@@ -54,15 +36,16 @@ class OnceWriter(RedisWriter):
         self._key = cursor_key(pipeline, sink.id, tag)
         self._owner = uuid.uuid4().hex
         self._steps: int | None = None
-        self._delivery: _Delivery | None = None
+        self._held: bytes | None = None
+        self._cursor: Cursor | None = None
         super().__init__(sink, pipeline)
 
     def recover(self) -> Cursor | None:
         """Shut former writers out and return what is durable; see ``ExactlyOnceWriter``."""
         self._drop()
-        self._steps, self._delivery = None, None
-        held: Cursor | None = self._attempt(self._take_over)
-        return held
+        self._steps, self._held = None, None
+        self._cursor = self._attempt(self._take_over)
+        return self._cursor
 
     def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
         """Write entries and cursor in one step, or a few; see ``ExactlyOnceWriter``."""
@@ -70,23 +53,24 @@ class OnceWriter(RedisWriter):
             raise FatalError(f"{self._where}: write_once before recover; report this as a defect")
         deadline = time.monotonic() + self._sink.batch_timeout_secs
         self._settle(deadline)
-        delivery = self._delivery
-        if delivery is None or (delivery.before, delivery.after) != (before, after):
-            delivery = self._delivery = _Delivery(before, after)
         _, unfit = self._fitting(messages)
         refused: list[Rejection] = [*unfit, *self._misplaced(messages)]
-        if refused:
-            return refused
-        while (first := delivery.left(messages)) < len(messages):
-            first, last = next(entries.spans(messages, first))
+        first, count = self._lacking(messages), len(messages)
+        while not refused and (first < count or self._cursor != after):
+            last = next(entries.spans(messages, first), (first, first))[1]
             step = stretch(messages, first, last)
-            step_id = step.event_ids[len(step) - 1].as_py()
-            cursor = after if last == len(messages) else Cursor(before.position, step_id)
+            cursor = after if last == count else Cursor(before.position, _last_id(step))
             refused = self._attempt(partial(self._write_step, step, cursor, deadline))
-            if refused:
-                return refused
-        self._delivery = None
-        return []
+            first = last
+        return refused
+
+    def _lacking(self, messages: Messages) -> int:
+        """Return the first message that no former step wrote; called again, there may be fewer."""
+        if self._held is None:
+            return 0
+        held = np.frombuffer(self._held, np.uint8)
+        found = np.flatnonzero((id_bytes(messages.event_ids) == held).all(axis=1))
+        return int(found[-1]) + 1 if len(found) else 0
 
     def _take_over(self) -> Cursor | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
@@ -134,8 +118,8 @@ class OnceWriter(RedisWriter):
             *(self._owner, number, cursor.as_text(), self._sink.max_len or 0),
             more=5 * len(step),
         )
-        body = entries.arguments(step, pa.array(numbers, pa.int32()))
-        answer = self._told(names[0], head, body, deadline)
+        body = entries.arguments(step, pa.array(numbers, pa.int32())) if len(step) else b""
+        answer = self._told(head, body, deadline)
         if isinstance(answer, Exception):
             meant = replies.refusal_of(answer)
             if meant is None:
@@ -148,19 +132,20 @@ class OnceWriter(RedisWriter):
         pairs = dict(zip(rest[::2], map(bytes.decode, rest[1::2]), strict=True))
         if word == b"refused":
             return self._refused(step, pairs, numbers)
-        self._steps = number
-        if self._delivery is not None:
-            self._delivery.held = step.event_ids[len(step) - 1].as_py()
+        self._steps, self._cursor = number, cursor
+        written = [row for row in range(len(step)) if row not in pairs]
+        if written:
+            self._held = step.event_ids[written[-1]].as_py()
         return self._refused(step, pairs, np.arange(len(step)))
 
-    def _told(self, stream: str, head: bytes, body: memoryview, deadline: float) -> Any:
-        line = self._line(stream)
+    def _told(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
+        line = self._line(self._key)
         for _ in range(2):
             line.send([head, body], 1)
             [answer] = self._answers(line, deadline)
             if not isinstance(answer, self._redis.exceptions.NoScriptError):
                 break
-            self._ask(stream, entries.command("SCRIPT", "LOAD", script.WRITE))
+            self._ask(self._key, entries.command("SCRIPT", "LOAD", script.WRITE))
         return answer
 
     def _refused(self, step: Messages, why: dict[int, str], of_each: Any) -> list[Rejection]:
@@ -172,6 +157,11 @@ class OnceWriter(RedisWriter):
             for row, number in enumerate(of_each)
             if int(number) in why
         ]
+
+
+def _last_id(step: Messages) -> bytes:
+    found: bytes = step.event_ids[len(step) - 1].as_py()
+    return found
 
 
 _FENCED = {
