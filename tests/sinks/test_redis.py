@@ -1,10 +1,12 @@
 """The Redis sink against real servers."""
 
+import sys
 import uuid
 
 import pytest
 import redis
 
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.redis import RedisSink
 from tests.sinks.contract import SinkContract, messages, value
 
@@ -66,3 +68,72 @@ def test_fields_stand_in_the_documented_order(redis_server, stream, writer):
         [*shared[1], (b"df-key", ids[1])],
         [*shared[2], (b"df-key", ids[2])],
     ]
+
+
+def test_a_key_that_holds_something_else_is_rejected_alone(redis_server, stream, writer):
+    client(redis_server).set(f"{stream}-text", "x")
+    given = [(stream, b"k", value(0)), (f"{stream}-text", b"k", value(1)), (stream, b"k", value(2))]
+
+    rejections = writer.write(messages(given))
+
+    assert [(one.event_row, one.kind) for one in rejections] == [(1, "routing")]
+    assert f"stream '{stream}-text': WRONGTYPE" in rejections[0].reason
+    assert values(redis_server, stream) == [value(0), value(2)]
+
+
+def test_what_is_too_large_for_the_server_is_rejected_alone(redis_server, stream, writer):
+    admin = client(redis_server)
+    admin.config_set("proto-max-bulk-len", 2**20)
+    try:
+        texts = [value(0), b"x" * (2**20 + 1), b"y" * 2**20, value(1)]
+        rejections = writer.write(messages([(stream, b"k", text) for text in texts]))
+    finally:
+        admin.config_set("proto-max-bulk-len", 512 * 2**20)
+
+    assert [(one.event_row, one.kind) for one in rejections] == [(1, "message_too_large")]
+    assert "proto-max-bulk-len" in rejections[0].reason
+    assert values(redis_server, stream) == [texts[0], *texts[2:]]
+
+
+def test_a_message_without_a_value_is_rejected(redis_server, stream, writer):
+    rejections = writer.write(messages([(stream, b"k", value(0)), (stream, b"k", None)]))
+
+    assert [(one.event_row, one.kind) for one in rejections] == [(1, "invalid_record")]
+    assert values(redis_server, stream) == [value(0)]
+
+
+def test_streams_are_trimmed_to_about_the_length_asked_for(redis_server, stream):
+    writer = RedisSink(id="r", uri=redis_server.dsn("0"), stream="s", max_len=100).open("p")
+    for start in range(0, 3000, 1000):
+        writer.write(rows(stream, range(start, start + 1000)))
+    writer.close()
+
+    kept = values(redis_server, stream)
+    assert kept == [value(n) for n in range(3000)][-len(kept) :]
+    assert 100 <= len(kept) < 400
+
+
+def test_a_batch_of_many_steps_keeps_its_order(redis_server, stream, writer):
+    texts = [b'{"n":%d,"note":"%b"}' % (n, b"x" * (n % 7 * 400)) for n in range(5000)]
+
+    writer.write(messages([(stream, b"k%d" % (n % 9), text) for n, text in enumerate(texts)]))
+
+    assert values(redis_server, stream) == texts
+
+
+def test_the_extra_is_named_when_it_is_missing(sink, monkeypatch):
+    monkeypatch.setitem(sys.modules, "redis", None)
+
+    with pytest.raises(SpecError, match=r"airflow-provider-deltaforge\[redis\]"):
+        sink.open("p")
+
+
+def test_a_policy_that_throws_streams_away_is_warned_of(redis_server, sink, caplog):
+    admin = client(redis_server)
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        sink.open("p").close()
+    finally:
+        admin.config_set("maxmemory-policy", "noeviction")
+
+    assert "noeviction" in caplog.text

@@ -392,11 +392,12 @@ class TestTls:
 
     def test_a_certificate_that_is_missing_is_asked_for(self, secured, stream, open_writer):
         _, place, directory = secured
-        writer = open_writer(place, ca_file=str(directory / "certificate.pem"))
 
         # Whether the server's reason or its hanging up is seen first is up to the network.
         with pytest.raises((RetryableError, AccessError), match="cert_file"):
-            writer.write(rows(stream, range(1)))
+            open_writer(place, ca_file=str(directory / "certificate.pem")).write(
+                rows(stream, range(1))
+            )
 
     def test_tls_to_a_port_without_it(self, secured, stream, open_writer):
         server, _, directory = secured
