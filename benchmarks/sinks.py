@@ -1,8 +1,8 @@
-"""``./dev.sh bench redis|nats|http|http_arrays``: our writer beside a bare client, in one run.
+"""``./dev.sh bench redis|nats|nats_once|http|http_arrays``: our writer beside a bare client.
 
-Both send the same rows, as events of the native envelope, in batches of the default size, and take
-turns, so that a machine that becomes slower is slower for both. The bare client does what its own
-documentation shows: one call per message, in pipelines where it has them.
+In one run both send the same rows, as events of the native envelope, in batches of the default
+size, and take turns, so that a machine that becomes slower is slower for both. The bare client does
+what its own documentation shows: one call per message, in pipelines where it has them.
 """
 
 import json
@@ -23,7 +23,7 @@ from rich.table import Table
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import Sink
-from benchmarks import webhooks
+from benchmarks import nats_streams, webhooks
 from tests.servers import redis as redis_servers
 from tests.servers.process import Server
 
@@ -95,6 +95,10 @@ CASES: Mapping[str, Case] = {
         webhooks.bare_arrays,
         webhooks.held,
         placed=webhooks.placed,
+    ),
+    "nats": Case(nats_streams.start, nats_streams.sink, nats_streams.bare, nats_streams.held, 10),
+    "nats_once": Case(
+        nats_streams.start, nats_streams.sink_once, nats_streams.bare, nats_streams.held, 10
     ),
     "redis": Case(redis_servers.start_forgetful, _redis_sink, _bare_redis, _redis_held),
 }
