@@ -12,23 +12,14 @@ import numpy as np
 from airflow_provider_deltaforge.engine.batch_facts import BatchFacts, Taken
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.tallies import Latency, LetterTallies, Tallies
+from airflow_provider_deltaforge.engine.trouble import Trouble, trouble_of
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _LONG_CALL_S = 60.0
 
 Standing = Literal["running", "behind", "catching_up", "given_up"]
 """``running``: it takes every batch with the others; else the lane goes on without it."""
-
-
-@dataclass(slots=True)
-class Trouble:
-    """Why something does not go on, and since when."""
-
-    reason: str
-    error_class: str
-    since_ms: int
 
 
 @dataclass(slots=True)
@@ -86,6 +77,8 @@ class Board:
                 continue  # Taken out of the document since.
             state.events, state.bytes = sink["events"], sink["bytes"]
             state.batches, state.retries = sink["batches"], sink["retries"]
+            if sink.get("status") in ("behind", "catching_up"):
+                state.standing_since_ms = sink.get("since_ms")
         extra = told["extra"]
         self.splits = extra.get("transaction_splits", 0)
         self.reconnects = extra.get("source_reconnects", 0)
@@ -96,7 +89,7 @@ class Board:
     def source_trouble(self, error: BaseException | None) -> None:
         """Note that the log cannot be read, or (None) that it can again."""
         with self._lock:
-            self.source_trouble_now = _trouble(self.source_trouble_now, error)
+            self.source_trouble_now = trouble_of(self.source_trouble_now, error)
             if error is None:
                 self.reconnects += 1
 
@@ -104,7 +97,7 @@ class Board:
         """Note that a sink does not take a batch, or (None) that it does again."""
         with self._lock:
             state = self.sinks.setdefault(sink_id, SinkState())
-            state.trouble = _trouble(state.trouble, error)
+            state.trouble = trouble_of(state.trouble, error)
             if error is not None:
                 state.retries += 1
 
@@ -118,13 +111,42 @@ class Board:
         """
         with self._lock:
             state = self.sinks.setdefault(sink_id, SinkState())
-            if standing == "running" or state.standing == "running":
+            if standing == "running":
+                state.standing_since_ms = None
+            elif state.standing_since_ms is None or standing == "given_up":
                 state.standing_since_ms = int(time.time() * 1000)
             state.standing = standing
             if standing == "running":
                 state.trouble, state.lacks_ms = None, None
             elif lacks_ms is not None:
                 state.lacks_ms = lacks_ms
+
+    def given_up(self, sink_id: str, since_ms: int, why: str) -> None:
+        """Note that a sink was given up by an earlier lane."""
+        self.stands(sink_id, "given_up")
+        with self._lock:
+            state = self.sinks[sink_id]
+            state.standing_since_ms = since_ms
+            state.trouble = Trouble(why, "given_up", since_ms)
+
+    def lag_of(self, sink_id: str) -> int | None:
+        """Return for how long a sink has lacked what it lacks, in ms; None if that is unknown.
+
+        Not longer than it has been behind: the log itself may be read late.
+        """
+        with self._lock:
+            state = self.sinks.get(sink_id)
+            if state is None or state.lacks_ms is None or state.standing_since_ms is None:
+                return None
+            since_ms = max(state.lacks_ms, state.standing_since_ms)
+            return max(0, int(time.time() * 1000) - since_ms)
+
+    @property
+    def lagging(self) -> list[str]:
+        """The sinks that are behind and are to be caught up."""
+        with self._lock:
+            words = ("behind", "catching_up")
+            return [name for name, state in self.sinks.items() if state.standing in words]
 
     def caught_up(self, sink_id: str, position: Position | None, taken: Taken | None) -> None:
         """Note what a sink that is behind was given, and how far it is now."""
@@ -142,7 +164,7 @@ class Board:
     def trouble(self, name: str, error: BaseException | None) -> None:
         """Note that something named does not go on, or (None) that it does again."""
         with self._lock:
-            trouble = _trouble(self.troubles.get(name), error)
+            trouble = trouble_of(self.troubles.get(name), error)
             if trouble is None:
                 self.troubles.pop(name, None)
             else:
@@ -263,11 +285,3 @@ class Board:
         self.latency.measure(np.maximum(now_ms - commit_ms, 0) / 1000)
         self.last_commit_ms = int(commit_ms[-1])
         self._lag_ms = max(0, int(now_ms) - self.last_commit_ms)
-
-
-def _trouble(before: Trouble | None, error: BaseException | None) -> Trouble | None:
-    if error is None:
-        return None
-    error_class = getattr(error, "error_class", "error")
-    since_ms = before.since_ms if before else int(time.time() * 1000)
-    return Trouble(redacted(str(error)), error_class, since_ms)

@@ -46,6 +46,7 @@ class LetterBox:
         trouble: told by name that the queue is full, and with None that it is not any more.
         ending: set when the lane ends.
         confirm: raises if a newer lane has started, whose limits hold then.
+        behind: the one sink that this is for, which stands behind the others.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class LetterBox:
         trouble: Callable[[str, BaseException | None], None],
         ending: threading.Event,
         confirm: Callable[[], None],
+        behind: str | None = None,
     ) -> None:
         journal = bench.pipeline.spec.journal
         self.enabled = bool(journal.enabled)
@@ -68,7 +70,8 @@ class LetterBox:
         self._ending = ending
         self._confirm = confirm
         sink_ids = [sink.id for sink in bench.pipeline.spec.sinks]
-        self._order = RowOrder(self._queue, sink_ids, holds=journal.dlq.hold_keys)
+        holds = journal.dlq.hold_keys
+        self._order = RowOrder(self._queue, sink_ids, holds=holds, behind=behind)
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
         self._is_told = False
@@ -128,6 +131,15 @@ class LetterBox:
         self._forget()
         if self.enabled:
             self._order.begin()
+
+    def read_on(self) -> None:
+        """Read what others have stored since the last time.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        if self.enabled:
+            self._order.read_on()
 
     def held_back(
         self, rendered: Rendered, sink_ids: Iterable[str]

@@ -6,6 +6,7 @@ A lane runs as one long Spark task, in a thread or in a plain process: it knows 
 """
 
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,23 +15,33 @@ from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.ahead import Ahead
 from airflow_provider_deltaforge.engine.batch_facts import BatchFacts
-from airflow_provider_deltaforge.engine.batcher import Batcher, Limits, SourceBatch
+from airflow_provider_deltaforge.engine.batcher import Limits, SourceBatch
 from airflow_provider_deltaforge.engine.board import Board, SinkState
 from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.cursors import Cursors
+from airflow_provider_deltaforge.engine.cutting import CuttingBatcher
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
+from airflow_provider_deltaforge.engine.delivering import Delivering, Ready
 from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.identity import Succession, advised
 from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.meeting import Meeting
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.reading import Pump
+from airflow_provider_deltaforge.engine.reading_again import Company
 from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
-from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
-from airflow_provider_deltaforge.engine.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.sinking import Parcel
+from airflow_provider_deltaforge.engine.rendering import Rendering
+from airflow_provider_deltaforge.engine.standing import Standing, standing
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
 from airflow_provider_deltaforge.engine.tallies import Tallies
-from airflow_provider_deltaforge.errors import RetryableError, ServerChangedError, TableError
+from airflow_provider_deltaforge.errors import (
+    FencedError,
+    RetryableError,
+    ServerChangedError,
+    TableError,
+)
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
@@ -46,12 +57,13 @@ _IDLE_CHECKPOINT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A batch, rendered for every sink, that waits for delivery."""
+class Opened:
+    """The log, open at where the lane begins."""
 
-    batch: SourceBatch
-    rendered: Rendered
-    facts: BatchFacts
+    reader: LogReader
+    registrar: Registrar
+    stood: Standing
+    start: Position
 
 
 class Lane:
@@ -62,8 +74,10 @@ class Lane:
         self._bench = bench
         self._source = spec.source
         self._sink_ids = [sink.id for sink in spec.sinks]
+        self._policy = Policy.of(spec)
         self._board = Board(
             {sink_id: SinkState() for sink_id in self._sink_ids},
+            policy=self._policy,
             processors=Tallies(processor.id for processor in spec.processors),
         )
         self._heart = Heart(bench, self._board, window_s, "running")
@@ -87,7 +101,10 @@ class Lane:
             self._heart.ending,
             self._heart.confirm,
         )
+        self._cursors = Cursors(bench, self._board, self._heart)
         self._ahead = Ahead(self._source, self._sink_ids)
+        self._delivering: Delivering
+        self._storing = threading.Lock()
         self._idle_since: tuple[float, Position] | None = None
 
     def run(self) -> Outcome:
@@ -118,67 +135,93 @@ class Lane:
     def _stream(self) -> Outcome:
         """Carry changes; a table that cannot be decoded is left out, and the others go on."""
         while True:
-            reader, registrar = self._patiently(self._open)
+            opened = self._patiently(self._open)
+            reader = opened.reader
             try:
-                return self._carry(reader, registrar)
+                return self._carry(opened)
             except TableError as error:
                 stopped = error
+            except FencedError as error:
+                self._patiently(self._heart.confirm)
+                self._cursors.taken_over(error)  # Only a sink has to be.
+                continue
             self._patiently(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
 
-    def _carry(self, reader: LogReader, registrar: Registrar) -> Outcome:
-        spec = self._bench.pipeline.spec
+    def _carry(self, opened: Opened) -> Outcome:
+        spec, reader = self._bench.pipeline.spec, opened.reader
         pump = Pump(
             reader,
-            Batcher(Limits.of(spec.batch)),
+            CuttingBatcher(Limits.of(spec.batch), self._source, self._ahead.places),
             self._prepare,
             spec.batch.max_inflight,
             self._board.source_trouble,
-            registrar.admit,
+            opened.registrar.admit,
         )
-        sinks = SinkGroup(spec.sinks, self._bench.pipeline.name, self._board, self._heart.ending)
+        company = Company(
+            self._bench,
+            self._board,
+            Meeting(self._source, opened.start),
+            self._heart.ending.is_set,
+            self._heart.confirm,
+            self._storing,
+            self._patiently,
+        )
+        delivering = self._delivering = Delivering(
+            company, self._policy, self._ahead, self._checkpoints, self._letters, self._heart
+        )
         try:
+            delivering.begin(opened.stood)
             while not self._heart.ending.is_set():
-                self._step(pump, sinks, reader)
+                self._step(pump, delivering, reader)
         finally:
             pump.close()
-            sinks.close()
+            delivering.close()
         if self._heart.failure is not None:
             raise self._heart.failure
         return Outcome(self._heart.why)
 
-    def _step(self, pump: Pump[Ready], sinks: SinkGroup, reader: LogReader) -> None:
+    def _step(self, pump: Pump[Ready], delivering: Delivering, reader: LogReader) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
+        if delivering.meet():
+            delivering.acknowledge(reader)
         if self._letters.is_due:
             self._patiently(self._letters.tend)
         ready = pump.next(_WAIT_S)
         if ready is not None:
-            self._deliver(ready, sinks, reader)
+            self._deliver(ready, delivering, reader)
         else:
             self._checkpoint_idle(reader)
 
-    def _open(self) -> tuple[LogReader, Registrar]:
-        """Open the log where the slowest sink stands; a new one begins where the source says."""
+    def _open(self) -> Opened:
+        """Open the log where enough sinks stand; a new stream begins where the source says."""
         self._letters.begin()  # What was refused behind the checkpoint is read again.
-        stored = self._checkpoints.load()
-        known = {name: stored[name] for name in self._sink_ids if name in stored}
-        start = self._source.earliest(list(known.values()))
-        settled = self._succession.settle(start, list(known.values()))
-        is_new = start is None
-        start = self._source.beginning() if start is None else start
+        self._cursors.settle()
+        self._checkpoints.load()
+        stood = standing(self._bench.store, self._bench.pipeline, self._policy)
+        held = [at for name, at in stood.known.items() if name not in stood.behind]
+        settled = [*self._succession.settle(stood.start, held), *stood.writes]
+        is_new = stood.start is None
+        start = self._source.beginning() if stood.start is None else stood.start
         learn(self._bench, self._registry, start, anew=is_new)
         # Stored before the first read: a lane killed before its first batch must not begin at a
         # later head.
-        missing = [name for name in self._sink_ids if name not in known]
+        missing = [name for name in self._sink_ids if is_new]
         if missing or settled:
             self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
+        self._cursors.adopt()
+        self._checkpoints.load()
         crossing(Border.START_POSITION_STORED)
-        self._ahead = Ahead(self._source, self._sink_ids, known, start)
+        exact = self._cursors.sink_ids
+        self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact)
         self._idle_since = None  # Read again, the log is behind it.
         self._board.checkpointed(start, self._sink_ids)
+        for name in stood.behind:
+            self._board.caught_up(name, stood.known[name], None)
         history = self._tables.history()
         reader = self._source.open(start, self._heart.ending.is_set, history)
         self._tables.begin(reader)
-        return reader, Registrar(self._bench, self._registry, self._patiently, start)
+        registrar = Registrar(self._bench, self._registry, self._patiently, start)
+        return Opened(reader, registrar, stood, start)
 
     def _prepare(self, batch: SourceBatch) -> Ready:
         """Run processors and rendering, in the decoder thread."""
@@ -187,33 +230,29 @@ class Lane:
         crossing(Border.BATCH_RENDERED)
         return Ready(batch, rendered, BatchFacts.of(batch.rows, batch.nbytes))
 
-    def _deliver(self, ready: Ready, sinks: SinkGroup, reader: LogReader) -> None:
-        behind = self._ahead.behind(ready.batch.position)
+    def _deliver(self, ready: Ready, delivering: Delivering, reader: LogReader) -> None:
+        batch, rendered = ready.batch, ready.rendered
         if ready.facts.events == 0:
-            if ready.batch.position is not None:
+            if batch.position is not None:
                 since = self._idle_since[0] if self._idle_since else time.monotonic()
-                self._idle_since = since, ready.batch.position
+                self._idle_since = since, batch.position
+                delivering.passed(ready)
             self._checkpoint_idle(reader)
             return
-        messages, held = self._patiently(lambda: self._letters.held_back(ready.rendered, behind))
-        self._patiently(self._heart.confirm)
-        parcels = {name: Parcel(each) for name, each in messages.items()}
-        outcomes = sinks.deliver(parcels, self._heart.gives_up)
-        if outcomes is None:
+        refused = delivering.deliver(ready)
+        if refused is None:
             return
-        refused = {
-            name: [*held.get(name, ()), *outcome.durable()] for name, outcome in outcomes.items()
-        }
-        self._letters.take(ready.rendered, ready.batch.rows, refused)
+        self._letters.take(rendered, batch.rows, refused)
         crossing(Border.SINK_WRITTEN)
-        taken = {name: ready.rendered.taken(name, refused[name]) for name in messages}
+        taken = {name: rendered.taken(name, refused[name]) for name in refused}
         self._board.delivered(ready.facts, taken)
-        self._succession.watch(ready.batch.rows)
-        self._tables.watch(ready.batch.rows)
-        if ready.batch.splits_transaction:
+        self._succession.watch(batch.rows)
+        self._tables.watch(batch.rows)
+        if batch.splits_transaction:
             self._board.splits += 1
-        if ready.batch.position is not None:
-            self._commit(ready.batch.position, reader)
+        delivering.passed(ready)
+        if batch.position is not None:
+            self._commit(batch.position, reader)
             return
         self._idle_since = None  # What is refused of this transaction is stored with its end.
         if self._letters.overflows and self._patiently(self._letters.awaits_room):
@@ -231,13 +270,11 @@ class Lane:
         names = self._ahead.reached(position)
         told, ends_by = self._succession.passed(position)
         told = [*told, *self._tables.passed(position, reader)]
-        self._store([*(self._checkpoints.put(name, position) for name in names), *told])
+        self._store([*(self._delivering.put(name, position) for name in names), *told])
         crossing(Border.CHECKPOINT_STORED)
         self._patiently(self._tables.stored)
         self._board.checkpointed(position, names)
-        if not self._ahead.any:
-            reader.acknowledge(position)
-            crossing(Border.SOURCE_ACKNOWLEDGED)
+        self._delivering.acknowledge(reader, position)
         if ends_by is not None:
             raise ends_by
 
@@ -251,8 +288,9 @@ class Lane:
 
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""
-        self._patiently(lambda: self._letters.transact(writes))
-        self._patiently(self._letters.stored)
+        with self._storing:
+            self._patiently(lambda: self._letters.transact(writes))
+            self._patiently(self._letters.stored)
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""

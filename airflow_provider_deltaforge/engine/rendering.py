@@ -41,6 +41,7 @@ class Rendering:
         tallies: where the processors' work is counted.
         watcher: told about their trouble.
         ending: asked while one is tried again; True gives up.
+        only: the one sink to render for; None: all.
     """
 
     def __init__(
@@ -50,9 +51,14 @@ class Rendering:
         tallies: Tallies,
         watcher: ProcessorWatcher,
         ending: Callable[[], bool],
+        only: str | None = None,
     ) -> None:
         self._chain = chain_of(pipeline, tallies, watcher, ending)
-        self._renderers = {sink.id: Renderer(sink, origin) for sink in pipeline.spec.sinks}
+        self._renderers = {
+            sink.id: Renderer(sink, origin)
+            for sink in pipeline.spec.sinks
+            if only in (None, sink.id)
+        }
 
     def open(self) -> None:
         """Start the processors; see ``Chain.open``."""

@@ -90,10 +90,20 @@ class RowOrder:
         queue: the pipeline's.
         sink_ids: its sinks.
         holds: set later events aside, instead of noting that they were delivered.
+        behind: the one sink that stands behind the others: what processors refused may lie in
+            front of it, so only its own entries count.
     """
 
-    def __init__(self, queue: DeadLetters, sink_ids: Collection[str], *, holds: bool) -> None:
+    def __init__(
+        self,
+        queue: DeadLetters,
+        sink_ids: Collection[str],
+        *,
+        holds: bool,
+        behind: str | None = None,
+    ) -> None:
         self._queue = queue
+        self._behind = behind
         self._sink_ids = list(sink_ids)
         self._holds = holds
         self._missing: dict[str, _Entries] = {}
@@ -117,7 +127,7 @@ class RowOrder:
 
     def _know(self, letter: DeadLetter) -> None:
         place = place_of(letter)
-        if place is None:
+        if place is None or self._behind not in (None, letter.meta.sink_id):
             return
         entry = _Entry(place, letter.seq)
         for sink_id in letter.missed_by(self._sink_ids):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import Position
@@ -166,6 +166,12 @@ class Sink(PluginSettings):
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
     required: bool = True
     """The pipeline blocks while this sink is behind."""
+    start: Literal["earliest", "latest"] | dict[str, Any] = "earliest"
+    """Where a sink begins that is added to a pipeline which has run before: ``earliest``, where the
+    slowest of its sinks stands, ``latest``, at the end of the log, or a position in between."""
+    lag_limit_secs: NonNegativeInt = 86_400
+    """A sink that the pipeline goes on without is given up once it has lacked changes for so long;
+    0: never."""
     envelope: Any = Field(default=None, validate_default=True)
     """``native``, ``debezium`` or ``{type: cloudevents, type_prefix: …}``; ``native`` if absent."""
     encoding: Any = Field(default=None, validate_default=True)

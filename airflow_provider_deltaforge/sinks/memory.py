@@ -47,6 +47,11 @@ class MemoryLog:
             self._failures += [error] * count
             self._partial = after_messages
 
+    def heal(self) -> None:
+        """Forget the faults that were asked for."""
+        with self._lock:
+            self._failures.clear()
+
     def messages(self) -> list[Delivered]:
         """Return what is stored, in order of arrival."""
         with self._lock:

@@ -214,6 +214,13 @@ class Source(PluginSettings):
         """
         return self
 
+    def behind(self, reader: str) -> "Source":
+        """Return this source as a second reader of what the pipeline's own reader still holds.
+
+        It leaves nothing on the server when it ends.
+        """
+        return self.beside(f"behind-{reader}", once=True)
+
     @abstractmethod
     def open_snapshot(self) -> Snapshotter:
         """Connect for reading tables."""

@@ -45,24 +45,12 @@ def _processors(spec: Any) -> Iterator[Ask]:
 def _sinks(spec: Any) -> Iterator[Ask]:
     for index, sink in enumerate(spec.sinks):
         key = f"spec.sinks[{index}]"
-        named = list(_named(key, sink, ".config"))
-        yield from named
+        yield from _named(key, sink, ".config")
         yield from _named(f"{key}.config.envelope", sink.envelope)
         yield from _named(f"{key}.config.encoding", sink.encoding)
-        if not sink.required:
-            yield f"{key}.config.required", "false (a sink that may be behind)"
-        keys = {key for key, _ in named}
-        if getattr(sink, "exactly_once", False) and f"{key}.config.exactly_once" not in keys:
-            yield f"{key}.config.exactly_once", "true"
 
 
 def _policies(spec: Any) -> Iterator[Ask]:
-    policy = spec.commit_policy
-    required = sum(sink.required for sink in spec.sinks)
-    # With every sink required, `all` and a quorum of all of them are what `required` does.
-    needed = {"required": required, "all": len(spec.sinks), "quorum": policy.quorum}[policy.mode]
-    if needed != required:
-        yield "spec.commit_policy.mode", policy.mode
     if spec.schema_sensing.enabled:
         yield "spec.schema_sensing.enabled", "true"
     if spec.delivery.parallelism > 1:
@@ -74,5 +62,3 @@ def _hints(spec: Any) -> Iterator[Ask]:
         yield "spec.sharding", "spreading the data downstream"
     if spec.connection_policy is not None:
         yield "spec.connection_policy", "choosing how to connect"
-    if spec.sink_batch_deadline_secs is not None:
-        yield "spec.sink_batch_deadline_secs", f"{spec.sink_batch_deadline_secs} s"

@@ -27,6 +27,7 @@ spec:
   batch: {{{batch}max_events: 30, max_ms: 10}}
   processors: [{processors}]
   journal: {{{journal}}}
+  {policy}
   sinks:
 {sinks}
 """
@@ -47,6 +48,8 @@ class InProcess:
     sink: str = ""
     processors: str = ""
     journal: str = ""
+    policy: str = ""
+    optional: tuple[str, ...] = ()
     name: str = field(default_factory=lambda: f"{NAME}-{next(_unique)}")
 
     def __post_init__(self) -> None:
@@ -54,7 +57,8 @@ class InProcess:
         self.store = self.location.open()
         self.control = Control(self.store, self.name)
         lines = [
-            f"    - {{type: memory, config: {{id: {sink}, log: {self.name}-{sink}, {self.sink}}}}}"
+            f"    - {{type: memory, config: {{id: {sink}, log: {self.name}-{sink}, {self.sink}"
+            f"{'required: false' if sink in self.optional else ''}}}}}"
             for sink in self.sinks
         ]
         self.document = DOCUMENT.format(
@@ -65,6 +69,7 @@ class InProcess:
             batch=self.batch,
             processors=self.processors,
             journal=self.journal,
+            policy=self.policy,
             snapshot=self.snapshot,
             sinks="\n".join(lines),
         )

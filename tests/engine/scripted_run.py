@@ -51,6 +51,7 @@ spec:
   sinks:
     - type: file
       config: {{id: out, path: "{directory}/out.jsonl"}}
+{more}
 """
 
 Driver = subprocess.Popen[bytes] | Forked
@@ -70,6 +71,8 @@ class ScriptedRun:
     dsn: str | None = None
     processors: str = ""
     journal: str = ""
+    more: str = ""
+    """Further sinks."""
     extra_environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,6 +89,7 @@ class ScriptedRun:
             window=self.window_s,
             processors=self.processors,
             journal=self.journal,
+            more=self.more,
             directory=self.directory,
         )
         self.store = StoreLocation.from_dsn(self.dsn).open()

@@ -13,6 +13,7 @@ from typing import Any
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from tests.engine.lagging_borders import OF_LAGGARDS
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun, kill
 from tests.oracle.verdict import judge
 from tests.servers import postgres, spark
@@ -32,7 +33,7 @@ IN_APPLICATION = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED, *REQUEST_BO
 """Borders that the driver itself crosses: no worker of ours lives then."""
 AT_START = {Border.START_POSITION_STORED}
 """Borders that a stream crosses once."""
-STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START
+STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START - OF_LAGGARDS
 BEGUN = STREAM_BORDERS | REQUEST_BORDERS
 """Borders of a pipeline that streamed before: its log is delivered from the first transaction."""
 

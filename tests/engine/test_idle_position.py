@@ -3,7 +3,6 @@
 from airflow_provider_deltaforge.engine import lane as lanes
 from airflow_provider_deltaforge.engine.batcher import SourceBatch
 from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.sinking import Delivered
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.engine.planted import plant, refusing
@@ -16,10 +15,16 @@ class Quiet:
     def __init__(self):
         self.acknowledged: list[Position] = []
 
-    def deliver(self, messages, give_up):
-        return {name: Delivered() for name in messages}
+    def deliver(self, ready):
+        return {name: [] for name in ready.rendered.messages}
 
-    def acknowledge(self, position):
+    def passed(self, ready):
+        pass
+
+    def put(self, name, position):
+        return self.checkpoints.put(name, position)
+
+    def acknowledge(self, reader, position):
         self.acknowledged.append(position)
 
 
@@ -33,6 +38,8 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
     queue = DeadLetters(pipeline.store, pipeline.name)
     lane, quiet = Lane(pipeline.bench(), 60.0), Quiet()
     lane._rendering.open()
+    lane._delivering = quiet
+    quiet.checkpoints = pipeline.checkpoints()
 
     def deliver(batch):
         lane._deliver(lane._prepare(batch), quiet, quiet)

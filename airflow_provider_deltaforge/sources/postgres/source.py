@@ -148,6 +148,13 @@ class PostgresSource(Source):
         copy._once = once  # noqa: SLF001
         return copy
 
+    def behind(self, reader: str) -> "PostgresSource":
+        """Return this source reading from temporary copies of the pipeline's own slot."""
+        copy = self.model_copy()
+        copy._original = self.slot_settings.name  # noqa: SLF001 - of our own copy
+        copy._once = True  # noqa: SLF001
+        return copy
+
     def beginning(self) -> Position:
         """Return where a new stream begins; creates publication and slot.
 

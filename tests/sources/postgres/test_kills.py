@@ -8,11 +8,12 @@ from functools import partial
 import pytest
 
 from airflow_provider_deltaforge.engine.borders import Border
+from tests.engine.lagging_borders import OF_LAGGARDS
 from tests.engine.spark_kills import Victim, run_cell
 from tests.sources.postgres.shop_run import ShopRun
 
-# The shop has no event that is refused.
-BORDERS = [border for border in Border if border is not Border.DEAD_LETTERS_STORED]
+# The shop has no event that is refused, and one sink.
+BORDERS = [b for b in Border if b not in {Border.DEAD_LETTERS_STORED, *OF_LAGGARDS}]
 
 
 @pytest.mark.parametrize("border", BORDERS, ids=lambda border: border.value)

@@ -1,0 +1,297 @@
+"""Carries the log to one sink that is behind, until it has come to where its lane stands.
+
+The sink's thread is taken over with the batch that it could not take: that one is tried again and
+again, so a log that stands still needs no second reader. What came after it is read again beside
+the lane, from the sink's own checkpoint, which moves under the lane's fence.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.dead_letters import LetterBox
+from airflow_provider_deltaforge.engine.giving_up import gap_of, tell_given_up, too_late
+from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.reading_again import Carried, Company, ReadingAgain
+from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel, SinkThread
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    EventError,
+    FencedError,
+    PositionLostError,
+    RetryableError,
+    ServerChangedError,
+    TableError,
+)
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
+
+_POLL_S = 0.1
+_AGAIN_S, _SOON_S = 30.0, 2.0
+_IDLE_CHECKPOINT_S = 1.0
+_OF_THE_LANE = (EventError, FencedError, ServerChangedError)
+
+_log = logging.getLogger(__name__)
+
+
+class _Over(Exception):  # noqa: N818 - not an error: the lane ends
+    """Nothing more is to be done for this sink."""
+
+
+class CatchUp:
+    """Catches one sink up, in a thread of its own.
+
+    Args:
+        company: the lane's.
+        sink: the description.
+        hands: owns the sink's connection; it is the lane's again once the sink has joined.
+        at: the sink's checkpoint.
+        pending: the batch that ``hands`` are still trying.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        sink: Sink,
+        hands: SinkThread,
+        at: Position,
+        pending: Carried | None = None,
+    ) -> None:
+        bench = company.bench
+        self._company = company
+        self._bench = bench
+        self._sink = sink
+        self._id = sink.id
+        self._hands = hands
+        self._board, self._meeting = company.board, company.meeting
+        self._pending = pending
+        self._source = bench.pipeline.spec.source
+        self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, self._source.id)
+        self._ending = threading.Event()
+        self._idle: tuple[float, Position] | None = None
+        self._left_out: set[str] = set()
+        self.at = at
+        """What is stored of the sink's position."""
+        self.given_up = False
+        self.unwanted: str | None = None
+        """Why somebody wants the sink to be given up."""
+        self._letters = LetterBox(
+            bench,
+            self._board.letters,
+            lambda _, error: self._tell(error),
+            self._ending,
+            company.confirm,
+            behind=sink.id,
+        )
+        self._thread = threading.Thread(target=self._run, name=f"behind-{sink.id}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ask it to end; what the sink was given so far is kept."""
+        self._ending.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        with suppress(_Over):
+            while not self._is_over() and not self._tried():
+                pass
+
+    def _tried(self) -> bool:
+        """Try to catch the sink up; say whether nothing more is to be done for it."""
+        try:
+            self._attempt()
+        except TableError as error:
+            # The lane has passed over it, too, or is about to.
+            self._left_out.add(error.table)
+            return False
+        except PositionLostError as error:
+            self._give_up(error)
+        except _OF_THE_LANE as error:
+            self._meeting.fail(error)
+        except _Over:
+            raise
+        except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
+            _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
+            self._tell(error)
+            self._meeting.strays(self._id)
+            self._board.stands(self._id, "behind")
+            self._rest(_SOON_S if isinstance(error, RetryableError) else _AGAIN_S)
+            return False
+        return True
+
+    def _attempt(self) -> None:
+        """Give the sink what it lacks, until it has joined."""
+        if self._pending is not None:
+            carried, self._pending = self._pending, None
+            self._settle(carried, self._result(carried))
+            if self._joins():
+                return
+        self._patiently(self._letters.begin)  # Read again from the checkpoint.
+        self._idle = None
+        company, over, left_out = self._company, self._is_over, self._left_out
+        again = ReadingAgain(
+            company, self._id, self.at, left_out, self._tell, over, self._patiently
+        )
+        try:
+            self._patiently(again.open)
+            while not self._joins():
+                if (ready := again.next(_POLL_S)) is not None:
+                    self._deliver(ready)
+                    again.acknowledge(self.at)
+                self._keep()
+        finally:
+            again.close()
+
+    def _deliver(self, carried: Carried) -> None:
+        if carried.batch.rows.num_rows == 0:
+            if carried.batch.position is not None:
+                since = self._idle[0] if self._idle else time.monotonic()
+                self._idle = since, carried.batch.position
+            return
+        self._board.stands(self._id, "catching_up", carried.first_ms)
+        self._patiently(self._company.confirm)
+        waits = self._patiently(lambda: self._letters.held_back(carried.rendered, [self._id]))
+        messages, held = waits
+        carried = replace(carried, held=held.get(self._id, ()))
+        if self._hands.is_exact and (carried.held or carried.rendered.rejections[self._id]):
+            self._set_aside(carried, carried.held)
+        self._hands.submit(self._parcel(carried, messages[self._id]))
+        self._settle(carried, self._result(carried))
+
+    def _parcel(self, carried: Carried, messages: Messages) -> Parcel:
+        return Parcel(messages, carried.batch.position, self._checkpoints.stand(self._id))
+
+    def _result(self, carried: Carried) -> Delivered:
+        """Wait until the sink has taken what it was given, however long that takes."""
+        refused = list(carried.held)
+        while True:
+            outcome = self._hands.result(_POLL_S)
+            if outcome is not None and outcome.is_nothing:
+                self._set_aside(carried, outcome.rejections)
+                refused += outcome.rejections
+                parcel = self._parcel(carried, carried.rendered.messages[self._id])
+                self._hands.submit(parcel.without(refused))
+            elif outcome is not None:
+                if outcome.error is not None and self._is_over():
+                    raise _Over
+                return outcome
+            self._check()
+            if self._hands.failing:
+                self._board.stands(self._id, "behind")
+                self._meeting.strays(self._id)
+
+    def _settle(self, carried: Carried, outcome: Delivered) -> None:
+        """Store how far the sink is with this batch, with what it refused of it."""
+        refused = [*carried.held, *outcome.durable()]
+        rendered = carried.rendered
+        self._take(carried, refused)
+        crossing(Border.CAUGHT_UP_WRITTEN)
+        self._tell(None)
+        last_ms = carried.last_ms
+        self._board.caught_up(self._id, None, rendered.taken(self._id, refused))
+        self._board.stands(self._id, "catching_up", last_ms)
+        self._idle = None
+        if carried.batch.position is not None:
+            self._commit(carried.batch.position)
+            self._meeting.comes(self._id, last_ms)
+        elif self._letters.overflows and self._letters.awaits_room():
+            self._store([])
+
+    def _take(self, carried: Carried, refused: Sequence[Rejection]) -> None:
+        # What processors refuse is set aside by the lane.
+        chained = replace(carried.rendered.chained, refused=())
+        mine = replace(carried.rendered, chained=chained)
+        self._letters.take(mine, carried.batch.rows, {self._id: refused})
+
+    def _set_aside(self, carried: Carried, refused: Sequence[Rejection]) -> None:
+        """Store what is refused before the sink holds the rest, which is not read again then."""
+        self._take(carried, refused)
+        if not self._patiently(self._letters.awaits_room):
+            raise _Over
+        self._store([])
+
+    def _commit(self, position: Position) -> None:
+        if not self._patiently(self._letters.awaits_room):
+            raise _Over
+        self._idle = None
+        held = self._hands.holds(self._checkpoints.stand(self._id))
+        self._store([self._checkpoints.put(self._id, position, held)])
+        self.at = position
+        crossing(Border.CAUGHT_UP_STORED)
+        self._board.caught_up(self._id, position, None)
+
+    def _store(self, writes: Sequence[Write]) -> None:
+        with self._company.storing:
+            self._patiently(lambda: self._letters.transact(writes))
+            self._patiently(self._letters.stored)
+
+    def _keep(self) -> None:
+        """Move the checkpoint over transactions that hold nothing for us, but not too often."""
+        self._check()
+        if self._idle is not None and time.monotonic() - self._idle[0] >= _IDLE_CHECKPOINT_S:
+            self._commit(self._idle[1])
+
+    def _joins(self) -> bool:
+        """Offer to join where the lane stands; return True if the sink is the lane's again."""
+        position = self._idle[1] if self._idle is not None else self.at
+        if not self._meeting.holds(position):
+            return False
+        if position != self.at:
+            self._commit(position)  # The source may forget what lies before it.
+        return self._meeting.offer(self._id, position, self._is_over)
+
+    def _check(self) -> None:
+        """See whether the sink is to be given up, or the lane ends."""
+        if self._is_over():
+            raise _Over
+        why = self.unwanted or too_late(self._sink, self._board.lag_of(self._id))
+        if why is not None:
+            raise PositionLostError(why)
+
+    def _give_up(self, error: PositionLostError) -> None:
+        """Record what the sink lacks from here on; nothing is kept for it any more."""
+        try:
+            self._store([gap_of(self._bench, self._id, self.at, error)])
+        except (DeltaForgeError, _Over):
+            return  # Another lane is there, or this one ends: the next one judges anew.
+        crossing(Border.SINK_GIVEN_UP)
+        tell_given_up(self._bench, self._id, self.at, error)
+        self._board.stands(self._id, "given_up")
+        self._tell(error)
+        self._ending.set()
+        self.given_up = True
+
+    def _tell(self, error: BaseException | None) -> None:
+        self._board.sink_trouble(self._id, error)
+
+    def _is_over(self) -> bool:
+        return self._ending.is_set() or self._company.over()
+
+    def _rest(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._is_over() and time.monotonic() < deadline:
+            self._ending.wait(_POLL_S)
+            if self.unwanted is not None:
+                return
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        try:
+            return patiently(call, self._tell, self._is_over, self._rest)
+        except RetryableError:
+            if self._is_over():
+                raise _Over from None
+            raise

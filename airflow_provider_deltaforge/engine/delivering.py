@@ -1,0 +1,202 @@
+"""Gives a batch to the sinks that a lane waits for; the others are left, to be caught up."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.engine.ahead import Ahead
+from airflow_provider_deltaforge.engine.batch_facts import BatchFacts
+from airflow_provider_deltaforge.engine.batcher import SourceBatch
+from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.dead_letters import LetterBox
+from airflow_provider_deltaforge.engine.heart import Heart
+from airflow_provider_deltaforge.engine.policy import Policy
+from airflow_provider_deltaforge.engine.reading_again import Carried, Company
+from airflow_provider_deltaforge.engine.rendering import Rendered
+from airflow_provider_deltaforge.engine.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel, holds_position
+from airflow_provider_deltaforge.engine.standing import Standing
+from airflow_provider_deltaforge.engine.stragglers import Stragglers
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Write
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A batch, rendered for every sink, that waits for delivery."""
+
+    batch: SourceBatch
+    rendered: Rendered
+    facts: BatchFacts
+
+
+class Delivering:
+    """Delivers for one opening of the log. Used by the delivery thread.
+
+    Args:
+        company: what the lane shares with those that catch its sinks up.
+        policy: which sinks are waited for.
+        ahead: which sinks lack a batch.
+        checkpoints: the lane's.
+        letters: hold back what waits behind dead letters.
+        heart: says when to give up.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        policy: Policy,
+        ahead: Ahead,
+        checkpoints: Checkpoints,
+        letters: LetterBox,
+        heart: Heart,
+    ) -> None:
+        pipeline = company.bench.pipeline
+        spec = pipeline.spec
+        self._sinks = SinkGroup(
+            spec.sinks, pipeline.name, company.board, heart.ending, spec.sink_batch_deadline_secs
+        )
+        self._stragglers = Stragglers(company, self._sinks, ahead, checkpoints)
+        self._checkpoints, self._storing = checkpoints, company.storing
+        self._exact = {sink.id for sink in spec.sinks if holds_position(sink)}
+        self._policy, self._ahead = policy, ahead
+        self._letters, self._heart, self._patiently = letters, heart, company.patiently
+        self._reached: Position | None = None
+        self._acknowledged: Position | None = None
+        self._messages: dict[str, Messages] = {}
+        self._held: dict[str, Sequence[Rejection]] = {}
+
+    def begin(self, stood: Standing) -> None:
+        """Begin to catch up who stands behind the lane already."""
+        self._stragglers.begin(stood)
+
+    def acknowledge(self, reader: LogReader, reached: Position | None = None) -> None:
+        """Let the source forget what every sink holds that was not given up.
+
+        Args:
+            reader: of the lane.
+            reached: up to where the lane has delivered, if that is news.
+        """
+        self._reached = reached if reached is not None else self._reached
+        if self._reached is None or self._ahead.any:
+            return
+        position = self._stragglers.earliest(self._reached)
+        if position != self._acknowledged:
+            reader.acknowledge(position)
+            self._acknowledged = position
+            crossing(Border.SOURCE_ACKNOWLEDGED)
+
+    def put(self, name: str, position: Position) -> Write:
+        """Return the write that moves a sink's checkpoint."""
+        return self._checkpoints.put(name, position, self._held_by(name))
+
+    def close(self) -> None:
+        """Close every sink."""
+        self._stragglers.close()
+        self._sinks.close()
+
+    def meet(self) -> bool:
+        """Take in sinks that have caught up; say whether any is or was behind.
+
+        Raises:
+            Exception: what catching up has met that concerns the whole lane.
+        """
+        if not self._stragglers.any:
+            return False
+        self._stragglers.wait()
+        if self._stragglers.tend():
+            self._patiently(self._letters.read_on)
+        return True
+
+    def passed(self, ready: Ready) -> None:
+        """Note that the lane has gone beyond a batch: who joins now must hold it."""
+        last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
+        self._stragglers.meeting.passed(ready.batch.position, last_ms)
+        self._ahead.passed(ready.batch.position)
+
+    def deliver(self, ready: Ready) -> dict[str, list[Rejection]] | None:
+        """Deliver a batch.
+
+        Returns:
+            What was refused, by each sink that has the batch now; None if it was given up.
+
+        Raises:
+            Exception: what a sink could not do that the pipeline does not go on without.
+        """
+        self._messages, self._held = {}, {}
+        position = ready.batch.position
+        parcels = self._parcels(ready, self._ahead.behind(position))
+        self._set_aside_first(ready, parcels)
+        self._patiently(self._heart.confirm)
+        outcomes = self._sinks.deliver(
+            parcels,
+            self._heart.gives_up,
+            lambda taken: self._is_enough(taken, position),
+            (lambda: self._joining(ready)) if self._stragglers.any else dict,
+            lambda name, refused: self._set_aside(ready, {name: refused}),
+        )
+        return None if outcomes is None else self._taken(ready, outcomes)
+
+    def _joining(self, ready: Ready) -> dict[str, Parcel]:
+        """Return the batch for sinks that have caught up while it is delivered."""
+        joined = self._stragglers.tend()
+        if joined:
+            self._patiently(self._letters.read_on)
+        lacking = self._ahead.behind(ready.batch.position) if joined else []
+        parcels = self._parcels(ready, [name for name in lacking if name in joined])
+        self._set_aside_first(ready, parcels)
+        return parcels
+
+    def _parcels(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel]:
+        if not sink_ids:
+            return {}
+        messages, held = self._patiently(lambda: self._letters.held_back(ready.rendered, sink_ids))
+        self._messages.update(messages)
+        self._held.update(held)
+        at, stand = ready.batch.position, self._checkpoints.stand
+        return {name: Parcel(each, at, stand(name)) for name, each in messages.items()}
+
+    def _set_aside_first(self, ready: Ready, parcels: Collection[str]) -> None:
+        """Store what is refused before a sink is written to that holds the position itself.
+
+        Once it holds the batch, that is not read again.
+        """
+        exact = [name for name in parcels if name in self._exact]
+        held = {name: self._held.get(name, ()) for name in exact}
+        rendered = ready.rendered
+        told = any(held[name] or rendered.rejections[name] for name in exact)
+        if exact and (told or rendered.chained.refused):
+            self._set_aside(ready, held)
+
+    def _set_aside(self, ready: Ready, refused: Mapping[str, Sequence[Rejection]]) -> None:
+        self._letters.take(ready.rendered, ready.batch.rows, refused)
+        if not self._patiently(self._letters.awaits_room):
+            raise RetryableError("asked to end before there was room for dead letters")
+        with self._storing:
+            self._patiently(lambda: self._letters.transact([]))
+            self._patiently(self._letters.stored)
+
+    def _held_by(self, name: str) -> tuple[str, ...] | None:
+        """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
+        return self._sinks.thread(name).holds(self._checkpoints.stand(name))
+
+    def _taken(self, ready: Ready, outcomes: Mapping[str, Delivered]) -> dict[str, list[Rejection]]:
+        """Leave the sinks that have not taken the batch."""
+        durable = [name for name, outcome in outcomes.items() if outcome.error is None]
+        if not self._is_enough(durable, ready.batch.position):
+            for outcome in outcomes.values():
+                outcome.durable()
+        for name in self._messages:
+            if name in durable:
+                continue
+            failed = outcomes[name].error if name in outcomes else None
+            carried = Carried(ready.batch, ready.rendered, self._held.get(name, ()))
+            self._stragglers.leave(name, carried if failed is None else None, failed)
+        self._messages = {}  # Nothing of a batch is held when the next one is asked for.
+        return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
+
+    def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:
+        return self._policy.holds([*taken, *self._ahead.holders(position)])

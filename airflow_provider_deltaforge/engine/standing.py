@@ -1,0 +1,108 @@
+"""Where each sink of a pipeline stands when a lane opens the log, and where the lane begins."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_deltaforge.engine.policy import Policy
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Delete, Store, Write
+from airflow_provider_deltaforge.storage.gaps import Gap, Gaps
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The sinks of a pipeline, by where they stand.
+
+    Attributes:
+        known: the checkpoint of every sink that goes on, also of those that begin now.
+        start: where the lane begins; None before the first run.
+        behind: sinks that stand before that.
+        given_up: sinks that are not waited for.
+        writes: what is to be stored before the log is read.
+    """
+
+    known: Mapping[str, Position]
+    start: Position | None
+    behind: Sequence[str] = ()
+    given_up: Mapping[str, Gap] = field(default_factory=dict)
+    writes: Sequence[Write] = ()
+
+
+def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
+    """Look at the checkpoints; sinks without one begin where the document says.
+
+    Raises:
+        SpecError: a sink is to begin where the log cannot be read any more.
+    """
+    source, sinks = pipeline.spec.source, pipeline.spec.sinks
+    checkpoints = Checkpoints(store, pipeline.name, source.id)
+    gaps = Gaps(store, pipeline.name)
+    stored = checkpoints.load()
+    ids = [sink.id for sink in sinks]
+    removed = [name for name in stored if name not in ids]
+    given_up = {name: gap for name, gap in gaps.open().items() if name in ids and name in stored}
+    known = {name: stored[name] for name in ids if name in stored and name not in given_up}
+    writes: list[Write] = [write for name in removed for write in _removed(checkpoints, gaps, name)]
+    # Of a document whose sinks are all new, the former ones say how far the log was delivered.
+    base = source.earliest(list(known.values()) or list(stored.values()))
+    if base is None:
+        return Standing(known, None, writes=writes)
+    for sink in sinks:
+        if sink.id not in stored:
+            known[sink.id] = _beginning(sink, source, base)
+            writes.append(checkpoints.put(sink.id, known[sink.id]))
+    start = policy.start(source, known)
+    behind = [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
+    return Standing(known, start, behind, given_up, writes)
+
+
+def laggards(store: Store, pipeline: Pipeline) -> list[str]:
+    """Return the sinks that have not caught up; those that were given up are none."""
+    source, sinks = pipeline.spec.source, pipeline.spec.sinks
+    given_up = Gaps(store, pipeline.name).open()
+    stored = Checkpoints(store, pipeline.name, source.id).load()
+    known = {s.id: stored[s.id] for s in sinks if s.id in stored and s.id not in given_up}
+    start = Policy.of(pipeline.spec).start(source, known)
+    return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
+
+
+def _beginning(sink: Sink, source: Source, base: Position) -> Position:
+    """Return where a sink begins that joins a pipeline which has streamed before."""
+    start = sink.start
+    if start == "earliest":
+        position = base
+    elif start == "latest":
+        position = source.head()
+    else:
+        position = start
+        if _before(source, position, base):
+            raise SpecError(
+                f"sink {sink.id}: start: {dict(position)} lies before {dict(base)}, and the log in "
+                "front of that is not kept for this pipeline: begin there or later"
+            )
+    _log.warning(
+        "sink %s is new; it begins at %s (start: %s)", *(sink.id, dict(position), _word(start))
+    )
+    return position
+
+
+def _word(start: object) -> str:
+    return start if isinstance(start, str) else "a position"
+
+
+def _removed(checkpoints: Checkpoints, gaps: Gaps, name: str) -> list[Write]:
+    _log.warning("sink %s is not in the document any more; its position is forgotten", name)
+    return [Delete(names.CHECKPOINTS, checkpoints.key(name)), *gaps.forget(name)]
+
+
+def _before(source: Source, left: Position, right: Position) -> bool:
+    return source.compare(left, right) < 0

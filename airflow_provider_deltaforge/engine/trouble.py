@@ -1,0 +1,24 @@
+"""Why something does not go on, as it is shown."""
+
+import time
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Why something does not go on, and since when."""
+
+    reason: str
+    error_class: str
+    since_ms: int
+
+
+def trouble_of(before: Trouble | None, error: BaseException | None) -> Trouble | None:
+    """Return what an error makes of former trouble; None once it works again."""
+    if error is None:
+        return None
+    error_class = getattr(error, "error_class", "error")
+    since_ms = before.since_ms if before else int(time.time() * 1000)
+    return Trouble(redacted(str(error)), error_class, since_ms)
