@@ -30,7 +30,7 @@ Check it
   bench [name]                 the measurements behind the figures in the docs
 
 Servers (native, loopback only; state below .deltaforge/servers)
-  up [names]                   start mysql postgres kafka, or of: mysql mariadb postgres postgres18 kafka redis nats
+  up [names]                   start mysql postgres kafka, or of: mysql mariadb postgres postgres18 kafka redis nats schema_registry
   down [names]                 stop them; their data stays
   ps                           which ones run, and their addresses
   k-create TOPIC [PARTITIONS]  create a Kafka topic
@@ -141,13 +141,13 @@ need_server() {
     mariadb) has mariadbd || apt_install "MariaDB is missing" mariadb-server ;;
     postgres | postgres18) has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
         apt_install "PostgreSQL is missing" postgresql ;;
-    kafka)
+    kafka | schema_registry)
         need_java
-        has mvn || apt_install "Maven is missing (it fetches Kafka)" maven
+        has mvn || apt_install "Maven is missing (it fetches Kafka and the schema registry)" maven
         ;;
     redis) has redis-server || apt_install "Redis is missing" redis-server ;;
     nats) has nats-server || apt_install "NATS is missing" nats-server ;;
-    *) die "unknown server '$1' (known: mysql mariadb postgres postgres18 kafka redis nats)" ;;
+    *) die "unknown server '$1' (known: mysql mariadb postgres postgres18 kafka redis nats schema_registry)" ;;
     esac
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ordering import rough_s
-from tests.servers import kafka, mariadb, mysql, postgres, redis
+from tests.servers import kafka, mariadb, mysql, postgres, redis, schema_registry
 from tests.servers.process import Server, python_path
 
 # Every JVM of a test lives for a minute: the optimising compilers would never pay for themselves.
@@ -83,6 +83,14 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 def postgres18_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """PostgreSQL 18 with logical WAL."""
     server = postgres.start(tmp_path_factory.mktemp("postgres18"), version=18)
+    yield server
+    _end(server)
+
+
+@pytest.fixture(scope="session")
+def schema_registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A schema registry that speaks Confluent's API."""
+    server = schema_registry.start(tmp_path_factory.mktemp("schema_registry"))
     yield server
     _end(server)
 

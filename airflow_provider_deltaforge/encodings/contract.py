@@ -1,23 +1,99 @@
 """What every encoding promises."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.events.shapes import Shape
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings
+
+Schemas: TypeAlias = Callable[[str, str | None, str, str], TableSchema | None]
+"""From database, schema, table and fingerprint to the table as it was; None if nobody knows it.
+
+Raises:
+    RetryableError: the state store is away.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the messages of one sink are.
+
+    Attributes:
+        sink: names the sink in errors.
+        connector: of the source: ``mysql``, ``postgresql`` or ``turso``.
+        shape: what the envelope's messages look like; None if it does not say.
+        schemas: finds a table's schema.
+    """
+
+    sink: str
+    connector: str
+    shape: Shape | None
+    schemas: Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """A batch of messages before they are encoded; all columns have the same length.
+
+    Attributes:
+        values: binary. One JSON text per message, as the envelope wrote it.
+        topics: dictionary<int32, utf8>. Where each goes.
+        rows: the change events they stand for, in CHANGE_SCHEMA.
+        bare: which are ``after`` alone, without an envelope; None if none is.
+    """
+
+    values: pa.BinaryArray
+    topics: pa.DictionaryArray
+    rows: pa.RecordBatch
+    bare: pa.BooleanArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of them.
+
+    Attributes:
+        values: binary, one per message; null where one is refused.
+        rejections: why; ``event_row`` counts in the batch of messages.
+    """
+
+    values: pa.BinaryArray
+    rejections: Sequence[Rejection] = ()
+
+
+class Encoder(Protocol):
+    """The worker of one sink. ``encode`` is called by one thread at a time."""
+
+    def encode(self, bodies: Bodies) -> Encoded:
+        """Return the bytes of each message.
+
+        Raises:
+            RetryableError: something it needs is away; called again with the same messages.
+            FatalError: encoding can never work.
+        """
+
+    def close(self) -> None:
+        """Let go of what it holds. Safe to call twice."""
 
 
 class Encoding(PluginSettings):
-    """A description that is also the worker, unless ``unbuilt`` says otherwise."""
+    """A description: picklable, holds no connection."""
 
     media_type: ClassVar[str | None] = None
     """What the bytes are called in ``Content-Type``; None for JSON, which the envelope names."""
+    is_text: ClassVar[bool] = True
+    """The bytes are text without line breaks, as files of lines need it."""
 
     @abstractmethod
-    def encode(self, values: pa.BinaryArray) -> pa.BinaryArray:
-        """Return the bytes of each message; a null stays null (a tombstone).
+    def open(self, wanted: Wanted) -> Encoder:
+        """Return the worker.
 
-        Args:
-            values: One JSON text per message, as the envelope wrote it.
+        Raises:
+            SpecError: it cannot work here.
         """

@@ -1,13 +1,28 @@
 """JSON as it comes from the envelope."""
 
-import pyarrow as pa
-
-from airflow_provider_deltaforge.encodings.contract import Encoding
+from airflow_provider_deltaforge.encodings.contract import (
+    Bodies,
+    Encoded,
+    Encoder,
+    Encoding,
+    Wanted,
+)
 
 
 class JsonEncoding(Encoding):
     """UTF-8 JSON text; what the envelope wrote, unchanged."""
 
-    def encode(self, values: pa.BinaryArray) -> pa.BinaryArray:
+    def open(self, wanted: Wanted) -> Encoder:
+        """Return the worker."""
+        return JsonEncoder()
+
+
+class JsonEncoder:
+    """Hands the values through."""
+
+    def encode(self, bodies: Bodies) -> Encoded:
         """Return the values themselves: nothing is copied."""
-        return values
+        return Encoded(bodies.values)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.job import Bench, Job
 from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
-from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
+from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.sinking import Parcel
@@ -139,9 +139,15 @@ class _Copier:
         self._tallies = Tallies()
         self._letter_tallies = LetterTallies()
         troubles = Troubles(bench.store, bench.pipeline.name)
-        self._registrar = Registrar(bench, registry_of(bench), lambda call: call())
+        registry = registry_of(bench)
+        self._registrar = Registrar(bench, registry, lambda call: call())
         self._rendering = Rendering(
-            bench.pipeline, bench.origin, self._tallies, troubles, self._ending.is_set
+            bench.pipeline,
+            bench.origin,
+            self._tallies,
+            troubles,
+            self._ending.is_set,
+            lookup(registry),
         )
         self._rendering.open()
         try:

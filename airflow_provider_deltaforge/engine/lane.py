@@ -31,7 +31,7 @@ from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.reading_again import Company
-from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
+from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
 from airflow_provider_deltaforge.engine.standing import Standing, standing
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
@@ -81,17 +81,18 @@ class Lane:
             processors=Tallies(processor.id for processor in spec.processors),
         )
         self._heart = Heart(bench, self._board, window_s, "running")
+        self._registry = registry_of(bench)
         self._rendering = Rendering(
             bench.pipeline,
             bench.origin,
             self._board.processors,
             self._board,
             self._heart.ending.is_set,
+            lookup(self._registry),
         )
         self._checkpoints = Checkpoints(
             bench.store, bench.pipeline.name, spec.source.id, self._progress
         )
-        self._registry = registry_of(bench)
         self._succession = Succession(bench, self._registry)
         self._tables = TableWatch(bench, self._registry)
         self._letters = LetterBox(

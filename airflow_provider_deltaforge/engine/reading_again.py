@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.engine.board import Board
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.meeting import Meeting
 from airflow_provider_deltaforge.engine.reading import Pump
-from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
+from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.tables import TableWatch
 from airflow_provider_deltaforge.engine.tallies import Tallies
@@ -106,6 +106,7 @@ class ReadingAgain:
             Tallies(),
             _Processors(tell),
             over,
+            lookup(registry_of(self._bench)),
             only=sink_id,
         )
         self._reader: LogReader | None = None

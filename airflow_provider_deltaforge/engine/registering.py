@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
@@ -26,6 +27,23 @@ def registry_of(bench: Bench) -> Registry:
     """Return the registry of a pipeline's source."""
     pipeline = bench.pipeline
     return Registry(bench.store, pipeline.spec.source.id, pipeline.metadata.tenant)
+
+
+def lookup(registry: Registry) -> Schemas:
+    """Return what finds a table as an event's ``schema_version`` names it."""
+
+    def known(db: str, schema: str | None, table: str, fingerprint: str) -> TableSchema | None:
+        versions = registry.versions(db, schema, table)
+        return next((v.schema for v in versions if v.fingerprint == fingerprint), None)
+
+    def find(db: str, schema: str | None, table: str, fingerprint: str) -> TableSchema | None:
+        found = known(db, schema, table, fingerprint)
+        if found is None:
+            registry.refresh()  # Another worker of the same driver may have registered it.
+            found = known(db, schema, table, fingerprint)
+        return found
+
+    return find
 
 
 class Registrar:

@@ -7,18 +7,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, Schemas, Wanted
 from airflow_provider_deltaforge.engine.routing import Fields, Filling
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 
 
-class Renderer:
-    """Renders for one sink of one pipeline. Used by one thread."""
+def no_schemas(*_table: str | None) -> None:
+    """Know no table."""
 
-    def __init__(self, sink: Sink, origin: Origin) -> None:
+
+class Renderer:
+    """Renders for one sink of one pipeline. Used by one thread.
+
+    Args:
+        sink: the description.
+        origin: what the events share.
+        schemas: finds the schema a row was read by, for encodings that need it.
+    """
+
+    def __init__(self, sink: Sink, origin: Origin, schemas: Schemas = no_schemas) -> None:
         self._sink = sink
         self._origin = origin
+        self._schemas = schemas
+        self._encoder: Encoder | None = None
         self._destination = Filling(
             sink.destination,
             f"{sink.id}.{sink.destination_field}",
@@ -28,16 +41,33 @@ class Renderer:
         self._key = None if key is None else Filling(key, f"{sink.id}.key")
         self._tombstones = bool(getattr(sink, "tombstones", False))
 
+    def open(self) -> Encoder:
+        """Open the encoding, if it is not; see ``Encoding.open``."""
+        if self._encoder is None:
+            origin, envelope = self._origin, self._sink.envelope
+            wanted = Wanted(self._sink.id, origin.connector, envelope.shape, self._schemas)
+            self._encoder = self._sink.encoding.open(wanted)
+        return self._encoder
+
+    def close(self) -> None:
+        """Close the encoding. Safe to call twice."""
+        encoder, self._encoder = self._encoder, None
+        if encoder is not None:
+            encoder.close()
+
     def render(self, rows: pa.RecordBatch) -> tuple[Messages, list[Rejection]]:
-        """Return the messages in the order of the events, and the events that have no place.
+        """Return the messages in the order of the events, and the events that cannot be sent.
 
         Args:
             rows: Change events in CHANGE_SCHEMA.
 
         Returns:
             One message per event that the sink's filter lets through, and a tombstone after each
-            delete where the sink wants them; rejections of kind ``routing``, whose ``event_row``
-            counts in ``rows``.
+            delete where the sink wants them; rejections of kind ``routing``, or of the encoding,
+            whose ``event_row`` counts in ``rows``.
+
+        Raises:
+            RetryableError: something the encoding needs is away.
         """
         wanted = self._wanted(rows)
         event_rows = pa.array(np.arange(rows.num_rows, dtype=np.int32))
@@ -51,20 +81,39 @@ class Renderer:
         messages = Messages(
             topics=topics,
             keys=keys,
-            values=self._sink.encoding.encode(values),
+            values=values,
             headers=routing.headers(),
             event_ids=rows["event_id"],
             event_rows=event_rows,
         )
         placed = _placed(topics)
         rejections = self._refuse(messages, placed)
-        is_delete = pc.equal(rows["op"].cast(pa.utf8()), "d") if self._tombstones else None
+        bare = routing.bare()
         if placed is not None:
-            messages = take(messages, pc.indices_nonzero(placed))
-            is_delete = None if is_delete is None else is_delete.filter(placed)
-        if is_delete is not None:
-            messages = self._with_tombstones(messages, is_delete)
-        return messages, rejections
+            kept = pc.indices_nonzero(placed)
+            messages, rows = take(messages, kept), rows.take(kept)
+            bare = None if bare is None else bare.take(kept)
+        messages, rows, unwritten = self._encoded(messages, rows, bare)
+        if self._tombstones:
+            messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))
+        return messages, rejections + unwritten
+
+    def _encoded(
+        self, messages: Messages, rows: pa.RecordBatch, bare: pa.BooleanArray | None
+    ) -> tuple[Messages, pa.RecordBatch, list[Rejection]]:
+        """Encode; return what is left of messages and rows, and what is not."""
+        encoded = self.open().encode(Bodies(messages.values, messages.topics, rows, bare))
+        if encoded.values is not messages.values:
+            messages = replace(messages, values=encoded.values)
+        if not encoded.rejections:
+            return messages, rows, []
+        lost = np.array([one.event_row for one in encoded.rejections])
+        refused = [
+            replace(one, event_row=messages.event_rows[one.event_row].as_py())
+            for one in encoded.rejections
+        ]
+        kept = pa.array(np.setdiff1d(np.arange(len(messages)), lost))
+        return take(messages, kept), rows.take(kept), refused
 
     def _wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
         keep = self._sink.filter
@@ -131,10 +180,14 @@ class _Routing:
         return pc.coalesce(self._key.cast(pa.binary()), configured)
 
     def bodies(self, wrapped: pa.BinaryArray, after: pa.BinaryArray) -> pa.BinaryArray:
+        bare = self.bare()
+        return wrapped if bare is None else pc.if_else(bare, pc.fill_null(after, b"null"), wrapped)
+
+    def bare(self) -> pa.BooleanArray | None:
+        """Say which messages are ``after`` alone; None when none is."""
         if not self._said or not self._raw.true_count:
-            return wrapped
-        raw = pc.fill_null(self._raw, fill_value=False)
-        return pc.if_else(raw, pc.fill_null(after, b"null"), wrapped)
+            return None
+        return pc.fill_null(self._raw, fill_value=False)
 
     def headers(self) -> pa.MapArray | None:
         if not self._said or self._headers.null_count == len(self._headers):

@@ -1,18 +1,33 @@
 """Processors and rendering of one pipeline: from a batch to messages for every sink."""
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.batch_facts import Taken
+from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.processing import Chain, Chained, ProcessorWatcher
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.spec.document import Pipeline
+
+_POLL_S = 0.1
+
+
+class RenderingWatcher(ProcessorWatcher, Protocol):
+    """Is told how processors and encodings are doing."""
+
+    def trouble(self, name: str, error: BaseException | None) -> None:
+        """Called at every failed attempt, and with None when what has that name works again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +54,9 @@ class Rendering:
         pipeline: the document.
         origin: what its events share.
         tallies: where the processors' work is counted.
-        watcher: told about their trouble.
+        watcher: told about the trouble of processors and encodings.
         ending: asked while one is tried again; True gives up.
+        schemas: finds the schema a row was read by.
         only: the one sink to render for; None: all.
     """
 
@@ -49,19 +65,27 @@ class Rendering:
         pipeline: Pipeline,
         origin: Origin,
         tallies: Tallies,
-        watcher: ProcessorWatcher,
+        watcher: RenderingWatcher,
         ending: Callable[[], bool],
+        schemas: Schemas,
         only: str | None = None,
     ) -> None:
         self._chain = chain_of(pipeline, tallies, watcher, ending)
+        self._watcher = watcher
+        self._ending = ending
+        self._closing = threading.Event()
+        # A lane that begins anew does not wait for the thread that still renders for the old one.
+        self._busy = threading.Lock()
         self._renderers = {
-            sink.id: Renderer(sink, origin)
+            sink.id: Renderer(sink, origin, schemas)
             for sink in pipeline.spec.sinks
             if only in (None, sink.id)
         }
 
     def open(self) -> None:
-        """Start the processors; see ``Chain.open``."""
+        """Start processors and encodings; see ``Chain.open`` and ``Encoding.open``."""
+        for renderer in self._renderers.values():
+            renderer.open()
         self._chain.open()
 
     def render(self, rows: pa.RecordBatch, since: str | None = None) -> Rendered:
@@ -74,13 +98,30 @@ class Rendering:
         chained = Chained(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
-        for name, renderer in self._renderers.items():
-            messages[name], rejections[name] = renderer.render(chained.rows)
+        with self._busy:
+            for name, renderer in self._renderers.items():
+                messages[name], rejections[name] = patiently(
+                    partial(renderer.render, chained.rows),
+                    partial(self._watcher.trouble, f"encoding of sink {name}"),
+                    self._over,
+                    self._rest,
+                )
         return Rendered(chained, messages, rejections)
 
     def close(self) -> None:
-        """Close the processors. Safe to call twice."""
+        """Close processors and encodings. Safe to call twice."""
+        self._closing.set()
         self._chain.close()
+        for renderer in self._renderers.values():
+            renderer.close()
+
+    def _over(self) -> bool:
+        return self._closing.is_set() or self._ending()
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._over():
+            self._closing.wait(min(left, _POLL_S))
 
 
 def chain_of(

@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.places import place_of
 from airflow_provider_deltaforge.engine.policy import Policy
+from airflow_provider_deltaforge.engine.registering import lookup, registry_of
 from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.replay_plan import Plan, Verdict
@@ -97,7 +98,12 @@ class Replaying:
         self._groups: dict[str, SinkGroup] = {}
         self._away: set[str] = set()
         self._rendering = Rendering(
-            bench.pipeline, bench.origin, here.tallies, here, here.ending.is_set
+            bench.pipeline,
+            bench.origin,
+            here.tallies,
+            here,
+            here.ending.is_set,
+            lookup(registry_of(bench)),
         )
         self._told = Replay(ticket=request.ticket, started_at_ms=now_ms())
 

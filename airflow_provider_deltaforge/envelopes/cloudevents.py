@@ -14,7 +14,9 @@ from airflow_provider_deltaforge.envelopes.columns import (
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
 from airflow_provider_deltaforge.envelopes.native import optional_details
+from airflow_provider_deltaforge.envelopes.shapes import CLOUDEVENTS
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
+from airflow_provider_deltaforge.events.shapes import Shape
 
 _SUFFIXES = {
     "c": "created",
@@ -33,6 +35,7 @@ class CloudEventsEnvelope(Envelope):
         "application/cloudevents+json",
         "application/cloudevents-batch+json",
     )
+    shape: ClassVar[Shape | None] = CLOUDEVENTS
 
     type_prefix: str
     """Begins the ``type`` of every event, by custom a reversed domain name."""

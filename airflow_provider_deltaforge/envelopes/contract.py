@@ -7,6 +7,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.events.shapes import Shape
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
 
@@ -37,6 +38,8 @@ class Envelope(PluginSettings):
 
     media_types: ClassVar[tuple[str, str]] = ("application/json", "application/json")
     """What one event, and a JSON array of them, are called in ``Content-Type``."""
+    shape: ClassVar[Shape | None] = None
+    """What each text looks like; encodings that write records refuse an envelope without."""
 
     @abstractmethod
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:

@@ -1,14 +1,20 @@
 """Debezium's envelope in its schemaless form, as ``schemas.enable=false`` writes it."""
 
+from typing import ClassVar
+
 import pyarrow as pa
 
 from airflow_provider_deltaforge.envelopes.columns import join
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
 from airflow_provider_deltaforge.envelopes.native import native_pieces
+from airflow_provider_deltaforge.envelopes.shapes import DEBEZIUM
+from airflow_provider_deltaforge.events.shapes import Shape
 
 
 class DebeziumEnvelope(Envelope):
     """``{"schema":null,"payload":EVENT}`` with the native event as payload."""
+
+    shape: ClassVar[Shape | None] = DEBEZIUM
 
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
         """Return each change event inside the two keys."""

@@ -1,5 +1,7 @@
 """The native envelope: the change event itself, keys always in the same order."""
 
+from typing import ClassVar
+
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,12 +17,16 @@ from airflow_provider_deltaforge.envelopes.columns import (
     where_present,
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
+from airflow_provider_deltaforge.envelopes.shapes import NATIVE
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
+from airflow_provider_deltaforge.events.shapes import Shape
 from airflow_provider_deltaforge.events.value_codes import codes
 
 
 class NativeEnvelope(Envelope):
     """``{"before":…,"after":…,"source":{…},"op":…,"ts_ms":…, …}`` without spaces."""
+
+    shape: ClassVar[Shape | None] = NATIVE
 
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
         """Return each change event as one JSON object."""

@@ -161,6 +161,8 @@ class Sink(PluginSettings):
     """
 
     destination_field: ClassVar[str]
+    writes_lines: ClassVar[bool] = False
+    """Each message is a line of text, which no binary encoding can be."""
 
     id: str
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
@@ -175,7 +177,7 @@ class Sink(PluginSettings):
     envelope: Any = Field(default=None, validate_default=True)
     """``native``, ``debezium`` or ``{type: cloudevents, type_prefix: …}``; ``native`` if absent."""
     encoding: Any = Field(default=None, validate_default=True)
-    """``json`` or ``{type: json}``, which is also what an absent key means."""
+    """``json``, which is also what an absent key means, or ``{type: avro, …}``."""
     filter: SinkFilter | None = None
     """Which events this sink wants; all of them if absent."""
 
@@ -188,6 +190,12 @@ class Sink(PluginSettings):
     @classmethod
     def _choose_encoding(cls, value: Any) -> Any:
         return choose(ENCODINGS, value, "json")
+
+    @model_validator(mode="after")
+    def _check_lines(self) -> "Sink":
+        if self.writes_lines and not self.encoding.is_text:
+            raise refusal(("encoding",), "this sink writes lines of text; use json")
+        return self
 
     @abstractmethod
     def open(self, pipeline: str) -> SinkWriter:

@@ -31,6 +31,7 @@ class FileSink(Sink):
     """One JSON text per line; keys, headers and tombstones are not written."""
 
     destination_field: ClassVar[str] = "path"
+    writes_lines: ClassVar[bool] = True
 
     id: str = "file"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""

@@ -16,6 +16,7 @@ class StdoutSink(Sink):
     """Prints each message's value; for looking, not for keeping."""
 
     destination_field: ClassVar[str] = "topic"
+    writes_lines: ClassVar[bool] = True
 
     id: str = "stdout"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""

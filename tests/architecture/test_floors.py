@@ -18,6 +18,7 @@ _DRIVERS = {
     "httpcore",
     "nats",
     "duckdb",
+    "fastavro",
     "fastjsonschema",
     "psycopg",
     "py_mini_racer",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.servers import kafka, mariadb, mysql, nats, postgres, redis
+from tests.servers import kafka, mariadb, mysql, nats, postgres, redis, schema_registry
 from tests.servers.process import HOST, Server, ServerError, answers, end, running
 
 _STATE = Path(__file__).parents[2] / ".deltaforge" / "servers"
@@ -38,6 +38,7 @@ SERVERS = {
     ),
     "kafka": Kept(kafka.start, 39092, f"{HOST}:39092"),
     "redis": Kept(redis.start, 36379, f"redis://{HOST}:36379"),
+    "schema_registry": Kept(schema_registry.start, 38081, f"http://{HOST}:38081/apis/ccompat/v7"),
     "nats": Kept(nats.start, 34222, f"nats://{HOST}:34222"),
 }
 _USUAL = ("mysql", "postgres", "kafka")

@@ -1,0 +1,210 @@
+"""The worker: one per sink and lane; turns JSON messages into Avro with a schema id before each."""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.encodings.avro import frames
+from airflow_provider_deltaforge.encodings.avro.column_types import AvroType, Modes, type_of
+from airflow_provider_deltaforge.encodings.avro.names import dotted
+from airflow_provider_deltaforge.encodings.avro.rows import EXTRA_MAX, RowRecord
+from airflow_provider_deltaforge.encodings.avro.subjects import Refused, Subjects
+from airflow_provider_deltaforge.encodings.contract import Bodies, Encoded, Wanted
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.events.shapes import Shape
+from airflow_provider_deltaforge.events.value_codes import combinations
+
+KIND = "serialization"
+
+Strategy: TypeAlias = Literal["topic_name", "record_name", "topic_record_name"]
+
+_MAGIC = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What messages of one schema share."""
+
+    topic: str
+    db: str
+    schema: str | None
+    table: str
+    version: str | None
+    bare: bool
+
+    @property
+    def table_name(self) -> tuple[str, str | None, str]:
+        return self.db, self.schema, self.table
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a place's messages until now.
+
+    Attributes:
+        columns: of the table; None for one that nobody knows.
+        row: the record of its rows.
+        name: full name of the message's record.
+        schema: of the message, as text.
+    """
+
+    columns: list[tuple[str, AvroType]]
+    row: RowRecord
+    name: str = ""
+    schema: str = ""
+    extra: set[str] = field(default_factory=set)
+
+
+class AvroEncoder:
+    """Encodes batches. Used by one thread at a time.
+
+    Args:
+        wanted: what the messages are.
+        shape: what each looks like.
+        subjects: the registry.
+        strategy: how subjects are named.
+        modes: which types columns have.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        shape: Shape,
+        subjects: Subjects,
+        strategy: Strategy,
+        modes: Modes,
+    ) -> None:
+        self._wanted = wanted
+        self._shape = shape
+        self._subjects = subjects
+        self._subject: Callable[[str, str], str] = _SUBJECTS[strategy]
+        self._modes = modes
+        self._known: dict[_Place, _Known] = {}
+
+    def encode(self, bodies: Bodies) -> Encoded:
+        """See ``encodings.contract.Encoder``.
+
+        Raises:
+            RetryableError: the registry is away, and a schema is not known yet.
+            AccessError: it does not let us in.
+        """
+        written: list[pa.BinaryArray] = []
+        order: list[np.ndarray] = []
+        rejections: list[Rejection] = []
+        for place, rows in _parts(bodies):
+            texts = bodies.values if len(rows) == len(bodies.values) else bodies.values.take(rows)
+            there = texts.is_valid()
+            column, refused = self._group(place, texts)
+            written.append(column)
+            order.append(np.asarray(rows))
+            rejections += _refusals(column, there, order[-1], refused)
+        if not written:
+            return Encoded(bodies.values, ())
+        if len(written) == 1:
+            return Encoded(written[0], rejections)
+        back = np.argsort(np.concatenate(order), kind="stable")
+        return Encoded(pa.concat_arrays(written).take(pa.array(back)), rejections)
+
+    def close(self) -> None:
+        """Close the connection to the registry."""
+        self._subjects.close()
+
+    def _group(self, place: _Place, texts: pa.BinaryArray) -> tuple[pa.BinaryArray, str]:
+        """Return the messages of one place, null where one cannot be written, and why."""
+        where = f"sink {self._wanted.sink}: {place.db}.{place.table}"
+        known = self._known.get(place) or self._learn(place)
+        message = frames.Message(None if place.bare else self._shape, texts)
+        keys = (known.row.unknown(images) for images in message.images())
+        extra = known.extra.union(*keys)
+        if len(extra) > EXTRA_MAX:
+            reason = (
+                f"{where}: its rows have had more than {EXTRA_MAX} keys that are no columns; an "
+                "Avro record cannot follow that, so use the json encoding for this sink"
+            )
+            return pa.nulls(len(texts), pa.binary()), reason
+        if extra != known.extra or not known.schema:
+            self._describe(place, known, extra)
+        found = self._subjects.id_of(self._subject(place.topic, known.name), known.schema)
+        if isinstance(found, Refused):
+            return pa.nulls(len(texts), pa.binary()), found.reason
+        head = struct.pack(">bI", _MAGIC, found)
+        return pc.binary_join_element_wise(head, message.write(known.row), b""), (
+            f"{where}: the message is no JSON object of the shape that its record has; "
+            "a raw payload must be an object"
+        )
+
+    def _learn(self, place: _Place) -> _Known:
+        table = None
+        if place.version is not None and not place.bare:
+            table = self._wanted.schemas(*place.table_name, place.version)
+        columns = [
+            (column.name, type_of(column, self._wanted.connector, self._modes))
+            for column in (table.columns if table is not None else ())
+        ]
+        known = _Known(columns, RowRecord(columns))
+        siblings = [
+            other.extra
+            for at, other in self._known.items()
+            if (at.topic, at.table_name, at.bare) == (place.topic, place.table_name, place.bare)
+        ]
+        # Keys that scripts add are still added after the table changed.
+        known.extra = set().union(*siblings)
+        self._known[place] = known
+        return known
+
+    def _describe(self, place: _Place, known: _Known, extra: set[str]) -> None:
+        known.extra = extra
+        known.row = RowRecord(known.columns, extra)
+        connector = self._wanted.connector
+        parts = [place.db, *([place.schema] if place.schema is not None else []), place.table]
+        if place.bare or not known.columns:
+            namespace = dotted(["deltaforge", connector, *parts])
+        else:
+            namespace = dotted(["deltaforge", "cdc", connector, *parts])
+        if place.bare:
+            known.name = f"{namespace}.{frames.ROW_NAME}"
+            known.schema = frames.text_of(frames.row_schema(known.row, namespace))
+            return
+        known.name = f"{namespace}.{self._shape.name}"
+        told = frames.schema_of(self._shape, known.row, namespace)
+        known.schema = frames.text_of(told)
+
+
+_SUBJECTS: dict[str, Callable[[str, str], str]] = {
+    "topic_name": lambda topic, _record: f"{topic}-value",
+    "record_name": lambda _topic, record: record,
+    "topic_record_name": lambda topic, record: f"{topic}-{record}",
+}
+
+
+def _parts(bodies: Bodies) -> Iterator[tuple[_Place, pa.Array]]:
+    """Yield each place's rows."""
+    if not len(bodies.values):
+        return
+    rows = bodies.rows
+    bare = bodies.bare
+    if bare is None:
+        bare = pa.repeat(pa.scalar(value=False), len(bodies.values))
+    columns = [bodies.topics, rows["db"], rows["schema"], rows["table"], rows["schema_version"]]
+    codes, found = combinations([*columns, bare])
+    if len(found) == 1:
+        yield _Place(*found[0]), pa.array(np.arange(len(codes)))
+        return
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(found)))
+    for values, begin, end in zip(found, [0, *ends[:-1]], ends, strict=True):
+        yield _Place(*values), pa.array(order[begin:end])
+
+
+def _refusals(
+    column: pa.BinaryArray, there: pa.BooleanArray, rows: np.ndarray, reason: str
+) -> Sequence[Rejection]:
+    lost = pc.and_(there, column.is_null())
+    if not lost.true_count:
+        return ()
+    return [Rejection(int(rows[at]), KIND, reason) for at in np.flatnonzero(np.asarray(lost))]

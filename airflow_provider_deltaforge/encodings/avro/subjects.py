@@ -1,0 +1,130 @@
+"""Schema ids from a schema registry: asked for once, kept for as long as the worker lives."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SecretStr
+
+from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
+
+_CONNECT_S, _REQUEST_S = 5.0, 10.0
+_REFUSED_S = 30.0
+"""So long a registry's refusal is believed; then it is asked again, in case somebody helped."""
+
+_UNAUTHORISED = (401, 403)
+_BUSY = (408, 425, 429)
+_SERVER_ERROR = 500
+_UNPROCESSABLE = (409, 422)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The registry does not take a schema."""
+
+    reason: str
+
+
+class Subjects:
+    """Registers schemas under subjects, one after the other. Safe to use from several threads.
+
+    Args:
+        url: of the registry; several, separated by commas, are tried in turn.
+        username: None: without authentication.
+        password: of that user.
+        where: names the sink in errors.
+    """
+
+    def __init__(
+        self, url: str, username: str | None, password: SecretStr | None, where: str
+    ) -> None:
+        self._where = where
+        self._client = self._connected(url, username, password)
+        self._ids: dict[tuple[str, str], int] = {}
+        self._refused: dict[tuple[str, str], tuple[float, Refused]] = {}
+
+    def id_of(self, subject: str, schema: str) -> int | Refused:
+        """Return the id of a schema under a subject, registering it when it is new.
+
+        Raises:
+            RetryableError: the registry is away.
+            AccessError: it does not let this user in.
+        """
+        key = (subject, schema)
+        if key in self._ids:
+            return self._ids[key]
+        if key in self._refused and time.monotonic() < self._refused[key][0]:
+            return self._refused[key][1]
+        found = self._register(subject, schema)
+        if isinstance(found, Refused):
+            self._refused[key] = time.monotonic() + _REFUSED_S, found
+        else:
+            self._ids[key] = found
+            self._refused.pop(key, None)
+        return found
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _connected(self, url: str, username: str | None, password: SecretStr | None) -> Any:
+        try:
+            import fastavro  # noqa: F401 - missed now rather than at the first list
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+        except ImportError as error:
+            raise SpecError(
+                f"{self._where}: encoding type 'avro' needs {error.name or 'a package'}; install "
+                "'airflow-provider-deltaforge[avro]'"
+            ) from error
+        # Trying again is the lane's, which says so; the client would do it unseen.
+        settings = {
+            "url": url,
+            "timeout": (_CONNECT_S, _REQUEST_S, _REQUEST_S, _CONNECT_S),
+            "max.retries": 0,
+        }
+        if username is not None:
+            secret = password.get_secret_value() if password is not None else ""
+            settings["basic.auth.user.info"] = f"{username}:{secret}"
+        try:
+            return SchemaRegistryClient(settings)
+        except (ValueError, TypeError) as error:
+            raise SpecError(
+                f"{self._where}: encoding.schema_registry_url, username or password: the registry "
+                f"client refuses them ({type(error).__name__}); write the address as "
+                "http://host:8081 or https://host:8081"
+            ) from error
+
+    def _register(self, subject: str, schema: str) -> int | Refused:
+        from confluent_kafka.schema_registry import Schema
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return int(self._client.register_schema(subject, Schema(schema, "AVRO")))
+        except SchemaRegistryError as error:
+            return self._judged(subject, error.http_status_code, str(error.error_message))
+        except Exception as error:
+            raise self._away(error) from error
+
+    def _judged(self, subject: str, status: int, message: str) -> Refused:
+        told = f"{self._where}: the schema registry answers {status} for subject {subject!r}"
+        if status in _UNAUTHORISED:
+            raise AccessError(
+                f"{told}; check encoding.username and encoding.password, and that the user may "
+                "register schemas"
+            )
+        if status in _BUSY or (status >= _SERVER_ERROR):
+            raise RetryableError(f"{told}: {message}")
+        if status in _UNPROCESSABLE:
+            return Refused(
+                f"{told}: {message}; the schema does not fit what is registered there: relax the "
+                "subject's compatibility, or write each table to a topic of its own"
+            )
+        return Refused(f"{told}: {message}; check encoding.schema_registry_url")
+
+    def _away(self, error: Exception) -> Exception:
+        told = f"{self._where}: the schema registry does not answer ({type(error).__name__})"
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return AccessError(
+                f"{told}: its certificate is not trusted; name the authority in SSL_CERT_FILE"
+            )
+        return RetryableError(f"{told}; what needs a schema that is not known yet waits for it")

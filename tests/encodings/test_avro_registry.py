@@ -1,0 +1,409 @@
+"""Avro against a real schema registry, read back by Confluent's own deserializer."""
+
+import io
+import json
+import struct
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+from airflow_provider_deltaforge.encodings.avro import AvroEncoding
+from airflow_provider_deltaforge.encodings.avro import subjects as registering
+from airflow_provider_deltaforge.engine import heart
+from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
+from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
+from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.sinks.memory import MemorySink
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from tests.encodings.answering import Answering
+from tests.engine.in_process import InProcess
+from tests.engine.running import RunningLane
+from tests.envelopes.changes import change, change_rows
+from tests.servers import sql
+from tests.sources.mysql.reading import fresh_database, source_of
+from tests.waiting import wait_until
+
+ORIGIN = Origin("orders-cdc", "acme", "mysql", "0.1.0")
+ORDERS = TableSchema(
+    "shop",
+    None,
+    "orders",
+    (
+        Column("id", "int", "int", nullable=False),
+        Column("sku", "varchar", "varchar(20)"),
+        Column("total", "decimal", "decimal(10,2)", numeric_precision=10, numeric_scale=2),
+    ),
+    ("id",),
+)
+VERSION = ORDERS.fingerprint
+EMPTY = b'{"id":1,"sku":null,"total":null}'
+
+
+@pytest.fixture
+def registry(schema_registry_server):
+    """The registry of the session, up, and without what former tests registered."""
+    client = SchemaRegistryClient({"url": schema_registry_server.dsn(), "timeout": 30})
+    for subject in client.get_subjects():
+        client.delete_subject(subject)
+        client.delete_subject(subject, permanent=True)
+    client.set_compatibility(level="BACKWARD")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def renderer(schema_registry_server):
+    """Make renderers, which are closed when the test ends."""
+    made = []
+
+    def make(schemas=(ORDERS,), envelope=None, **settings):
+        known = {(s.db, s.schema, s.table, s.fingerprint): s for s in schemas}
+        url = settings.pop("url", schema_registry_server.dsn())
+        encoding = AvroEncoding(schema_registry_url=url, **settings)
+        sink = MemorySink(
+            topic="cdc.${source.table}", encoding=encoding, envelope=envelope or NativeEnvelope()
+        )
+        made.append(Renderer(sink, ORIGIN, lambda *table: known.get(table)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def one(**changed):
+    return change_rows([change(schema_version=VERSION, **changed)])
+
+
+def read(client, messages, reader_schema=None):
+    """Return what Confluent's deserializer makes of messages."""
+    deserializer = AvroDeserializer(client, reader_schema)
+    return [deserializer(value, None) for value in messages.values.to_pylist()]
+
+
+def with_json(messages, rows, envelope):
+    texts = envelope.wrap(rows, ORIGIN).to_pylist()
+    return list(zip(messages, map(json.loads, texts), strict=True))
+
+
+def absent(found, told):
+    """Hold a record against its JSON; what the JSON leaves out is null."""
+    for key, value in found.items():
+        if isinstance(value, dict) and key not in ("before", "after"):
+            absent(value, told[key])
+        elif key in ("before", "after") and value is not None:
+            row = {k: str(v) if k == "total" and v is not None else v for k, v in value.items()}
+            assert row.pop("_raw") is None
+            assert row == told[key]
+        elif key == "ddl" and value is not None:
+            assert json.loads(value) == told[key]
+        elif key != "datacontenttype":
+            assert value == told.get(key), key
+    assert told.keys() <= found.keys()
+
+
+def test_each_envelope_gives_a_record_that_is_it(registry, renderer):
+    changes = [
+        change(schema_version=VERSION),
+        change(op="d", before=EMPTY, after=None, schema_version=VERSION),
+        change(op="r", source_position=None, tx_id=None, schema_version=VERSION, tags=["a", "b"]),
+        change(op="ddl", table="_ddl", after=None, ddl=b'{"sql":"ALTER TABLE t","database":"shop"}',
+               schema_version=None, key=None, tx_end=True),
+        change(op="t", after=None, schema_version=VERSION, synthetic="me"),
+    ]  # fmt: skip
+    rows = change_rows(changes)
+    registry.set_compatibility(level="NONE")  # A topic has one envelope, but not in this test.
+    envelopes = [NativeEnvelope(), DebeziumEnvelope(), CloudEventsEnvelope(type_prefix="com.acme")]
+    for envelope in envelopes:
+        messages, rejections = renderer(envelope=envelope).render(rows)
+
+        assert rejections == []
+        for record, told in with_json(read(registry, messages), rows, envelope):
+            absent(record, told.get("payload", told))
+    assert set(registry.get_subjects()) == {"cdc.orders-value", "cdc._ddl-value"}
+    newest = json.loads(registry.get_latest_version("cdc.orders-value").schema.schema_str)
+    assert (newest["name"], newest["namespace"]) == (
+        "CloudEvent",
+        "deltaforge.cdc.mysql.shop.orders",
+    )
+
+
+def test_subjects_follow_the_strategy_and_the_topic_of_each_message(registry, renderer):
+    other = TableSchema("shop", None, "parts", ORDERS.columns, ("id",))
+    routed = {"topic": "elsewhere", "key": None, "headers": None, "raw_payload": None}
+    bare = {"topic": "bare", "key": None, "headers": None, "raw_payload": True}
+    rows = change_rows(
+        [
+            change(schema_version=VERSION),
+            change(table="parts", schema_version=other.fingerprint),
+            change(routing=routed, schema_version=VERSION),
+            change(routing=bare, schema_version=VERSION),
+        ]
+    )
+    record = "deltaforge.cdc.mysql.shop"
+    bare_record = "deltaforge.mysql.shop.orders.Value"
+    expected = {
+        "topic_name": {"cdc.orders-value", "cdc.parts-value", "elsewhere-value", "bare-value"},
+        "record_name": {f"{record}.orders.Envelope", f"{record}.parts.Envelope", bare_record},
+        "topic_record_name": {
+            f"cdc.orders-{record}.orders.Envelope",
+            f"cdc.parts-{record}.parts.Envelope",
+            f"elsewhere-{record}.orders.Envelope",
+            f"bare-{bare_record}",
+        },
+    }
+    for strategy, subjects in expected.items():
+        before = set(registry.get_subjects())
+        messages, rejections = renderer((ORDERS, other), subject_strategy=strategy).render(rows)
+
+        assert rejections == []
+        assert set(registry.get_subjects()) - before == subjects
+        found = read(registry, messages)
+        assert [event["source"]["table"] for event in found[:3]] == ["orders", "parts", "orders"]
+        assert found[3] == {"id": 1, "sku": "sku-1", "total": "12.50", "_raw": None}
+
+
+def test_several_tables_share_a_topic_while_their_columns_agree(registry, renderer):
+    parts = TableSchema(
+        "shop", None, "parts", (Column("id", "int", "int"), Column("n", "int", "int"))
+    )
+    clash = TableSchema("shop", None, "clash", (Column("sku", "int", "int"),))
+    routed = {"topic": "all", "key": None, "headers": None, "raw_payload": None}
+    to_one = {"routing": routed}
+    rows = change_rows(
+        [
+            change(**to_one, schema_version=VERSION),
+            change(**to_one, table="parts", after=b'{"n":2}', schema_version=parts.fingerprint),
+            change(**to_one, table="clash", after=b'{"sku":3}', schema_version=clash.fingerprint),
+            change(**to_one, op="ddl", table="_ddl", after=None, schema_version=None),
+        ]
+    )  # fmt: skip
+    registry.set_compatibility(level="BACKWARD_TRANSITIVE")
+    messages, rejections = renderer((ORDERS, parts, clash)).render(rows)
+
+    assert [event["source"]["table"] for event in read(registry, messages)] == [
+        "orders",
+        "parts",
+        "_ddl",
+    ]
+    assert messages.event_rows.to_pylist() == [0, 1, 3]
+    [refused] = rejections
+    assert (refused.event_row, refused.kind) == (2, "serialization")
+    assert "answers 409 for subject 'all-value'" in refused.reason
+    assert "relax the subject's compatibility" in refused.reason
+
+
+def test_what_scripts_add_becomes_fields_and_stays_compatible(registry, renderer):
+    added = [
+        b'{"id":1,"sku":"a","total":"1.00"}',
+        b'{"id":2,"sku":"b","total":"2.00","tax":0.25,"big":123456789012345678901}',
+        b'{"id":3,"total":"3.00","tax":"none","list":[1,{"a":2}],"ok":true}',
+        b'{"id":4,"sku":"masked","total":12.5,"tax":7}',
+    ]
+    own = renderer()
+    found = [read(registry, own.render(one(after=image))[0])[0]["after"] for image in added]
+
+    assert found[0] == {"id": 1, "sku": "a", "total": found[0]["total"], "_raw": None}
+    assert {k: found[1][k] for k in ("tax", "big")} == {
+        "tax": 0.25,
+        "big": {"text": "123456789012345678901"},
+    }
+    assert {k: found[2][k] for k in ("sku", "tax", "list", "ok")} == {
+        "sku": None, "tax": "none", "list": {"text": '[1,{"a":2}]'}, "ok": True
+    }  # fmt: skip
+    assert (found[3]["tax"], str(found[3]["total"])) == (7, "12.50")
+    assert len(registry.get_versions("cdc.orders-value")) == 3
+    # Begun anew, the worker knows of no such keys, and its smaller schema is still accepted.
+    anew = renderer().render(one(after=added[1]))
+    assert anew[1] == []
+    assert read(registry, anew[0])[0]["after"]["tax"] == 0.25
+
+
+def altered_and_read(server):
+    """Return what the log tells of a table that is altered again and again."""
+    columns = "id int primary key, n int, d decimal(8,2) not null, e enum('a','b')"
+    fresh_database(server, "avro_ddl", f"CREATE TABLE t ({columns})")
+    source = source_of(server, "avro_ddl")
+    reader = source.open(source.head())
+    session = "SET SESSION sql_mode = ''"
+    sql.execute(
+        server,
+        session,
+        "INSERT INTO t VALUES (1, 10, 1.5, 'a')",
+        "ALTER TABLE t ADD COLUMN more varchar(20) NOT NULL, ADD COLUMN at datetime(6)",
+        "INSERT INTO t VALUES (2, 20, 2.5, 'b', 'x', '2024-02-29 01:02:03.5')",
+        "ALTER TABLE t DROP COLUMN d, MODIFY n int NOT NULL, MODIFY e enum('a','b','c')",
+        "INSERT INTO t VALUES (3, 30, 'c', 'y', NULL)",
+        "ALTER TABLE t MODIFY n bigint",
+        "INSERT INTO t VALUES (4, 9007199254740993, 'a', 'z', NULL)",
+        "ALTER TABLE t MODIFY n varchar(20)",
+        "INSERT INTO t VALUES (5, 'text', 'a', 'z', NULL)",
+        database="avro_ddl",
+    )
+    batches = []
+    try:
+        wait_until(lambda: _collect(reader, batches) >= 5)
+    finally:
+        reader.close()
+    return batches
+
+
+def test_a_table_that_is_altered_keeps_its_subject_and_old_messages_their_reader(
+    registry, renderer, mysql_server
+):
+    batches = altered_and_read(mysql_server)
+    schemas = [schema for batch in batches for schema in batch.schemas]
+    own = renderer(schemas, enum_mode="enum", naive_timestamp_mode="timestamp")
+    found, rejections, written = [], [], []
+    for batch in batches:
+        messages, refused = own.render(batch.rows)
+        found += [event for event in read(registry, messages) if event["op"] == "c"]
+        written += messages.values.to_pylist()
+        rejections += refused
+
+    rows = [event["after"] for event in found]
+    assert [row["id"] for row in rows] == [1, 2, 3, 4]
+    assert str(rows[0]["d"]) == "1.50"
+    assert (rows[1]["more"], rows[1]["at"].isoformat()) == ("x", "2024-02-29T01:02:03.500000+00:00")
+    assert "d" not in rows[2]
+    assert (rows[2]["e"], rows[3]["n"]) == ("c", 9007199254740993)
+    # A number that becomes text is no change that old readers survive: the registry says no.
+    assert {one.kind for one in rejections} == {"serialization"}
+    assert all("409" in one.reason for one in rejections)
+    assert len(registry.get_versions("cdc.t-value")) == 4
+    newest = fastavro.parse_schema(
+        json.loads(registry.get_latest_version("cdc.t-value").schema.schema_str)
+    )
+    first = next(
+        value for value in written if registry.get_schema(_id(value)).schema_str.count('"name":"d"')
+    )
+    wrote = fastavro.parse_schema(json.loads(registry.get_schema(_id(first)).schema_str))
+    read_anew = fastavro.schemaless_reader(io.BytesIO(first[5:]), wrote, newest)
+    assert read_anew["after"] == {
+        "id": 1,
+        "n": 10,
+        "e": "a",
+        "more": None,
+        "at": None,
+        "_raw": None,
+    }
+
+
+def _id(value):
+    return struct.unpack(">bI", value[:5])[1]
+
+
+def _collect(reader, batches):
+    chunk = reader.read(0.2)
+    if chunk is not None:
+        batches.append(reader.decode(chunk))
+    ops = [op for batch in batches for op in batch.rows["op"].to_pylist()]
+    return ops.count("c")
+
+
+def test_a_registry_that_is_away_stops_only_what_is_not_known_yet(
+    schema_registry_server, registry, renderer
+):
+    way = Answering(forward=schema_registry_server.dsn())
+    own = renderer(url=way.url)
+    known, _ = own.render(one())
+    way.end()
+    again, rejections = own.render(one(after=b'{"id":2,"sku":null,"total":null}'))
+    with pytest.raises(RetryableError, match="the schema registry does not answer"):
+        own.render(one(after=b'{"id":3,"new":1}'))
+
+    assert rejections == []
+    assert again.values[0].as_py()[:5] == known.values[0].as_py()[:5]
+    assert [event["after"]["id"] for event in read(registry, again)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(401, AccessError), (403, AccessError), (429, RetryableError), (503, RetryableError)],
+)
+def test_refusals_are_told_apart_and_hold_no_secret(renderer, status, error):
+    server = Answering(status)
+    try:
+        with pytest.raises(error) as caught:
+            renderer(url=server.url, username="df", password="s3cret-df").render(one())
+    finally:
+        server.end()
+
+    assert server.asked == ["Basic ZGY6czNjcmV0LWRm"]
+    assert "s3cret" not in str(caught.value)
+    assert str(status) in str(caught.value)
+
+
+def test_a_registry_that_never_answers_is_given_up_in_time(renderer, monkeypatch):
+    monkeypatch.setattr(registering, "_REQUEST_S", 0.2)
+    server = Answering()
+    try:
+        with pytest.raises(RetryableError, match="does not answer"):
+            renderer(url=server.url).render(one())
+    finally:
+        server.end()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
+
+
+def lane_of(url, **more):
+    sink = f"encoding: {{type: avro, schema_registry_url: '{url}'}}"
+    pipeline = InProcess(sink=sink, **more)
+    pipeline.begin_at(out=0)
+    return pipeline
+
+
+def test_a_lane_is_blocked_while_the_registry_is_away_and_loses_nothing(
+    registry, schema_registry_server, quick
+):
+    gate = Answering(503)
+    pipeline = lane_of(gate.url)
+    running = RunningLane(pipeline)
+    wait_until(lambda: pipeline.status()[0] == "blocked")
+    progress = pipeline.control.progress()
+    told = json.dumps(progress.model_dump(mode="json"))
+    assert "encoding of sink out" in told
+    assert pipeline.log().messages() == []
+    gate.forward = schema_registry_server.dsn()
+    wait_until(lambda: {at["tx"] for at in pipeline.checkpoints().load().values()} == {20})
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    gate.end()
+
+    deserializer = AvroDeserializer(registry)
+    events = [deserializer(message.value, None) for message in pipeline.log().messages()]
+    source = pipeline.bench().pipeline.spec.source
+    told = [(event["after"]["tx"], event["after"]["row"]) for event in events]
+    assert told == [(tx, row) for tx, row, _ in source.events(1, 20)]
+
+
+@pytest.mark.parametrize("journal", ["", "enabled: true"])
+def test_what_the_registry_refuses_is_set_aside_or_stops_the_pipeline(
+    registry, schema_registry_server, quick, journal
+):
+    taken = '{"type":"record","name":"Envelope","fields":[{"name":"op","type":"int"}]}'
+    from confluent_kafka.schema_registry import Schema
+
+    registry.register_schema("script.rows-value", Schema(taken, "AVRO"))
+    pipeline = lane_of(schema_registry_server.dsn(), journal=journal)
+    running = RunningLane(pipeline)
+    if not journal:
+        outcome = running.end()
+        assert (outcome.why, outcome.error_class) == ("failed", "event")
+        assert "answers 409 for subject 'script.rows-value'" in outcome.reason
+        assert pipeline.checkpoints().load()["out"] == {"tx": 0}
+        return
+    wait_until(lambda: {at["tx"] for at in pipeline.checkpoints().load().values()} == {20})
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    assert pipeline.log().messages() == []
+    assert DeadLetters(pipeline.store, pipeline.name).count() == 60
