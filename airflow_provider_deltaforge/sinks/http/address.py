@@ -65,11 +65,12 @@ class Addresses:
         Raises:
             UnroutableError: it is no URL, or its host is not among those of the document.
         """
-        if url not in self._known:
+        known = self._known.get(url)  # Several threads ask.
+        if known is None:
             if len(self._known) >= _KEPT_MAX:
                 self._known.clear()
-            self._known[url] = self._parsed(url)
-        return self._known[url]
+            known = self._known[url] = self._parsed(url)
+        return known
 
     def _parsed(self, url: str) -> Target:
         try:

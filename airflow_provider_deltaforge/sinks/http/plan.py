@@ -18,7 +18,7 @@ Span = tuple[int, int]
 
 @dataclass
 class Plan:
-    """One batch on its way; requests leave it when they are answered.
+    """A batch, or a part of it, on its way; requests leave it when they are answered.
 
     Attributes:
         messages: The whole batch.
@@ -32,25 +32,6 @@ class Plan:
     spans: deque[Span]
     rejections: list[Rejection] = field(default_factory=list)
 
-    @classmethod
-    def singly(cls, messages: Messages) -> "Plan":
-        """Send every message alone."""
-        count = len(messages)
-        return cls(messages, np.arange(count), deque((at, at + 1) for at in range(count)))
-
-    @classmethod
-    def in_arrays(cls, messages: Messages) -> "Plan":
-        """Send the messages of one URL together, as long as their headers are the same."""
-        codes = np.asarray(messages.topics.indices)
-        order = np.argsort(codes, kind="stable")
-        sorted_codes = codes[order]
-        starts = sorted_codes[1:] != sorted_codes[:-1]
-        if messages.headers is not None:
-            headers = messages.headers.take(order).to_pylist()
-            starts = starts | np.array([one != other for one, other in pairwise(headers)], bool)
-        borders = [0, *(np.flatnonzero(starts) + 1).tolist(), len(order)]
-        return cls(messages, order, deque(pairwise(borders)))
-
     @property
     def next_rows(self) -> "np.typing.NDArray[np.intp]":
         """The messages of the next request."""
@@ -59,7 +40,7 @@ class Plan:
 
     @property
     def taken(self) -> int:
-        """How many messages are answered for."""
+        """How many of its messages are answered for."""
         return len(self.order) - sum(stop - start for start, stop in self.spans)
 
     def halve(self) -> None:
@@ -87,6 +68,42 @@ class Plan:
             and mine.values.equals(messages.values)
             and mine.topics.cast("string").equals(messages.topics.cast("string"))
         )
+
+
+def plans(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[Plan]:
+    """Divide a batch so that all messages of a key are in one plan, in their order.
+
+    Args:
+        messages: the batch.
+        in_arrays: send the messages of one URL together, as long as their headers are the same.
+        count: how many plans there may be; messages without a key all go into the first.
+    """
+    rows = np.arange(len(messages))
+    if count == 1:
+        parts = [rows]
+    else:
+        # Two batches may divide a key differently: the one is through before the other begins.
+        codes = pc.fill_null(messages.keys.dictionary_encode().indices, 0)
+        turns = np.asarray(codes) % count
+        parts = [rows[turns == turn] for turn in range(count)]
+    make = _in_arrays if in_arrays else _singly
+    return [make(messages, part) for part in parts if len(part)]
+
+
+def _singly(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Plan:
+    return Plan(messages, rows, deque((at, at + 1) for at in range(len(rows))))
+
+
+def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Plan:
+    codes = np.asarray(messages.topics.indices)[rows]
+    order = np.argsort(codes, kind="stable")
+    sorted_codes, order = codes[order], rows[order]
+    starts = sorted_codes[1:] != sorted_codes[:-1]
+    if messages.headers is not None:
+        headers = messages.headers.take(pa.array(order)).to_pylist()
+        starts = starts | np.array([one != other for one, other in pairwise(headers)], bool)
+    borders = [0, *(np.flatnonzero(starts) + 1).tolist(), len(order)]
+    return Plan(messages, order, deque(pairwise(borders)))
 
 
 def array_body(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> bytes:

@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"\$\{")
 
 
 class HttpSink(Sink):
-    """A request per event, or per array of events, to a webhook; in order, one at a time."""
+    """A request per event, or per array of events, to a webhook; in order per key."""
 
     destination_field: ClassVar[str] = "url"
     quotes_fields: ClassVar[bool] = True
@@ -35,6 +35,8 @@ class HttpSink(Sink):
     """Template of the header ``df-key``; the row's primary key as JSON if absent."""
     batch_mode: bool = False
     """Send a batch as a JSON array in one request per URL."""
+    parallelism: int = Field(default=1, ge=1, le=64)
+    """Requests under way at the same time; those for one key still go one after the other."""
     send_timeout_secs: PositiveInt = 10
     """How long one request with one event may take, in seconds."""
     batch_timeout_secs: PositiveInt = 30

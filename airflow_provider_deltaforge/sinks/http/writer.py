@@ -1,194 +1,138 @@
-"""Sends request after request, and remembers how far a batch has come."""
+"""Hands a batch to couriers, and remembers how far each has come."""
 
-import logging
 import ssl
 import threading
 import time
-import uuid
 from collections.abc import Sequence
-from typing import NoReturn
-
-import numpy as np
 
 from airflow_provider_deltaforge import __version__
-from airflow_provider_deltaforge.errors import (
-    AccessError,
-    DeltaForgeError,
-    FatalError,
-    RetryableError,
-    SpecError,
-)
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.http import answers
-from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, UnroutableError
-from airflow_provider_deltaforge.sinks.http.answers import Meaning
-from airflow_provider_deltaforge.sinks.http.connection import Answer, Connections, tls_context
-from airflow_provider_deltaforge.sinks.http.headers import configured, header_text, routed
-from airflow_provider_deltaforge.sinks.http.plan import Plan, array_body, identity
-from airflow_provider_deltaforge.sinks.http.signing import signed, signing_key
+from airflow_provider_deltaforge.sinks.http.address import Addresses
+from airflow_provider_deltaforge.sinks.http.connection import Connections, tls_context
+from airflow_provider_deltaforge.sinks.http.courier import Courier, Manner
+from airflow_provider_deltaforge.sinks.http.headers import configured
+from airflow_provider_deltaforge.sinks.http.plan import Plan, plans
+from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
-
-log = logging.getLogger(__name__)
-
-_TOO_LARGE = 413
 
 
 class HttpWriter:
-    """One request at a time: what is answered is never sent again by this writer."""
+    """What is answered is never sent again by this writer."""
 
     def __init__(self, sink: HttpSink, pipeline: str) -> None:
-        self._sink = sink
-        self._where = f"http sink {sink.id}"
-        self._pipeline = pipeline
-        self._addresses = Addresses(sink.url, sink.allowed_origins)
-        tls = _tls(sink) if self._addresses.encrypted else None
-        self._connections = Connections(tls, sink.connect_timeout_secs)
-        self._timeout_s = float(
-            sink.batch_timeout_secs if sink.batch_mode else sink.send_timeout_secs
-        )
-        self._method = sink.method.encode()
-        self._fixed = {
-            b"content-type": sink.content_type.encode(),
-            b"user-agent": f"deltaforge/{__version__}".encode(),
-            **configured({name: each.get_secret_value() for name, each in sink.headers.items()}),
-        }
-        secret = sink.signing_secret
-        self._signing_key = None if secret is None else signing_key(secret.get_secret_value())
-        self._plan: Plan | None = None
-        self._rest_until = 0.0
-        self._bytes_max: dict[str, int] = {}
+        self._manner = _manner(sink, pipeline)
+        tls = _tls(sink) if self._manner.addresses.encrypted else None
+        self._couriers = [
+            Courier(self._manner, Connections(tls, sink.connect_timeout_secs), self._check)
+            for _ in range(sink.parallelism)
+        ]
+        self._plans: list[Plan] = []
+        self._errors: list[Exception] = []
         self._abandoned = threading.Event()
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Send in order; see ``SinkWriter``."""
         if not len(messages):
             return []
-        plan = self._take_up(messages)
+        self._take_up(messages)
         self._rest()
-        while plan.spans:
-            self._check_abandoned()
-            self._send_next(plan)
-        self._plan = None
-        return plan.rejections
+        self._carry()
+        if self._errors:
+            # One that needs a person is told before one that may pass.
+            raise min(self._errors, key=lambda error: isinstance(error, RetryableError))
+        rejections = [one for plan in self._plans for one in plan.rejections]
+        self._plans = []
+        return sorted(rejections, key=lambda one: one.event_row)
 
     def abandon(self) -> None:
-        """Break off the request under way and send no other; see ``Interruptible``."""
+        """Break off what is under way and send nothing more; see ``Interruptible``."""
         self._abandoned.set()
-        self._connections.cut()
+        for courier in self._couriers:
+            courier.cut()
 
     def close(self) -> None:
         """Close the connections."""
-        self._connections.close()
+        for courier in self._couriers:
+            courier.close()
 
-    def _take_up(self, messages: Messages) -> Plan:
-        if self._plan is None or not self._plan.is_for(messages):
-            make = Plan.in_arrays if self._sink.batch_mode else Plan.singly
-            self._plan = make(messages)
-        return self._plan
-
-    def _send_next(self, plan: Plan) -> None:
-        """Send the next request, if it can be, and do what its answer means."""
-        rows = plan.next_rows
-        body = self._body(plan, rows)
-        url = plan.messages.topics[int(rows[0])].as_py()
-        if len(rows) > 1 and len(body) > self._bytes_max.get(url, len(body)):
-            plan.halve()
-            return
-        try:
-            target = self._addresses.target(url)
-            headers = self._headers(plan.messages, rows, target, body)
-        except UnroutableError as error:
-            plan.refuse("routing", f"{self._where}: {error}")
-            return
-        try:
-            answer = self._connections.send(self._method, target, headers, body, self._timeout_s)
-        except DeltaForgeError as error:
-            self._check_abandoned()
-            raise type(error)(f"{self._where}: {error}{self._so_far(plan)}") from error
-        self._obey(answer, target, plan)
-        if answer.status == _TOO_LARGE and len(rows) > 1:
-            self._bytes_max[url] = len(body) // 2
-
-    def _obey(self, answer: Answer, target: Target, plan: Plan) -> None:
-        meaning = answers.meaning(answer.status)
-        if meaning is Meaning.TAKEN:
-            plan.answered()
-        elif meaning is not Meaning.REFUSED:
-            self._raise(meaning, answer, target, plan)
-        elif len(plan.next_rows) > 1:
-            log.info(
-                "http endpoint refuses an array; sending it in halves",
-                extra={"pipeline": self._pipeline, "sink": self._sink.id, "status": answer.status},
+    def _take_up(self, messages: Messages) -> None:
+        """Go on with these messages, or begin with them."""
+        if not (self._plans and self._plans[0].is_for(messages)):
+            self._plans = plans(
+                messages, in_arrays=self._manner.in_arrays, count=len(self._couriers)
             )
-            plan.halve()
-        else:
-            said = f"{self._where}: {target.origin} refuses it: {answers.words(answer.status)}"
-            plan.refuse(answers.kind(answer.status), said)
+        self._errors = []
 
-    def _raise(self, meaning: Meaning, answer: Answer, target: Target, plan: Plan) -> NoReturn:
-        said = f"{self._where}: {target.origin} answers {answers.words(answer.status)}"
-        if meaning is Meaning.FORBIDDEN:
-            raise AccessError(f"{said}; check the credentials in 'headers' and what they allow")
-        if meaning is Meaning.WRONG:
-            content = self._fixed[b"content-type"].decode()
-            raise FatalError(f"{said}; {answers.what_is_wrong(answer.status, content)}")
-        rest_s = answers.rest_s(answer.retry_after)
-        self._rest_until = time.monotonic() + rest_s
-        asks = f"; it asks for {rest_s:.0f} s of rest" if rest_s else ""
-        check = answers.what_to_check(answer.status)
-        raise RetryableError(f"{said}{asks}{check}{self._so_far(plan)}")
+    def _carry(self) -> None:
+        """Let the couriers carry their plans at the same time, and wait for all."""
+        jobs = [
+            (courier, plan)
+            for courier, plan in zip(self._couriers, self._plans, strict=False)
+            if plan.spans
+        ]
+        # Daemons: a request that hangs must not keep a process that ends.
+        threads = [
+            threading.Thread(target=self._carry_one, args=job, name="http-courier", daemon=True)
+            for job in jobs[1:]
+        ]
+        for thread in threads:
+            thread.start()
+        if jobs:
+            self._carry_one(*jobs[0])
+        for thread in threads:
+            thread.join()
+
+    def _carry_one(self, courier: Courier, plan: Plan) -> None:
+        try:
+            courier.carry(plan)
+        except _Stopped:
+            pass  # Another one's error is told.
+        except Exception as error:  # noqa: BLE001 - told by the thread that writes
+            self._errors.append(error)
+
+    def _check(self) -> None:
+        if self._errors:
+            raise _Stopped
+        if self._abandoned.is_set():
+            raise RetryableError(f"{self._manner.where}: asked to end before a batch was through")
 
     def _rest(self) -> None:
         """Leave the endpoint alone for as long as it asked for."""
-        rest_s = self._rest_until - time.monotonic()
+        until = max(courier.rest_until for courier in self._couriers)
+        rest_s = until - time.monotonic()
         if rest_s <= 0:
             return
-        self._abandoned.wait(min(rest_s, self._timeout_s))
-        self._check_abandoned()
-        rest_s = self._rest_until - time.monotonic()
+        self._abandoned.wait(min(rest_s, self._manner.timeout_s))
+        self._check()
+        rest_s = until - time.monotonic()
         if rest_s > 0:
             raise RetryableError(
-                f"{self._where}: the endpoint asks for {rest_s:.0f} s more of rest"
+                f"{self._manner.where}: the endpoint asks for {rest_s:.0f} s more of rest"
             )
 
-    def _body(self, plan: Plan, rows: "np.typing.NDArray[np.intp]") -> bytes:
-        if self._sink.batch_mode:
-            return array_body(plan.messages, rows)
-        value = plan.messages.values[int(rows[0])].as_py()
-        return b"null" if value is None else value
 
-    def _headers(
-        self, messages: Messages, rows: "np.typing.NDArray[np.intp]", target: Target, body: bytes
-    ) -> list[tuple[bytes, bytes]]:
-        row = int(rows[0])
-        headers = dict(self._fixed)
-        if messages.headers is not None:
-            headers |= routed(messages.headers[row].as_py() or ())
-        if self._sink.batch_mode:
-            name = identity(messages, rows)
-        else:
-            name = str(uuid.UUID(bytes=messages.event_ids[row].as_py()))
-            headers[b"df-event-id"] = name.encode()
-            key = messages.keys[row].as_py()
-            if key is not None:
-                headers[b"df-key"] = header_text(key)
-        headers[b"idempotency-key"] = name.encode()
-        if self._signing_key is not None:
-            headers |= signed(self._signing_key, name, int(time.time()), body)
-        return [
-            (b"host", target.origin.netloc.encode()),
-            (b"content-length", b"%d" % len(body)),
-            *headers.items(),
-        ]
+class _Stopped(Exception):  # noqa: N818 - no error: another courier met one
+    """There is no use in sending on."""
 
-    def _so_far(self, plan: Plan) -> str:
-        if not plan.taken:
-            return ""
-        return f" ({plan.taken} of {len(plan.messages)} events are through, the others wait)"
 
-    def _check_abandoned(self) -> None:
-        if self._abandoned.is_set():
-            raise RetryableError(f"{self._where}: asked to end before a batch was through")
+def _manner(sink: HttpSink, pipeline: str) -> Manner:
+    headers = {name: each.get_secret_value() for name, each in sink.headers.items()}
+    secret = sink.signing_secret
+    return Manner(
+        where=f"http sink {sink.id}",
+        about={"pipeline": pipeline, "sink": sink.id},
+        addresses=Addresses(sink.url, sink.allowed_origins),
+        method=sink.method.encode(),
+        headers={
+            b"content-type": sink.content_type.encode(),
+            b"user-agent": f"deltaforge/{__version__}".encode(),
+            **configured(headers),
+        },
+        signing_key=None if secret is None else signing_key(secret.get_secret_value()),
+        in_arrays=sink.batch_mode,
+        timeout_s=float(sink.batch_timeout_secs if sink.batch_mode else sink.send_timeout_secs),
+    )
 
 
 def _tls(sink: HttpSink) -> ssl.SSLContext:

@@ -1,0 +1,179 @@
+"""Carries a plan out, request after request, over connections of its own."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    RetryableError,
+)
+from airflow_provider_deltaforge.events.message import Messages
+from airflow_provider_deltaforge.sinks.http import answers
+from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, UnroutableError
+from airflow_provider_deltaforge.sinks.http.answers import Meaning
+from airflow_provider_deltaforge.sinks.http.connection import Answer, Connections
+from airflow_provider_deltaforge.sinks.http.headers import header_text, routed
+from airflow_provider_deltaforge.sinks.http.plan import Plan, array_body, identity
+from airflow_provider_deltaforge.sinks.http.signing import signed
+
+log = logging.getLogger(__name__)
+
+_TOO_LARGE = 413
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How requests of a sink are made; shared by its couriers.
+
+    Attributes:
+        where: how messages for people name the sink.
+        about: names pipeline and sink in logs.
+        addresses: where requests may go.
+        method: of the requests.
+        headers: sent with every request.
+        signing_key: signs them, if there is one.
+        in_arrays: a request holds more than one event.
+        timeout_s: how long one may take.
+    """
+
+    where: str
+    about: dict[str, str]
+    addresses: Addresses
+    method: bytes
+    headers: dict[bytes, bytes]
+    signing_key: bytes | None
+    in_arrays: bool
+    timeout_s: float
+
+
+class Courier:
+    """One request at a time. Used by one thread, but for ``cut``.
+
+    Args:
+        manner: how requests are made.
+        connections: its own.
+        check: called before each request; raises when there is a reason to send no more.
+    """
+
+    def __init__(self, manner: Manner, connections: Connections, check: Callable[[], None]) -> None:
+        self._manner = manner
+        self._connections = connections
+        self._check = check
+        self._bytes_max: dict[str, int] = {}
+        self.rest_until = 0.0
+
+    def carry(self, plan: Plan) -> None:
+        """Send what is left of a plan.
+
+        Raises:
+            RetryableError, AccessError, FatalError: see ``SinkWriter``; what was answered has left
+                the plan.
+        """
+        while plan.spans:
+            self._check()
+            self._send_next(plan)
+
+    def cut(self) -> None:
+        """Break the request under way. Called from another thread."""
+        self._connections.cut()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def _send_next(self, plan: Plan) -> None:
+        """Send the next request, if it can be, and do what its answer means."""
+        rows = plan.next_rows
+        body = self._body(plan, rows)
+        url = plan.messages.topics[int(rows[0])].as_py()
+        if len(rows) > 1 and len(body) > self._bytes_max.get(url, len(body)):
+            plan.halve()
+            return
+        manner = self._manner
+        try:
+            target = manner.addresses.target(url)
+            headers = self._headers(plan.messages, rows, target, body)
+        except UnroutableError as error:
+            plan.refuse("routing", f"{manner.where}: {error}")
+            return
+        try:
+            answer = self._connections.send(manner.method, target, headers, body, manner.timeout_s)
+        except DeltaForgeError as error:
+            self._check()
+            raise type(error)(f"{manner.where}: {error}{_so_far(plan)}") from error
+        self._obey(answer, target, plan)
+        if answer.status == _TOO_LARGE and len(rows) > 1:
+            self._bytes_max[url] = len(body) // 2
+
+    def _obey(self, answer: Answer, target: Target, plan: Plan) -> None:
+        meaning = answers.meaning(answer.status)
+        if meaning is Meaning.TAKEN:
+            plan.answered()
+        elif meaning is not Meaning.REFUSED:
+            self._raise(meaning, answer, target, plan)
+        elif len(plan.next_rows) > 1:
+            log.info(
+                "http endpoint refuses an array; sending it in halves",
+                extra={**self._manner.about, "status": answer.status},
+            )
+            plan.halve()
+        else:
+            said = f"{target.origin} refuses it: {answers.words(answer.status)}"
+            plan.refuse(answers.kind(answer.status), f"{self._manner.where}: {said}")
+
+    def _raise(self, meaning: Meaning, answer: Answer, target: Target, plan: Plan) -> NoReturn:
+        said = f"{self._manner.where}: {target.origin} answers {answers.words(answer.status)}"
+        if meaning is Meaning.FORBIDDEN:
+            raise AccessError(f"{said}; check the credentials in 'headers' and what they allow")
+        if meaning is Meaning.WRONG:
+            content = self._manner.headers[b"content-type"].decode()
+            raise FatalError(f"{said}; {answers.what_is_wrong(answer.status, content)}")
+        rest_s = answers.rest_s(answer.retry_after)
+        self.rest_until = time.monotonic() + rest_s
+        asks = f"; it asks for {rest_s:.0f} s of rest" if rest_s else ""
+        check = answers.what_to_check(answer.status)
+        raise RetryableError(f"{said}{asks}{check}{_so_far(plan)}")
+
+    def _body(self, plan: Plan, rows: "np.typing.NDArray[np.intp]") -> bytes:
+        if self._manner.in_arrays:
+            return array_body(plan.messages, rows)
+        value = plan.messages.values[int(rows[0])].as_py()
+        return b"null" if value is None else value
+
+    def _headers(
+        self, messages: Messages, rows: "np.typing.NDArray[np.intp]", target: Target, body: bytes
+    ) -> list[tuple[bytes, bytes]]:
+        row = int(rows[0])
+        headers = dict(self._manner.headers)
+        if messages.headers is not None:
+            headers |= routed(messages.headers[row].as_py() or ())
+        if self._manner.in_arrays:
+            name = identity(messages, rows)
+        else:
+            name = str(uuid.UUID(bytes=messages.event_ids[row].as_py()))
+            headers[b"df-event-id"] = name.encode()
+            key = messages.keys[row].as_py()
+            if key is not None:
+                headers[b"df-key"] = header_text(key)
+        headers[b"idempotency-key"] = name.encode()
+        if self._manner.signing_key is not None:
+            headers |= signed(self._manner.signing_key, name, int(time.time()), body)
+        return [
+            (b"host", target.origin.netloc.encode()),
+            (b"content-length", b"%d" % len(body)),
+            *headers.items(),
+        ]
+
+
+def _so_far(plan: Plan) -> str:
+    if not plan.taken:
+        return ""
+    return f" ({plan.taken} of {len(plan.order)} events are through, the others wait)"

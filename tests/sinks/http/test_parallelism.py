@@ -1,0 +1,129 @@
+"""Several requests at a time: in order per key, nothing lost, nothing twice."""
+
+import json
+import threading
+
+import pytest
+
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from tests.sinks.contract import messages, value
+from tests.sinks.http import endpoint as endpoints
+from tests.sinks.http.endpoint import numbers
+from tests.waiting import PATIENCE_S, wait_until
+
+KEYS = 7
+
+
+def keyed(endpoint, span):
+    """Return messages whose key is their number modulo KEYS."""
+    return messages([(f"{endpoint.url}/in", b"%d" % (n % KEYS), value(n)) for n in span])
+
+
+def by_key(endpoint):
+    found = {key: [] for key in range(KEYS)}
+    for number in numbers(endpoint):
+        found[number % KEYS].append(number)
+    return found
+
+
+def in_order(span):
+    return {key: [n for n in span if n % KEYS == key] for key in range(KEYS)}
+
+
+@pytest.mark.parametrize("batch_mode", [False, True])
+def test_each_key_is_in_order(endpoint, opened, batch_mode):
+    writer = opened(endpoint, parallelism=4, batch_mode=batch_mode)
+
+    for start in range(0, 300, 100):
+        assert list(writer.write(keyed(endpoint, range(start, start + 100)))) == []
+
+    assert by_key(endpoint) == in_order(range(300))
+    assert len(endpoint.connections) == 4
+
+
+def test_requests_are_under_way_together(endpoint, opened):
+    together = threading.Barrier(3)
+
+    def judge(_):
+        together.wait(PATIENCE_S)
+        return 204
+
+    endpoint.judge = judge
+
+    opened(endpoint, parallelism=3, send_timeout_secs=600).write(keyed(endpoint, range(3)))
+
+    assert sorted(numbers(endpoint)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("batch_mode", [False, True])
+def test_a_failure_leaves_no_hole_and_repeats_nothing(endpoint, opened, batch_mode):
+    failures = iter([503, 503, 503])
+
+    def judge(request):
+        bad = b'{"n":50}' in request.body
+        return next(failures, 204) if bad else 204
+
+    endpoint.judge = judge
+    writer, batch = (
+        opened(endpoint, parallelism=4, batch_mode=batch_mode),
+        keyed(endpoint, range(100)),
+    )
+    for _ in range(3):
+        with pytest.raises(RetryableError):
+            writer.write(batch)
+
+    assert list(writer.write(batch)) == []
+
+    assert by_key(endpoint) == in_order(range(100))
+
+
+def test_what_is_refused_is_told_in_order(endpoint, opened):
+    endpoint.judge = lambda request: 422 if json.loads(request.body)["n"] % 10 == 3 else 204
+
+    rejections = opened(endpoint, parallelism=4).write(keyed(endpoint, range(50)))
+
+    assert [each.event_row for each in rejections] == [3, 13, 23, 33, 43]
+    assert sorted(numbers(endpoint)) == [n for n in range(50) if n % 10 != 3]
+
+
+def test_the_error_that_needs_a_person_is_told(endpoint, opened):
+    statuses = {0: 503, 1: 401, 2: 503}
+    together = threading.Barrier(3)
+
+    def judge(request):
+        together.wait(PATIENCE_S)
+        return statuses[json.loads(request.body)["n"]]
+
+    endpoint.judge = judge
+
+    with pytest.raises(AccessError):
+        opened(endpoint, parallelism=3, send_timeout_secs=600).write(keyed(endpoint, range(3)))
+
+
+def test_messages_without_a_key_keep_their_order(endpoint, opened):
+    batch = messages([(f"{endpoint.url}/in", None, value(n)) for n in range(30)])
+
+    opened(endpoint, parallelism=4).write(batch)
+
+    assert numbers(endpoint) == list(range(30))
+
+
+def test_all_of_them_can_be_broken_off(endpoint, opened):
+    endpoint.judge = lambda _: endpoints.stays_silent
+    writer = opened(endpoint, parallelism=3, send_timeout_secs=3600)
+    said = []
+
+    def write():
+        try:
+            writer.write(keyed(endpoint, range(9)))
+        except RetryableError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_until(lambda: len(endpoint.requests) == 3)
+    writer.abandon()
+    thread.join()
+
+    assert "asked to end" in said[0]
+    assert len(endpoint.requests) == 3
