@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import load, spec_hash
 from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.checkpoints import begins_anew
 from airflow_provider_deltaforge.storage.contract import Delete, Store
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 
@@ -141,7 +142,7 @@ def reset_checkpoint(
         for namespace in (names.CHECKPOINTS, names.SNAPSHOTS, names.TABLES)
         for key, _ in store.items(namespace, f"{name}/")
     ]
-    store.transact(owned, fence)
+    store.transact([*owned, begins_anew(name)], fence)
 
 
 def existing(store: Store, name: str) -> Control:

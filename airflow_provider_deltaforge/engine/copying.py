@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.engine.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.sinking import Parcel
+from airflow_provider_deltaforge.engine.sinking import Parcel, without_position
 from airflow_provider_deltaforge.engine.snapshot import full_name
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
 from airflow_provider_deltaforge.engine.watching import Troubles
@@ -158,7 +158,8 @@ class _Copier:
         self._letters = LetterBox(
             bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
         )
-        self._sinks = SinkGroup(spec.sinks, bench.pipeline.name, troubles, self._ending)
+        sinks = [without_position(sink) for sink in spec.sinks]
+        self._sinks = SinkGroup(sinks, bench.pipeline.name, troubles, self._ending)
 
     def told(self, copied: Copied) -> Copied:
         """Return what became of a chunk, with what was counted since the last one."""

@@ -2,7 +2,8 @@
 
 Killed before that transaction, the events are refused again; killed after it, they are there. Only
 of a transaction or chunk that is refused in masses, entries are stored before its end, and are
-there twice after a kill: memory is bounded.
+there twice after a kill: memory is bounded. Of a batch for a sink that holds the position itself,
+they are stored before the sink holds it, and known when they come again.
 """
 
 import logging
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.known_letters import KnownLetters
 from airflow_provider_deltaforge.engine.letters import Letter, LetterWriter
 from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.rendering import Rendered
@@ -67,18 +69,16 @@ class LetterBox:
         self._writer = LetterWriter(bench.origin, journal.max_event_bytes)
         self._tallies = tallies
         self._trouble = trouble
-        self._ending = ending
-        self._confirm = confirm
+        self._ending, self._confirm = ending, confirm
         sink_ids = [sink.id for sink in bench.pipeline.spec.sinks]
         holds = journal.dlq.hold_keys
         self._order = RowOrder(self._queue, sink_ids, holds=holds, behind=behind)
+        self._known = KnownLetters(self._queue, bench.pipeline.spec)
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
-        self._is_told = False
-        self._is_untrimmed = False
+        self._is_told = self._is_untrimmed = False
         self._unsaid = [0, 0]
-        self._said_at = 0.0
-        self._level = 0.0
+        self._said_at = self._level = 0.0
         self._expiry_at = time.monotonic() + _FIRST_EXPIRY_S
 
     def check(self, rendered: Rendered, source: pa.RecordBatch) -> None:
@@ -116,7 +116,7 @@ class LetterBox:
             elif told:
                 letters += self._writer.of_sink(sink_id, told, rendered.chained)
         # Whoever refused them: sent again, the events of a row go in this order.
-        self._held += sorted(letters, key=lambda letter: letter.at)
+        self._held += sorted(self._known.unknown(letters), key=lambda letter: letter.at)
         if self.enabled:
             self._order.delivered(rendered, refused, self._held)
         for letter in self._held:
@@ -129,6 +129,7 @@ class LetterBox:
             RetryableError: the store is away.
         """
         self._forget()
+        self._known.begin()
         if self.enabled:
             self._order.begin()
 

@@ -130,6 +130,11 @@ class Checkpoints:
         self._known = None
 
 
+def begins_anew(pipeline: str) -> Put:
+    """Return the write that goes with forgotten checkpoints: what sinks hold does not count."""
+    return Put(names.CURSORS, pipeline, b"{}")
+
+
 def export_checkpoints(store: Store, pipeline: str) -> Iterator[str]:
     """Yield one JSON line per checkpoint of a pipeline, for another store."""
     for key, text in store.items(names.CHECKPOINTS, f"{pipeline}/"):

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from airflow_provider_deltaforge.errors import FencedError, SpecError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.checkpoints import begins_anew
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.records import Record, now_ms
@@ -247,13 +248,10 @@ class Control:
         """
         record = self.read()
         fence = self.take_epoch("deleted")
-        owned = [
-            Delete(namespace, key)
-            for namespace in names.OF_PIPELINES
-            for key, _ in self.store.items(namespace, f"{self.pipeline}/")
-        ]
+        kinds, prefix = names.OF_PIPELINES, f"{self.pipeline}/"
+        owned = [Delete(kind, key) for kind in kinds for key, _ in self.store.items(kind, prefix)]
         single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]
-        self.store.transact([*owned, *single], fence)
+        self.store.transact([*owned, *single, begins_anew(self.pipeline)], fence)
         DeadLetters(self.store, self.pipeline).purge()
         if record is not None:
             self._release(record.source_id)

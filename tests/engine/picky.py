@@ -1,10 +1,12 @@
-"""A processor that refuses the same events wherever it runs."""
+"""Processors that refuse, or stretch, the same events wherever they run."""
 
+import hashlib
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
 
-from airflow_provider_deltaforge.processors.contract import Processor
+from airflow_provider_deltaforge.processors.contract import Processed, Processor
 from tests.engine.planted import refusing
 
 
@@ -26,5 +28,33 @@ class Picky(Processor):
         pass
 
 
-PLACE = {"picky": f"{__name__}:Picky"}
+class Stretching(Processor):
+    """Makes one event of some transactions so long that a sink may refuse it."""
+
+    id: str = "stretching"
+    transactions: tuple[int, ...]
+
+    def open(self):
+        return self
+
+    def process(self, rows):
+        after = [self._stretched(text) for text in rows["after"].to_pylist()]
+        at = rows.schema.get_field_index("after")
+        field = rows.schema.field(at)
+        return Processed(rows.set_column(at, field, pa.array(after, field.type)))
+
+    def _stretched(self, text):
+        event = orjson.loads(text)
+        if event["tx"] not in self.transactions or event["row"]:
+            return text
+        pad = hashlib.shake_256(text).hexdigest(LONG // 2)
+        return orjson.dumps({**event, "pad": pad})
+
+    def close(self):
+        pass
+
+
+LONG = 30_000
+
+PLACE = {"picky": f"{__name__}:Picky", "stretching": f"{__name__}:Stretching"}
 """For ``PROCESSORS.shipped``, where a document may name it; a test takes it out again."""

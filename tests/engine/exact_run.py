@@ -1,0 +1,101 @@
+"""A scripted pipeline whose sink delivers exactly once, for every sink that can.
+
+A new kind of sink is one function and one entry of ``PLACES``.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from airflow_provider_deltaforge.control import pipelines
+from tests.engine.scripted_run import ScriptedRun
+from tests.oracle.readers import seen_in
+from tests.oracle.verdict import Seen, judge
+from tests.sinks import nats_reader
+from tests.sinks.kafka_reader import read_topic
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere new to deliver to: the sink ``out``, and what a consumer reads there."""
+
+    name: str
+    sink: str
+    read: Callable[[], list[bytes]]
+
+
+def _kafka(dsn: str, name: str) -> Place:
+    settings = f"{{id: out, brokers: '{dsn}', topic: '{name}', exactly_once: true}}"
+    # The reader's level is read_committed.
+    return Place(
+        name,
+        f"{{type: kafka, config: {settings}}}",
+        lambda: [message.value or b"" for message in read_topic(dsn, name)],
+    )
+
+
+def _redis(dsn: str, name: str) -> Place:
+    settings = f"{{id: out, uri: '{dsn}', stream: '{name}', exactly_once: true}}"
+
+    def read() -> list[bytes]:
+        with redis.Redis.from_url(dsn) as client:
+            return [fields[b"event"] for _, fields in client.xrange(name)]
+
+    return Place(name, f"{{type: redis, config: {settings}}}", read)
+
+
+def _nats(dsn: str, name: str) -> Place:
+    nats_reader.add_stream(dsn, name, f"{name}.>")
+    settings = (
+        f"{{id: out, url: '{dsn}', stream: {name}, subject: '{name}.rows', exactly_once: true}}"
+    )
+    return Place(
+        name,
+        f"{{type: nats, config: {settings}}}",
+        lambda: [value for _, _, value in nats_reader.stored(dsn, name)],
+    )
+
+
+PLACES: dict[str, Callable[[str, str], Place]] = {
+    "kafka": _kafka,
+    "redis": _redis,
+    "nats": _nats,
+}
+"""From a server's address and a new name to a place, by type of sink."""
+
+
+@dataclass
+class ExactRun(ScriptedRun):
+    """A pipeline to one of ``PLACES``."""
+
+    place: Place | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.place is not None
+        before, _, behind = self.document.partition("    - type: file\n")
+        _, _, behind = behind.partition("\n")
+        self.document = f"{before}    - {self.place.sink}\n{behind}"
+        pipelines.apply(self.store, self.document)
+        self.want("running")
+
+    def seen(self) -> list[Seen]:
+        """Return what a consumer sees."""
+        assert self.place is not None
+        return seen_in(
+            self.place.read(), lambda event: (event["after"]["tx"], event["after"]["row"])
+        )
+
+    def judge(self, start: dict[str, Any]) -> list[str]:
+        """Ask the oracle: every transaction after ``start`` once, in order per key."""
+        return judge(self.history(start), self.seen(), exactly_once=True)
+
+
+def exact_run(kind: str, dsn: str, directory: Path, **settings: Any) -> ExactRun:
+    """Make a pipeline to a new place."""
+    place = PLACES[kind](dsn, f"exact-{uuid.uuid4().hex[:8]}")
+    return ExactRun(directory, place=place, **settings)

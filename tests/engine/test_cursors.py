@@ -1,0 +1,243 @@
+"""A sink that holds the position itself wins over its checkpoint, and is given nothing twice."""
+
+import threading
+
+import orjson
+import pytest
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from tests.engine.exact_memory import change, exact_pipeline, held
+from tests.waiting import PATIENCE_S, wait_until
+
+TRANSACTIONS = 40
+REFUSED = (11, 1)
+
+
+class Running:
+    """A lane in a thread."""
+
+    def __init__(self, pipeline):
+        self.outcome = None
+        self._pipeline = pipeline
+        self._lane = Lane(pipeline.bench(), 60.0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        self.outcome = self._lane.run()
+
+    def end(self):
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the lane did not end"
+        return self.outcome
+
+    def stop(self):
+        self._pipeline.want("stopped")
+        outcome = self.end()
+        self._pipeline.want("running")
+        return outcome
+
+
+def finish(pipeline, *sinks):
+    """Run until every sink has everything; each event once, in order."""
+    running = Running(pipeline)
+    for sink in sinks or ("out",):
+        wait_until(lambda s=sink: pipeline.checkpoints().load().get(s) == {"tx": TRANSACTIONS})
+    assert running.stop().why == "stopped"
+    for sink in sinks or ("out",):
+        assert held(pipeline, sink).ids == expected(pipeline), sink
+
+
+def expected(pipeline, without=()):
+    source = ScriptedSource(
+        id=f"{pipeline.name}-source", transactions=TRANSACTIONS, rows=3, keys=30
+    )
+    return [
+        source.event_id(tx, row)
+        for tx, row, _ in source.events(1, TRANSACTIONS)
+        if (tx, row) not in without
+    ]
+
+
+def is_refused(text):
+    after = orjson.loads(text)["after"]
+    return (after["tx"], after["row"]) == REFUSED
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    def begin(**settings):
+        pipeline = exact_pipeline(monkeypatch, transactions=TRANSACTIONS, **settings)
+        pipeline.begin_at(**dict.fromkeys(pipeline.sinks, 0))
+        return pipeline
+
+    return begin
+
+
+def test_each_event_is_delivered_once(begun):
+    finish(begun())
+
+
+@pytest.mark.parametrize("in_headers", [False, True], ids=["atomic", "in headers"])
+def test_a_sink_that_holds_more_than_another_is_given_nothing_twice(begun, in_headers):
+    pipeline = begun(sinks=("fast", "slow"))
+    held(pipeline, "fast").in_headers = held(pipeline, "slow").in_headers = in_headers
+    held(pipeline, "slow").fail_after = [5] * 1000
+    running = Running(pipeline)
+    wait_until(lambda: held(pipeline, "fast").ids)
+    running.stop()
+    held(pipeline, "slow").fail_after = []
+    assert pipeline.checkpoints().load() == {"fast": {"tx": 0}, "slow": {"tx": 0}}
+
+    change(pipeline, "max_events: 30", "max_events: 21")  # Cut otherwise.
+    finish(pipeline, "fast", "slow")
+
+
+def test_what_came_through_before_the_sink_was_away_is_not_sent_again(begun):
+    pipeline = begun()
+    held(pipeline).in_headers = True
+    held(pipeline).fail_after = [7] + [0] * 1000
+    running = Running(pipeline)
+    wait_until(lambda: held(pipeline).ids)
+    running.stop()
+    assert len(held(pipeline).ids) == 7
+    held(pipeline).fail_after = []
+
+    change(pipeline, "max_events: 30", "max_events: 3")
+    finish(pipeline)
+
+
+@pytest.mark.parametrize("in_headers", [False, True], ids=["atomic", "in headers"])
+def test_a_transaction_that_is_delivered_in_parts_is_gone_on_with(begun, in_headers):
+    settings = {"batch": "respect_source_tx: false, ", "source": "chunk_transactions: 7, "}
+    pipeline = begun(**settings)
+    held(pipeline).in_headers = in_headers
+    held(pipeline).fail_after = [None] * 4 + [0] * 1000
+    change(pipeline, "max_events: 30", "max_events: 4")
+    running = Running(pipeline)
+    wait_until(lambda: len(held(pipeline).ids) == 16)
+    running.stop()
+    held(pipeline).fail_after = []
+    assert held(pipeline).cursor.event_id is not None
+
+    change(pipeline, "max_events: 4", "max_events: 5")
+    finish(pipeline)
+
+
+def test_a_state_store_that_was_lost_begins_where_the_sink_stands(begun):
+    pipeline = begun(source="rate: 200, started_ms: 1, ")
+    finish(pipeline)
+    key = pipeline.checkpoints().key("out")
+    pipeline.store.transact([Delete(names.CHECKPOINTS, key)])
+
+    finish(pipeline)
+
+
+def test_what_the_sink_has_lost_is_delivered_again(begun):
+    pipeline = begun()
+    finish(pipeline)
+    held(pipeline).lose(60)  # Two batches.
+
+    finish(pipeline)
+
+
+def test_a_sink_that_was_emptied_goes_on_at_its_checkpoint(begun, caplog):
+    pipeline = begun()
+    finish(pipeline)
+    held(pipeline).lose(len(held(pipeline).ids))
+
+    running = Running(pipeline)
+    wait_until(lambda: "was it emptied" in caplog.text)
+    running.stop()
+    assert held(pipeline).ids == []
+
+
+def test_a_position_of_an_earlier_time_does_not_count(begun):
+    """Between, the sink was delivered to at least once, so that its own position stood still."""
+    pipeline = begun()
+    finish(pipeline)
+    held(pipeline).lose(60)
+    former = list(held(pipeline).ids)
+    pipeline.store.transact([pipeline.checkpoints().put("out", {"tx": TRANSACTIONS})])
+
+    running = Running(pipeline)
+    wait_until(lambda: pipeline.checkpoints().stand("out").held is not None)
+    running.stop()
+    assert held(pipeline).ids == former
+
+
+@pytest.mark.parametrize("how", ["reset", "deleted"])
+def test_a_pipeline_that_begins_anew_does_so_whatever_its_sink_holds(begun, how):
+    pipeline = begun()
+    finish(pipeline)
+    held(pipeline).lose(60)
+    former = list(held(pipeline).ids)
+    pipeline.want("stopped")
+    if how == "reset":
+        pipelines.reset_checkpoint(pipeline.store, pipeline.name, confirm=pipeline.name)
+    else:
+        pipeline.control.delete()
+        pipelines.apply(pipeline.store, pipeline.document)
+    pipeline.want("running")
+
+    for _ in range(2):
+        running = Running(pipeline)
+        wait_until(lambda: pipeline.checkpoints().load().get("out") == {"tx": TRANSACTIONS})
+        running.stop()
+        assert held(pipeline).ids == former  # The stream begins at the log's end.
+
+
+def test_a_lane_takes_its_sink_over_again_from_a_stranger(begun):
+    pipeline = begun(source="rate: 100, started_ms: 1, ")
+    running = Running(pipeline)
+    wait_until(lambda: held(pipeline).ids)
+    held(pipeline).owner = "a stranger"
+    wait_until(lambda: pipeline.checkpoints().load().get("out") == {"tx": TRANSACTIONS})
+    assert running.stop().why == "stopped"
+    assert held(pipeline).ids == expected(pipeline)
+
+
+def test_two_pipelines_of_one_name_end_instead_of_fighting(begun):
+    pipeline = begun()
+    place = held(pipeline)
+
+    class Contested:
+        def __set__(self, *_):
+            pass
+
+        def __get__(self, *_):
+            return "a stranger"
+
+    place.__class__ = type("Contested", (type(place),), {"owner": Contested()})
+    outcome = Running(pipeline).end()
+
+    assert (outcome.why, outcome.error_class) == ("failed", "fatal")
+    assert "another pipeline of this name" in outcome.reason
+
+
+def test_without_a_queue_nothing_passes_what_a_sink_refuses(begun):
+    pipeline = begun()
+    held(pipeline).refuses = is_refused
+    outcome = Running(pipeline).end()
+    assert (outcome.why, outcome.error_class) == ("failed", "event")
+    assert held(pipeline).ids == expected(pipeline)[:30]
+
+    held(pipeline).refuses = lambda _: False
+    finish(pipeline)
+
+
+def test_what_a_sink_refuses_is_set_aside_before_it_holds_the_rest(begun):
+    pipeline = begun(journal="enabled: true")
+    held(pipeline).refuses = is_refused
+    running = Running(pipeline)
+    wait_until(lambda: pipeline.checkpoints().load().get("out") == {"tx": TRANSACTIONS})
+    running.stop()
+
+    assert held(pipeline).ids == expected(pipeline, without={REFUSED})
+    letters = DeadLetters(pipeline.store, pipeline.name).read()
+    assert [is_refused(orjson.dumps(letter.event)) for letter in letters] == [True]

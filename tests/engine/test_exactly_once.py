@@ -1,0 +1,102 @@
+"""Each event once in every sink that can, wherever the pipeline is killed.
+
+Each border is one pipeline that is killed there three times, at other crossings each time.
+``./dev.sh prove exactly_once`` runs every border many times, on Spark.
+"""
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.plugins import PROCESSORS
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from tests.engine import picky
+from tests.engine.exact_run import PLACES, exact_run
+from tests.engine.scripted_run import NAME, kill
+from tests.oracle.verdict import judge
+
+BORDERS = [
+    Border.START_POSITION_STORED,
+    Border.BATCH_RENDERED,
+    Border.SINK_WRITTEN,
+    Border.CHECKPOINT_STORED,
+    Border.SOURCE_ACKNOWLEDGED,
+]
+KILLS = (2, 4, 3)
+"""At which crossing each driver is killed; a start position is stored once per driver."""
+
+
+@pytest.fixture(params=sorted(PLACES))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def dsn(kind, request):
+    return request.getfixturevalue(f"{kind}_server").dsn()
+
+
+@pytest.mark.parametrize("border", BORDERS, ids=lambda border: border.value)
+def test_kills_at_a_border_lose_and_repeat_nothing(border, kind, dsn, tmp_path):
+    run = exact_run(kind, dsn, tmp_path, transactions=400, rate=0)
+    run.begin_at(0)
+    for crossing in KILLS:
+        run.held.unlink(missing_ok=True)
+        once = border is Border.START_POSITION_STORED
+        driver = run.start(hold=(border, 1 if once else crossing))
+        kill(run.wait_held(driver))
+        driver.wait()
+
+    driver = run.start()
+    run.wait_delivered(driver)
+
+    assert run.stop(driver) == 0
+    assert run.judge({"tx": 0}) == []
+
+
+@pytest.mark.parametrize(
+    "border", [Border.DEAD_LETTERS_STORED, Border.SINK_WRITTEN], ids=lambda border: border.value
+)
+def test_what_is_set_aside_is_neither_lost_nor_there_twice(
+    border, kafka_server, tmp_path, monkeypatch
+):
+    for name, place in picky.PLACE.items():
+        monkeypatch.setitem(PROCESSORS.shipped, name, place)
+    long = [20, 110]
+    run = exact_run(
+        "kafka",
+        kafka_server.dsn(),
+        tmp_path,
+        transactions=200,
+        rate=0,
+        processors=f"{{type: picky}}, {{type: stretching, transactions: {long}}}",
+        journal="enabled: true",
+    )
+    create(kafka_server.dsn(), run.place.name, max_message_bytes=picky.LONG - 10_000)
+    run.begin_at(0)
+    for crossing in KILLS:
+        run.held.unlink(missing_ok=True)
+        driver = run.start(hold=(border, crossing))
+        kill(run.wait_held(driver))
+        driver.wait()
+
+    driver = run.start()
+    run.wait_delivered(driver)
+    assert run.stop(driver) == 0
+
+    refused = [c.name for c in run.history({"tx": 0}) if is_refused(c, long)]
+    letters = [letter.event["after"] for letter in DeadLetters(run.store, NAME).read()]
+    assert sorted((after["tx"], after["row"]) for after in letters) == sorted(refused)
+    rest = [change for change in run.history({"tx": 0}) if change.name not in set(refused)]
+    assert judge(rest, run.seen(), exactly_once=True) == []
+
+
+def is_refused(change, long):
+    tx, row = change.name
+    return change.state["id"] % 2 == 0 or (tx in long and row == 0)
+
+
+def create(dsn, name, **settings):
+    config = {key.replace("_", "."): str(each) for key, each in settings.items()}
+    admin = AdminClient({"bootstrap.servers": dsn})
+    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(timeout=60)
