@@ -3,12 +3,10 @@
 import pickle
 import sys
 from email.utils import formatdate
-from typing import ClassVar
 
 import pytest
 from pydantic import ValidationError
 
-from airflow_provider_deltaforge.encodings.json import JsonEncoding
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.http.answers import rest_s
@@ -18,8 +16,7 @@ URL = "https://hooks.example.com/in"
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-class Packed(JsonEncoding):
-    media_type: ClassVar[str | None] = "avro/binary"
+AVRO = {"type": "avro", "schema_registry_url": "http://registry:8081"}
 
 
 def test_the_defaults_of_the_documents():
@@ -53,9 +50,7 @@ def test_the_defaults_of_the_documents():
         pytest.param({"allowed_origins": ["h"]}, "allowed_origins", id="no origin"),
         pytest.param({"allowed_origins": ["https://h/x"]}, "allowed_origins", id="path"),
         pytest.param({"batch_mode": True, "key": "a"}, "key\n.*df-key", id="key of an array"),
-        pytest.param(
-            {"batch_mode": True, "encoding": Packed()}, "batch_mode\n.*only JSON", id="avro"
-        ),
+        pytest.param({"batch_mode": True, "encoding": AVRO}, "batch_mode\n.*only JSON", id="avro"),
         pytest.param({"key_file": "k.pem"}, "key_file\n.*cert_file", id="key alone"),
         pytest.param({"send_timeout_secs": 0}, "send_timeout_secs", id="no time"),
     ],
@@ -66,6 +61,10 @@ def test_what_cannot_work_is_refused_with_its_key(settings, key):
 
     caught.match(f"(?s){key}")
     assert "hush" not in str(caught.value)
+
+
+def test_avro_is_called_so():
+    assert HttpSink(url=URL, encoding=AVRO).content_type == "application/avro"
 
 
 @pytest.mark.parametrize(
