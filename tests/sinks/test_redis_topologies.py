@@ -151,6 +151,7 @@ class Cluster:
 
     def start(self, place):
         settings = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
+        settings |= {"cluster-require-full-coverage": "no"}
         return servers.start(place, settings=settings | {"cluster-port": str(free_port())})
 
     def is_whole(self, node):
@@ -158,7 +159,9 @@ class Cluster:
 
     def node_of(self, stream):
         for node in self.nodes:
-            for first, last, place, *_ in client(node).execute_command("CLUSTER", "SLOTS"):
+            for first, last, place, *_ in client(self.nodes[-1]).execute_command(
+                "CLUSTER", "SLOTS"
+            ):
                 if first <= key_slot(stream.encode()) <= last and place[1] == node.port:
                     return node
         raise AssertionError(stream)
@@ -241,6 +244,23 @@ class TestCluster:
 
         wait_for("the cluster", lambda: all(map(cluster.is_whole, cluster.nodes)))
         assert cluster.values(stream) == numbers(range(20))
+
+    def test_a_cluster_is_found_again_without_the_nodes_of_the_document(self, cluster, stream):
+        gone, *others = cluster.nodes
+        uri = f"redis+cluster://{HOST}:{gone.port}"
+        name = next(f"{stream}:{n}" for n in range(99) if cluster.node_of(f"{stream}:{n}") != gone)
+        writer = RedisSink(id="r", uri=uri, stream="s", connect_timeout_secs=2).open("p")
+        writer.write(rows(name, range(10)))
+        gone.kill()
+        try:
+            for node in others:
+                client(node).client_kill_filter(_type="normal")
+            patiently(lambda: writer.write(rows(name, range(10, 20))))
+            assert cluster.values(name) == numbers(range(20))
+        finally:
+            writer.close()
+            gone.start_again()
+            wait_for("the cluster", lambda: all(map(cluster.is_whole, cluster.nodes)))
 
     def test_exactly_once_within_one_slot(self, cluster, stream, open_writer):
         tag = f"{{{stream}}}"

@@ -48,7 +48,14 @@ def commands(messages: Messages, max_len: int | None) -> memoryview:
     return _stretch([*pieces, b"\r\n", tails])
 
 
-def arguments(messages: Messages, numbers: pa.Int32Array) -> memoryview:
+def streams(messages: Messages) -> tuple[list[str], pa.Int64Array]:
+    """Return the streams that are written to, and which of them each message goes to."""
+    codes, numbers = np.unique(np.asarray(messages.topics.indices), return_inverse=True)
+    names = messages.topics.dictionary.take(pa.array(codes))
+    return names.to_pylist(), pa.array(numbers, pa.int64())
+
+
+def arguments(messages: Messages, numbers: pa.Int64Array) -> memoryview:
     """Return what a script needs to know of each message: five bulk strings.
 
     Args:
@@ -79,20 +86,19 @@ def _keys(messages: Messages, ids: pa.BinaryArray) -> pa.BinaryArray:
 def _heads_and_tails(messages: Messages, max_len: int | None) -> tuple[pa.BinaryArray, Any]:
     """Return each command up to the payload, and what follows the key."""
     trim = [] if max_len is None else [b"MAXLEN", b"~", b"%d" % max_len]
-    names = [name.encode() for name in messages.topics.dictionary.to_pylist()]
+    names, numbers = streams(messages)
     heads = [
-        command(b"XADD", name, *trim, b"*", b"event", more=7 + more)
+        command("XADD", name, *trim, b"*", b"event", more=7 + more)
         for more in (0, 2)
         for name in names
     ]
-    codes = messages.topics.indices
     if messages.headers is None:
-        return pa.array(heads, pa.binary()).take(codes), b""
+        return pa.array(heads, pa.binary()).take(numbers), b""
     texts = _header_texts(messages)
     has = pc.greater(pc.binary_length(texts), 0)
-    codes = pc.add(codes, pc.multiply(has.cast(pa.int32()), len(names)))
+    numbers = pc.add(numbers, pc.multiply(has.cast(pa.int64()), len(names)))
     tails = pc.binary_join_element_wise(_bulk(b"df-headers"), *_bulks(texts), b"\r\n", b"")
-    return pa.array(heads, pa.binary()).take(codes), pc.if_else(has, tails, b"")
+    return pa.array(heads, pa.binary()).take(numbers), pc.if_else(has, tails, b"")
 
 
 def _header_texts(messages: Messages) -> pa.BinaryArray:

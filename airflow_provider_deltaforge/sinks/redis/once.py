@@ -111,32 +111,32 @@ class OnceWriter(RedisWriter):
     def _write_step(self, step: Messages, cursor: Cursor, deadline: float) -> list[Rejection]:
         """Carry out one step, or learn that it was."""
         number = (self._steps or 0) + 1
-        codes, numbers = np.unique(np.asarray(step.topics.indices), return_inverse=True)
-        names = [step.topics.dictionary[int(code)].as_py() for code in codes]
-        head = entries.command(
-            *("EVALSHA", script.WRITE_SHA, 1 + len(names), self._key, *names),
-            *(self._owner, number, cursor.as_text(), self._sink.max_len or 0),
-            more=5 * len(step),
-        )
-        body = entries.arguments(step, pa.array(numbers, pa.int32())) if len(step) else b""
+        names, numbers = entries.streams(step)
+        where: list[bytes | str | int] = [1 + len(names), self._key, *names]
+        state: list[bytes | str | int] = [self._owner, number, cursor.as_text()]
+        state.append(self._sink.max_len or 0)
+        more = 5 * len(step)
+        head = entries.command("EVALSHA", script.WRITE_SHA, *where, *state, more=more)
+        body = entries.arguments(step, numbers) if len(step) else b""
         answer = self._told(head, body, deadline)
         if isinstance(answer, Exception):
             meant = replies.refusal_of(answer)
             if meant is None:
                 raise answer
-            return self._refused(step, {int(numbers[0]): str(answer)}, numbers)
+            of_each = numbers.to_pylist()
+            return self._refused(step, {of_each[0]: str(answer)}, of_each)
         word, *rest = answer
         if word in {b"lost", b"fenced"}:
             self._steps = None
             raise FencedError(f"{self._where}: {_FENCED[word]}")
         pairs = dict(zip(rest[::2], map(bytes.decode, rest[1::2]), strict=True))
         if word == b"refused":
-            return self._refused(step, pairs, numbers)
+            return self._refused(step, pairs, numbers.to_pylist())
         self._steps, self._cursor = number, cursor
         written = [row for row in range(len(step)) if row not in pairs]
         if written:
             self._held = step.event_ids[written[-1]].as_py()
-        return self._refused(step, pairs, np.arange(len(step)))
+        return self._refused(step, pairs, range(len(step)))
 
     def _told(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
         line = self._line(self._key)
@@ -148,14 +148,14 @@ class OnceWriter(RedisWriter):
             self._ask(self._key, entries.command("SCRIPT", "LOAD", script.WRITE))
         return answer
 
-    def _refused(self, step: Messages, why: dict[int, str], of_each: Any) -> list[Rejection]:
+    def _refused(
+        self, step: Messages, why: dict[int, str], of_each: Sequence[int]
+    ) -> list[Rejection]:
         """Return a rejection for each message whose number in ``of_each`` has a reason."""
-        if not why:
-            return []
         return [
-            self._rejection(step, row, *self._refusal(why[int(number)]))
+            self._rejection(step, row, *self._refusal(why[number]))
             for row, number in enumerate(of_each)
-            if int(number) in why
+            if number in why
         ]
 
 

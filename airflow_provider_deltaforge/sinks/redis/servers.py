@@ -1,7 +1,6 @@
 """Connections to the server that holds a stream: one server, a watched master, or a cluster."""
 
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -129,12 +128,17 @@ def _client(address: Address, settings: dict[str, Any]) -> Any:
 
 
 class _Cluster:
-    """The nodes of a cluster, as one of them describes it."""
+    """The nodes of a cluster, as one of them describes it.
+
+    The driver's map of slots is used without its client: that asks the first node for a list of all
+    commands, also when just this node is away.
+    """
 
     def __init__(self, address: Address, settings: dict[str, Any]) -> None:
-        self._address = address
+        self._given = address.hosts
+        self._known = address.hosts
         self._settings = settings
-        self._client: Any = None
+        self._nodes: Any = None
         self._connections: dict[str, Any] = {}
 
     def slot(self, stream: str) -> int:
@@ -143,31 +147,25 @@ class _Cluster:
         return int(key_slot(stream.encode()))
 
     def connection(self, stream: str) -> Any:
-        if self._client is None:
-            self._client = self._connected()
-        node = self._client.nodes_manager.get_node_from_slot(self.slot(stream))
+        import redis.cluster
+
+        library: Any = redis.cluster
+        if self._nodes is None:
+            known = [library.ClusterNode(host, port) for host, port in self._known]
+            self._nodes = library.NodesManager(startup_nodes=known, **self._settings)
+        node = self._nodes.get_node_from_slot(self.slot(stream))
         if node.name not in self._connections:
-            pool = self._client.get_redis_connection(node).connection_pool
+            pool = node.redis_connection.connection_pool
             self._connections[node.name] = pool.get_connection()
         return self._connections[node.name]
 
     def forget(self) -> None:
-        client, self._client = self._client, None
+        nodes, self._nodes = self._nodes, None
+        if nodes is not None:
+            # The nodes of the document may all be gone by now, and the cluster still there.
+            found = [(node.host, node.port) for node in nodes.nodes_cache.values()]
+            self._known = tuple(dict.fromkeys([*self._given, *found]))
+            for connection in self._connections.values():
+                connection.disconnect()
+            nodes.close()
         self._connections.clear()
-        if client is not None:
-            with suppress(OSError):
-                client.disconnect_connection_pools()
-                client.close()
-
-    def _connected(self) -> Any:
-        import redis.backoff
-        import redis.cluster
-        import redis.retry
-
-        library: Any = redis
-        nodes = [library.cluster.ClusterNode(host, port) for host, port in self._address.hosts]
-        return library.cluster.RedisCluster(
-            startup_nodes=nodes,
-            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-            **self._settings,
-        )

@@ -145,9 +145,14 @@ class RedisWriter:
         except UnansweredError:
             if self._abandoned:
                 raise RetryableError(f"{self._where}: asked to end before an answer") from None
+            late = (
+                f"the batch is not written after {self._sink.batch_timeout_secs} s"
+                if patience == deadline
+                else f"no answer after {self._sink.send_timeout_secs} s"
+            )
             raise RetryableError(
-                f"{self._where}: no answer after {self._sink.send_timeout_secs} s; check that the "
-                "server is not busy or stopped (we go on waiting for this answer)"
+                f"{self._where}: {late}; check that the server is not busy or stopped (we go on "
+                "waiting for this answer)"
             ) from None
 
     def _ask(self, stream: str, *commands: bytes) -> list[Any]:
@@ -157,9 +162,9 @@ class RedisWriter:
         return self._answers(line, deadline)
 
     def _line(self, stream: str) -> Line:
-        if self._abandoned:
+        connection = None if self._abandoned else self._servers.connection(stream)
+        if self._abandoned:  # Perhaps while it connected.
             raise RetryableError(f"{self._where}: asked to end before this was sent")
-        connection = self._servers.connection(stream)
         if id(connection) not in self._lines:
             self._lines[id(connection)] = Line(connection, lambda: self._abandoned)
         return self._lines[id(connection)]
