@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ordering import rough_s
-from tests.servers import kafka, mariadb, mysql, postgres, redis, schema_registry
+from tests.servers import kafka, mariadb, mysql, nats, postgres, redis, schema_registry
 from tests.servers.process import Server, python_path
 
 # Every JVM of a test lives for a minute: the optimising compilers would never pay for themselves.
@@ -59,6 +59,14 @@ def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One Kafka broker; topics are created when first named."""
     server = kafka.start(tmp_path_factory.mktemp("kafka"))
+    yield server
+    _end(server)
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """NATS of the machine's own packages, with JetStream on disk."""
+    server = nats.start(tmp_path_factory.mktemp("nats"))
     yield server
     _end(server)
 

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.sinks.memory import MemorySink, memory_log
+from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.redis import RedisSink
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
@@ -26,6 +27,7 @@ from tests.engine.driving import Driving
 from tests.examples.documents import startable
 from tests.servers import sql
 from tests.servers.process import Server
+from tests.sinks import nats_reader
 from tests.sinks.kafka_reader import read_topic
 from tests.waiting import wait_for
 
@@ -49,6 +51,7 @@ class Servers:
     postgres: Server
     kafka: Server
     redis: Server
+    nats: Server
 
 
 @dataclass
@@ -70,7 +73,7 @@ class ExampleRun:
             "KAFKA_BROKERS": self.servers.kafka.dsn(),
             "TURSO_FILE": str(self.turso),
             "REDIS_URI": self.servers.redis.dsn(_REDIS_DATABASE),
-            "NATS_URL": "nats://127.0.0.1",
+            "NATS_URL": self.servers.nats.dsn(),
             "NATS_USER": "deltaforge",
             "NATS_PASS": "nats-secret",
         }
@@ -91,6 +94,7 @@ class ExampleRun:
             execute(self.tables)
             before = _topic_ends(self.servers.kafka.dsn())
             redis.Redis.from_url(self.variables["REDIS_URI"]).flushdb()
+            self._make_streams()
             pipelines.apply(self.store, self.document)
             self.control.update(
                 lambda old: old.model_copy(update={"desired": "running", "generation": 1})
@@ -114,6 +118,14 @@ class ExampleRun:
             for sink in self.pipeline.spec.sinks
         )
 
+    def _make_streams(self) -> None:
+        """Do what the pages do with ``./dev.sh nats-stream-add``."""
+        for sink in self.pipeline.spec.sinks:
+            if isinstance(sink, NatsSink):
+                url = self.servers.nats.dsn()
+                nats_reader.remove_stream(url, sink.stream)
+                nats_reader.add_stream(url, sink.stream, f"{sink.subject.partition('.')[0]}.>")
+
     def _wait(self, what: str, ready: Any, driving: Driving) -> None:
         def happened() -> bool:
             assert driving.thread.is_alive(), f"the stream ended early: {driving.outcome}"
@@ -124,6 +136,8 @@ class ExampleRun:
     def _arrived(self, sink: Any, before: dict[tuple[str, int], int]) -> list[Any]:
         if isinstance(sink, RedisSink):
             return _read_streams(self.variables["REDIS_URI"])
+        if isinstance(sink, NatsSink):
+            return _read_stream(self.servers.nats.dsn(), sink.stream)
         if not isinstance(sink, MemorySink):
             return _read_since(self.servers.kafka.dsn(), before)
         told = memory_log(sink.id)
@@ -225,6 +239,16 @@ def _read_streams(uri: str) -> list[Any]:
         for stream in sorted(client.keys())
         for _, entry in client.xrange(stream)
     ]
+
+
+def _read_stream(url: str, name: str) -> list[Any]:
+    """Return what a stream of NATS holds; the ids of the messages are the events'."""
+    found = []
+    for subject, headers, value in nats_reader.stored(url, name):
+        del headers["Nats-Msg-Id"]
+        key = headers.pop("df-key", None)
+        found.append(_message(subject, key and key.encode(), headers, value))
+    return found
 
 
 def _message(topic: str, key: bytes | None, headers: Any, value: bytes | None) -> dict[str, Any]:

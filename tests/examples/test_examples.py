@@ -18,8 +18,8 @@ STEMS = sorted({*SAME_INPUT, *(path.stem for path in INPUTS.glob("*.sql"))})
 
 
 @pytest.fixture
-def servers(mysql_server, postgres_server, kafka_server, redis_server):
-    return Servers(mysql_server, postgres_server, kafka_server, redis_server)
+def servers(mysql_server, postgres_server, kafka_server, redis_server, nats_server):
+    return Servers(mysql_server, postgres_server, kafka_server, redis_server, nats_server)
 
 
 def test_no_example_with_a_processor_is_missing():

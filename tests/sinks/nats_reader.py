@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
 import nats
+import nats.js.errors
 
 
 def asked(url, what, **options):
@@ -39,7 +41,13 @@ def change_stream(url, name, **settings):
 
 
 def remove_stream(url, name):
-    asked(url, lambda _, jetstream: jetstream.delete_stream(name))
+    """Remove a stream, if it is there."""
+
+    async def remove(_, jetstream):
+        with suppress(nats.js.errors.NotFoundError):
+            await jetstream.delete_stream(name)
+
+    asked(url, remove)
 
 
 def purge_stream(url, name):

@@ -32,10 +32,7 @@ def name(url):
     name = f"S{uuid.uuid4().hex[:8]}"
     reader.add_stream(url, name, f"{name}.>")
     yield name
-    try:
-        reader.remove_stream(url, name)
-    except Exception:  # noqa: BLE001 - the test itself removed it
-        return
+    reader.remove_stream(url, name)
 
 
 @pytest.fixture
