@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.sinks.nats import NatsSink
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
 from tests.sinks.contract import messages, value
+from tests.sinks.nats_credentials import Issuer
 from tests.waiting import wait_until
 
 SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
@@ -170,6 +171,41 @@ def until_logged_in(open_writer, place):
         return True
 
     wait_until(logged_in)
+
+
+class TestCredentials:
+    """Files of ``nsc``, with users that expire."""
+
+    @pytest.fixture
+    def issuer(self):
+        return Issuer()
+
+    @pytest.fixture
+    def server(self, issuer, tmp_path):
+        server = nats.start(tmp_path / "nats", settings=issuer.settings())
+        file = issuer.write(tmp_path / "admin.creds")
+        reader.add_stream(server.dsn(), "ORDERS", "orders", login={"user_credentials": file})
+        yield server
+        server.stop()
+
+    def test_they_log_in_until_they_expire(self, server, issuer, tmp_path):
+        file = issuer.write(tmp_path / "df.creds", expires_s=3)
+        settings = {"url": server.dsn(), "subject": "orders", "stream": "ORDERS"}
+        writer = NatsSink(**settings, credentials_file=file).open("p")
+        writer.write(rows("orders", range(3)))
+
+        def refused():
+            try:
+                writer.write(rows("orders", range(3)))
+            except RetryableError:
+                return False
+            except AccessError as error:
+                return "refuses us" in str(error)
+
+        wait_until(refused)
+        issuer.write(tmp_path / "df.creds")
+        assert list(writer.write(rows("orders", range(3)))) == []
+        writer.close()
 
 
 @pytest.fixture(scope="module")
