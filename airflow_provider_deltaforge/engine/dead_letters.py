@@ -72,7 +72,7 @@ class LetterBox:
         self._ending, self._confirm = ending, confirm
         sink_ids = [sink.id for sink in bench.pipeline.spec.sinks]
         holds = journal.dlq.hold_keys
-        self._order = RowOrder(self._queue, sink_ids, holds=holds, behind=behind)
+        self.order = RowOrder(self._queue, sink_ids, holds=holds, behind=behind)
         self._known = KnownLetters(self._queue, bench.pipeline.spec)
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
@@ -118,7 +118,7 @@ class LetterBox:
         # Whoever refused them: sent again, the events of a row go in this order.
         self._held += sorted(self._known.unknown(letters), key=lambda letter: letter.at)
         if self.enabled:
-            self._order.delivered(rendered, refused, self._held)
+            self.order.delivered(rendered, refused, self._held)
         for letter in self._held:
             letter.at = -1
 
@@ -131,7 +131,7 @@ class LetterBox:
         self._forget()
         self._known.begin()
         if self.enabled:
-            self._order.begin()
+            self.order.begin()
 
     def read_on(self) -> None:
         """Read what others have stored since the last time.
@@ -140,7 +140,7 @@ class LetterBox:
             RetryableError: the store is away.
         """
         if self.enabled:
-            self._order.read_on()
+            self.order.read_on()
 
     def held_back(
         self, rendered: Rendered, sink_ids: Iterable[str]
@@ -152,7 +152,7 @@ class LetterBox:
         Raises:
             RetryableError: the store is away.
         """
-        return self._order.held_back(rendered, self._held, sink_ids)
+        return self.order.held_back(rendered, self._held, sink_ids)
 
     def _forget(self) -> None:
         self._held, self._chosen = [], []
@@ -186,7 +186,7 @@ class LetterBox:
         """
         self._chosen = self._that_fit()
         try:
-            marks = self._order.writes()
+            marks = self.order.writes()
             pushed = [self._queue.push(letter.text) for letter in self._chosen]
             self._store.transact([*writes, *pushed, *marks], self._fence)
         except RetryableError:
@@ -199,12 +199,12 @@ class LetterBox:
 
         Called again when the store was away, it goes on where it was.
         """
-        self._order.written()
+        self.order.written()
         if self._held:
             crossing(Border.DEAD_LETTERS_STORED)
             self._count_stored()
         if self._is_untrimmed:
-            self._order.read_on()
+            self.order.read_on()
             self._trim()
             self._is_untrimmed = False
 

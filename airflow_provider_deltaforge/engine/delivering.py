@@ -168,6 +168,7 @@ class Delivering:
         held = {name: self._held.get(name, ()) for name in exact}
         rendered = ready.rendered
         told = any(held[name] or rendered.rejections[name] for name in exact)
+        told = told or self._letters.order.would_tell(rendered, exact)
         if exact and (told or rendered.chained.refused):
             self._set_aside(ready, held)
 

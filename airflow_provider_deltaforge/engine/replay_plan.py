@@ -42,7 +42,6 @@ class Plan:
 
     def __init__(self, spec: Spec, which: Which, overtaken: Overtaken) -> None:
         self._sink_ids = [sink.id for sink in spec.sinks]
-        self._exact = {sink.id for sink in spec.sinks if getattr(sink, "exactly_once", False)}
         self._processor_ids = {processor.id for processor in spec.processors}
         self._which = which
         self._overtaken = overtaken
@@ -90,11 +89,6 @@ class Plan:
             return f"the document has no sink {meta.sink_id} any more"
         if meta.processor_id is not None and meta.processor_id not in self._processor_ids:
             return f"the document has no processor {meta.processor_id} any more"
-        exact = sorted(self._exact & {*letter.missed_by(self._sink_ids)})
-        if exact:
-            return (
-                f"{exact[0]} delivers exactly once, and a replay at least once; copy the row again"
-            )
         if letter.payload_truncated:
             return f"its row images were not kept: {_told(letter)}; copy the row again instead"
         return ""

@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.engine.registering import lookup, registry_of
 from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.replay_plan import Plan, Verdict
+from airflow_provider_deltaforge.engine.replay_sinks import opened
 from airflow_provider_deltaforge.engine.restoring import restored
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.sinking import Parcel
@@ -242,8 +243,8 @@ class Replaying:
 
     def _group(self, sink_id: str) -> SinkGroup:
         if sink_id not in self._groups:
-            self._groups[sink_id] = SinkGroup(
-                [self._sinks[sink_id]], self._bench.pipeline.name, self._here, self._here.ending
+            self._groups[sink_id] = opened(
+                self._bench, self._sinks[sink_id], self._here, self._here.ending
             )
         return self._groups[sink_id]
 

@@ -5,15 +5,16 @@ entry is told which sinks were given something newer meanwhile (it was *overtake
 ``hold_keys``, the newer events are set aside behind it.
 """
 
+import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.engine.entries import Entries, Entry, newer
 from airflow_provider_deltaforge.engine.letters import Letter
-from airflow_provider_deltaforge.engine.places import Place, Places, place_of, places_of
+from airflow_provider_deltaforge.engine.places import Places, place_of, places_of
 from airflow_provider_deltaforge.engine.processing import Chained
 from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.engine.rendering import Rendered
@@ -25,62 +26,6 @@ HELD = "held"
 """The kind of an event that was set aside only because an earlier one of its row is."""
 
 _HELD_REASON = "an earlier event of this row is set aside (journal.dlq.hold_keys)"
-
-
-@dataclass(slots=True)
-class _Entry:
-    """An event that is set aside.
-
-    Attributes:
-        place: what it changed.
-        seq: its number, 0 before it is stored.
-        letter: itself, before it is stored.
-        at: the row of the source's batch that it stands for; -1 if that batch is behind.
-    """
-
-    place: Place
-    seq: int = 0
-    letter: Letter | None = None
-    at: int = -1
-
-
-@dataclass(slots=True)
-class _Entries:
-    """The entries that one sink misses."""
-
-    tables: dict[bytes, list[_Entry]] = field(default_factory=dict)
-    rows: dict[bytes, list[_Entry]] = field(default_factory=dict)
-    whole: dict[bytes, list[_Entry]] = field(default_factory=dict)
-
-    def add(self, entry: _Entry) -> None:
-        place = entry.place
-        self.tables.setdefault(place.table, []).append(entry)
-        if place.whole:
-            self.whole.setdefault(place.table, []).append(entry)
-        if place.row is not None:
-            self.rows.setdefault(place.row, []).append(entry)
-
-    def without(self, gone: Collection[int]) -> "_Entries":
-        """Return a copy without some stored entries."""
-        left = _Entries()
-        for entries in self.tables.values():
-            for entry in entries:
-                if entry.seq not in gone:
-                    left.add(entry)
-        return left
-
-    def met(self, places: Places, at: np.ndarray) -> Iterable[tuple[int, _Entry]]:
-        """Yield every event of a batch with each earlier entry whose order with it matters."""
-        hits = [(_among(places.rows, self.rows), places.rows, self.rows)]
-        if self.whole:
-            hits.append((_among(places.tables, self.whole), places.tables, self.whole))
-        if places.whole.any():
-            hits.append((places.whole, places.tables, self.tables))
-        for mask, texts, entries in hits:
-            for row in np.flatnonzero(mask & places.named).tolist():
-                for entry in entries.get(texts[row].as_py(), ()):
-                    if at[row] > entry.at:
-                        yield row, entry
 
 
 class RowOrder:
@@ -106,9 +51,11 @@ class RowOrder:
         self._behind = behind
         self._sink_ids = list(sink_ids)
         self._holds = holds
-        self._missing: dict[str, _Entries] = {}
+        self._missing: dict[str, Entries] = {}
         self._read_upto = 0
-        self._marks: dict[int, set[str]] = {}
+        self._ids: set[bytes] = set()
+        self._overtaken: dict[bytes, list[tuple[Entry, str]]] = {}
+        self._marks: dict[int, dict[str, bool]] = {}
 
     def begin(self) -> None:
         """Read the queue; what was noted and not stored is forgotten.
@@ -116,7 +63,8 @@ class RowOrder:
         Raises:
             RetryableError: the store is away.
         """
-        self._missing, self._marks, self._read_upto = {}, {}, 0
+        self._missing, self._overtaken, self._marks = {}, {}, {}
+        self._ids, self._read_upto = set(), 0
         self.read_on()
 
     def read_on(self) -> None:
@@ -129,10 +77,13 @@ class RowOrder:
         place = place_of(letter)
         if place is None or self._behind not in (None, letter.meta.sink_id):
             return
-        entry = _Entry(place, letter.seq)
+        entry = Entry(place, letter.seq, event_id=uuid.UUID(letter.event_id).bytes)
+        self._ids.add(entry.event_id)
         for sink_id in letter.missed_by(self._sink_ids):
-            if sink_id not in letter.meta.overtaken:
-                self._missing.setdefault(sink_id, _Entries()).add(entry)
+            if sink_id in letter.meta.overtaken:
+                self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
+            else:
+                self._missing.setdefault(sink_id, Entries()).add(entry)
 
     def held_back(
         self, rendered: Rendered, pending: Sequence[Letter], sink_ids: Iterable[str]
@@ -149,10 +100,11 @@ class RowOrder:
         """
         messages = {name: rendered.messages[name] for name in sink_ids}
         held: dict[str, list[Rejection]] = {}
+        again = self._read_again(rendered.chained) if self._holds else {}
         for name, given in list(messages.items()) if self._holds else ():
             refused = [*_refused_by_processors(rendered.chained), *_unrendered(rendered, name)]
             entries = self._missed(name, [*_entries_of(pending, name), *refused])
-            rows = self._rows_held(entries, rendered.chained) if entries.tables else []
+            rows = self._rows_held(entries, rendered.chained, again) if entries.tables else []
             held_back = np.isin(given.event_rows.to_numpy(), rows)
             if held_back.any():
                 there = np.unique(given.event_rows.to_numpy()[held_back]).tolist()
@@ -160,19 +112,26 @@ class RowOrder:
                 messages[name] = take(given, pa.array(np.flatnonzero(~held_back)))
         return messages, held
 
-    def _rows_held(self, entries: _Entries, chained: Chained) -> list[int]:
+    def _rows_held(
+        self, entries: Entries, chained: Chained, again: Mapping[bytes, int]
+    ) -> list[int]:
         places, at = Places.of(chained.rows), _at(chained)
-        met = list(entries.met(places, at))
+        met = list(newer(entries.met(places, at), at, again))
         if any(entry.seq for _, entry in met):
             # What somebody has made room of holds nothing back any more.
             oldest = self._queue.oldest() or self._read_upto + 1
             met = [(row, entry) for row, entry in met if not 0 < entry.seq < oldest]
         rows = {row for row, _ in met}
         for row in sorted(row for row in rows if places.whole[row]):
-            truncation = _Entries()
-            truncation.add(_Entry(places.at(row), at=int(at[row])))
+            truncation = Entries()
+            truncation.add(Entry(places.at(row), at=int(at[row])))
             rows |= {later for later, _ in truncation.met(places, at)}
         return sorted(rows)
+
+    def would_tell(self, rendered: Rendered, sink_ids: Iterable[str]) -> bool:
+        """Say whether a batch overtakes anything in sinks; noted early it does no harm."""
+        self.delivered(rendered, dict.fromkeys(sink_ids, ()), ())
+        return bool(self._marks)
 
     def delivered(
         self,
@@ -187,7 +146,9 @@ class RowOrder:
             refused: what of it was not, by the sinks that were given it.
             letters: what is set aside and not stored yet, with what was refused of this batch.
         """
+        again = self._read_again(rendered.chained)
         for sink_id, rejections in refused.items():
+            self._not_overtaken_yet(sink_id, again)
             entries = self._missed(sink_id, _entries_of(letters, sink_id))
             if not entries.tables:
                 continue
@@ -195,11 +156,35 @@ class RowOrder:
             rows = np.unique(rendered.messages[sink_id].event_rows.to_numpy())
             rows = rows[~np.isin(rows, [one.event_row for one in rejections])]
             places = Places.of(chained.rows.take(pa.array(rows)))
-            for _, entry in entries.met(places, _at(chained)[rows]):
+            at = _at(chained)[rows]
+            for _, entry in newer(entries.met(places, at), at, again):
                 if entry.letter is not None:
                     entry.letter.overtaken_by(sink_id)
                 else:
-                    self._marks.setdefault(entry.seq, set()).add(sink_id)
+                    self._marks.setdefault(entry.seq, {})[sink_id] = True
+
+    def _read_again(self, chained: Chained) -> dict[bytes, int]:
+        """Return where in a batch the events of stored entries stand: the log is read again."""
+        if not self._ids:
+            return {}
+        known = pa.array(list(self._ids), pa.binary(16))
+        found: dict[bytes, int] = {}
+        told = [(refused.rows, refused.origins) for refused in chained.refused]
+        for rows, at in [*told, (chained.rows, _at(chained))]:
+            ids = rows["event_id"]
+            for row in np.flatnonzero(np.asarray(pc.is_in(ids, value_set=known))).tolist():
+                found[ids[row].as_py()] = int(at[row])
+        return found
+
+    def _not_overtaken_yet(self, sink_id: str, again: Iterable[bytes]) -> None:
+        """What had overtaken an entry comes once more, behind it."""
+        for event_id in again:
+            for entry, by in self._overtaken.get(event_id, ()):
+                if by == sink_id:
+                    self._marks.setdefault(entry.seq, {})[sink_id] = False
+                    self._missing.setdefault(sink_id, Entries()).add(entry)
+            left = [told for told in self._overtaken.get(event_id, ()) if told[1] != sink_id]
+            self._overtaken[event_id] = left
 
     def writes(self) -> list[Write]:
         """Return the writes that tell entries who has overtaken them.
@@ -208,11 +193,12 @@ class RowOrder:
             RetryableError: the store is away.
         """
         told: list[Write] = []
-        for seq, sink_ids in self._marks.items():
+        for seq, marks in self._marks.items():
             stored = self._queue.find(seq)
             if stored is not None:
                 why = stored.letter.meta
-                by = [*why.overtaken, *sorted(sink_ids - {*why.overtaken})]
+                marked = {**dict.fromkeys(why.overtaken, True), **marks}
+                by = [sink_id for sink_id, overtaken in marked.items() if overtaken]
                 told.append(self._queue.amend(stored, why.model_copy(update={"overtaken": by})))
         return told
 
@@ -221,13 +207,15 @@ class RowOrder:
         if not self._marks:
             return
         for sink_id, entries in self._missing.items():
-            gone = {seq for seq, by in self._marks.items() if sink_id in by}
+            gone = {seq for seq, marks in self._marks.items() if marks.get(sink_id)}
+            for entry in entries.among(gone):
+                self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
             self._missing[sink_id] = entries.without(gone)
         self._marks = {}
 
-    def _missed(self, sink_id: str, more: Sequence[_Entry]) -> _Entries:
+    def _missed(self, sink_id: str, more: Sequence[Entry]) -> Entries:
         """Return the entries that a sink misses, with those that are not stored yet."""
-        stored = self._missing.get(sink_id, _Entries())
+        stored = self._missing.get(sink_id, Entries())
         if not more:
             return stored
         both = stored.without(())
@@ -236,9 +224,9 @@ class RowOrder:
         return both
 
 
-def _entries_of(letters: Sequence[Letter], sink_id: str) -> list[_Entry]:
+def _entries_of(letters: Sequence[Letter], sink_id: str) -> list[Entry]:
     return [
-        _Entry(letter.place, letter=letter, at=letter.at)
+        Entry(letter.place, letter=letter, at=letter.at)
         for letter in letters
         if letter.place is not None
         and letter.refusal.sink_id in (None, sink_id)
@@ -246,25 +234,20 @@ def _entries_of(letters: Sequence[Letter], sink_id: str) -> list[_Entry]:
     ]
 
 
-def _refused_by_processors(chained: Chained) -> Iterable[_Entry]:
+def _refused_by_processors(chained: Chained) -> Iterable[Entry]:
     """Yield what processors refused of a batch; what was not masked is never sent again."""
     for refused in chained.refused:
         if refused.masked:
             for place, at in zip(places_of(refused.rows), refused.origins.tolist(), strict=True):
-                yield _Entry(place, at=at)
+                yield Entry(place, at=at)
 
 
-def _unrendered(rendered: Rendered, sink_id: str) -> Iterable[_Entry]:
+def _unrendered(rendered: Rendered, sink_id: str) -> Iterable[Entry]:
     chained = rendered.chained
     rows = sorted({one.event_row for one in rendered.rejections[sink_id]})
     places = places_of(chained.rows.take(pa.array(rows, pa.int32())))
     for row, place in zip(rows, places, strict=True):
-        yield _Entry(place, at=chained.origin(row))
-
-
-def _among(texts: pa.BinaryArray, known: Mapping[bytes, object]) -> np.ndarray:
-    found: np.ndarray = np.asarray(pc.is_in(texts, value_set=pa.array(list(known), pa.binary())))
-    return found
+        yield Entry(place, at=chained.origin(row))
 
 
 def _at(chained: Chained) -> np.ndarray:

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine import picky
 from tests.engine.lagging_borders import OF_LAGGARDS
+from tests.engine.replay_borders import OF_REPLAYS
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.waiting import wait_until
@@ -41,7 +42,6 @@ OF_REQUESTS = [
     Border.REQUEST_REMOVED,
 ]
 """Borders of a copy that is made beside a stream; those of a stream cannot be crossed then."""
-OF_REPLAYS = [Border.REPLAY_WRITTEN, Border.REPLAY_STORED, Border.REPLAY_REMOVED]
 OF_PIPELINES = [
     border
     for border in Border

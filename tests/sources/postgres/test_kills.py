@@ -9,11 +9,12 @@ import pytest
 
 from airflow_provider_deltaforge.engine.borders import Border
 from tests.engine.lagging_borders import OF_LAGGARDS
+from tests.engine.replay_borders import OF_REPLAYS
 from tests.engine.spark_kills import Victim, run_cell
 from tests.sources.postgres.shop_run import ShopRun
 
 # The shop has no event that is refused, and one sink.
-BORDERS = [b for b in Border if b not in {Border.DEAD_LETTERS_STORED, *OF_LAGGARDS}]
+BORDERS = [b for b in Border if b not in {Border.DEAD_LETTERS_STORED, *OF_LAGGARDS, *OF_REPLAYS}]
 
 
 @pytest.mark.parametrize("border", BORDERS, ids=lambda border: border.value)

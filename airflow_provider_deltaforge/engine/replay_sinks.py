@@ -1,0 +1,53 @@
+"""Sinks for dead letters that are sent again: what they are given has no position in the log."""
+
+import threading
+from functools import partial
+
+from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.once import tells
+from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.sinking import (
+    SinkWatcher,
+    exact_writer,
+    holds_position,
+    without_position,
+)
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+
+
+def opened(bench: Bench, sink: Sink, watcher: SinkWatcher, ending: threading.Event) -> SinkGroup:
+    """Return a sink as a group of its own.
+
+    Raises:
+        FatalError: it holds the position itself, and another one than its checkpoint: then nobody
+            has noted which entries were overtaken by what lies between the two.
+        AccessError: it refuses us.
+    """
+    if holds_position(sink):
+        patiently(
+            lambda: _stands_as_noted(bench, sink),
+            partial(watcher.sink_trouble, sink.id),
+            ending.is_set,
+            ending.wait,
+        )
+    return SinkGroup([without_position(sink)], bench.pipeline.name, watcher, ending)
+
+
+def _stands_as_noted(bench: Bench, sink: Sink) -> None:
+    source_id = bench.pipeline.spec.source.id
+    stand = Checkpoints(bench.store, bench.pipeline.name, source_id).stand(sink.id)
+    if stand is None or stand.held is None:
+        return
+    writer = sink.open(bench.pipeline.name)
+    try:
+        told = exact_writer(writer).recover()
+    finally:
+        writer.close()
+    if not tells(told, stand.held):
+        raise FatalError(
+            f"sink {sink.id}: it holds something else than its checkpoint says, as after a driver "
+            "that was killed; let the pipeline deliver something first, then ask again"
+        )
