@@ -58,6 +58,7 @@ class CatchUp:
         hands: owns the sink's connection; it is the lane's again once the sink has joined.
         at: the sink's checkpoint.
         pending: the batch that ``hands`` are still trying.
+        waits: the sink has refused us, and is left alone for a while.
     """
 
     def __init__(
@@ -67,15 +68,16 @@ class CatchUp:
         hands: SinkThread,
         at: Position,
         pending: Carried | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
-        bench = company.bench
         self._company = company
-        self._bench = bench
+        self._bench = bench = company.bench
         self._sink = sink
         self._id = sink.id
         self._hands = hands
         self._board, self._meeting = company.board, company.meeting
-        self._pending = pending
+        self._pending, self._waits = pending, waits
         self._source = bench.pipeline.spec.source
         self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, self._source.id)
         self._ending = threading.Event()
@@ -84,8 +86,7 @@ class CatchUp:
         self.at = at
         """What is stored of the sink's position."""
         self.given_up = False
-        self.unwanted: str | None = None
-        """Why somebody wants the sink to be given up."""
+        self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
         self._letters = LetterBox(
             bench,
             self._board.letters,
@@ -106,6 +107,7 @@ class CatchUp:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        self._rest(_AGAIN_S if self._waits else 0.0)
         with suppress(_Over):
             while not self._is_over() and not self._tried():
                 pass

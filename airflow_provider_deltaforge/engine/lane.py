@@ -212,7 +212,7 @@ class Lane:
         self._cursors.adopt()
         self._checkpoints.load()
         crossing(Border.START_POSITION_STORED)
-        exact = self._cursors.sink_ids
+        exact = {*self._cursors.sink_ids, *stood.fresh}
         self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact)
         self._idle_since = None  # Read again, the log is behind it.
         self._board.checkpointed(start, self._sink_ids)

@@ -26,6 +26,7 @@ class Standing:
         known: the checkpoint of every sink that goes on, also of those that begin now.
         start: where the lane begins; None before the first run.
         behind: sinks that stand before that.
+        fresh: sinks that begin now, and are given nothing from before their place.
         given_up: sinks that are not waited for.
         writes: what is to be stored before the log is read.
     """
@@ -33,6 +34,7 @@ class Standing:
     known: Mapping[str, Position]
     start: Position | None
     behind: Sequence[str] = ()
+    fresh: Sequence[str] = ()
     given_up: Mapping[str, Gap] = field(default_factory=dict)
     writes: Sequence[Write] = ()
 
@@ -62,7 +64,8 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
             writes.append(checkpoints.put(sink.id, known[sink.id]))
     start = policy.start(source, known)
     behind = [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
-    return Standing(known, start, behind, given_up, writes)
+    fresh = [name for name in known if name not in stored]
+    return Standing(known, start, behind, fresh, given_up, writes)
 
 
 def laggards(store: Store, pipeline: Pipeline) -> list[str]:

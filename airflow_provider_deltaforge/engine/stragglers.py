@@ -69,7 +69,8 @@ class Stragglers:
         at = self._patiently(self._checkpoints.load)[name]
         if error is not None:
             self._board.sink_trouble(name, error)
-        self._leave(name, at, carried, carried.first_ms if carried is not None else None)
+        lacks_ms = carried.first_ms if carried is not None else None
+        self._leave(name, at, carried, lacks_ms, waits=error is not None)
         crossing(Border.SINK_LEFT)
 
     def tend(self) -> list[str]:
@@ -78,19 +79,20 @@ class Stragglers:
         Raises:
             Exception: what catching up has met that concerns the whole lane.
         """
-        if self._behind or self._given_up:
+        joined: list[str] = []
+        if self.any:
             if self.meeting.failure is not None:
                 raise self.meeting.failure
             if time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + _WISHES_S
-                self._patiently(self._hear)
+                joined += self._patiently(self._hear)
             for name in [name for name, one in self._behind.items() if one.given_up]:
                 del self._behind[name]
                 self._given_up = self._patiently(self._gaps.open)
-        joined = self.meeting.taken() if self._behind else {}
-        for name, position in joined.items():
+        for name, position in self.meeting.taken().items() if self._behind else ():
             self._join(name, position)
-        return list(joined)
+            joined.append(name)
+        return joined
 
     def wait(self) -> None:
         """Stand for a moment for one that is about to arrive."""
@@ -107,8 +109,8 @@ class Stragglers:
 
     @property
     def any(self) -> bool:
-        """Say whether some sink is behind."""
-        return bool(self._behind)
+        """Say whether some sink is behind, or was given up."""
+        return bool(self._behind or self._given_up)
 
     def close(self) -> None:
         """End catching up; it goes on with the next lane."""
@@ -119,7 +121,13 @@ class Stragglers:
             one.join(max(0.1, deadline - time.monotonic()))
 
     def _leave(
-        self, name: str, at: Position, carried: Carried | None, lacks_ms: int | None
+        self,
+        name: str,
+        at: Position,
+        carried: Carried | None,
+        lacks_ms: int | None,
+        *,
+        waits: bool = False,
     ) -> None:
         self._ahead.leave(name)
         self._board.stands(name, "behind", lacks_ms)
@@ -128,7 +136,8 @@ class Stragglers:
             *(name, dict(at)),
         )
         hands = self._sinks.thread(name)
-        self._behind[name] = CatchUp(self._company, self._described[name], hands, at, carried)
+        sink = self._described[name]
+        self._behind[name] = CatchUp(self._company, sink, hands, at, carried, waits=waits)
 
     def _join(self, name: str, position: Position) -> None:
         self._patiently(self._checkpoints.load)  # It was moved meanwhile.
@@ -138,8 +147,9 @@ class Stragglers:
         _log.info("sink %s has caught up, at %s", name, dict(position))
         crossing(Border.SINK_JOINED)
 
-    def _hear(self) -> None:
-        """Do what people want of sinks."""
+    def _hear(self) -> list[str]:
+        """Do what people want of sinks; return those that go on."""
+        resumed: list[str] = []
         for wish in self._gaps.wishes():
             if wish.wanted == "give_up" and wish.sink in self._behind:
                 self._behind[wish.sink].unwanted = f"{wish.by} gave it up"
@@ -147,8 +157,10 @@ class Stragglers:
                 if self.meeting.inside or not self._sinks.renew(wish.sink):
                     continue  # In a moment: between transactions, and with no writer of before.
                 self._resume(wish)
+                resumed.append(wish.sink)
                 continue
             self._store([self._gaps.granted(wish)])
+        return resumed
 
     def _resume(self, wish: Wish) -> None:
         """Let a sink that was given up go on from where the lane stands."""

@@ -40,6 +40,11 @@ class MemoryLog:
     _failures: list[DeltaForgeError] = field(default_factory=list)
     _partial: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _free: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        """Let writes go on."""
+        self._free.set()
 
     def fail_next(self, count: int, error: DeltaForgeError, *, after_messages: int = 0) -> None:
         """Make the next ``count`` writes raise ``error``, each after storing some messages."""
@@ -51,6 +56,14 @@ class MemoryLog:
         """Forget the faults that were asked for."""
         with self._lock:
             self._failures.clear()
+
+    def hold(self) -> None:
+        """Let writes hang until ``let_go``."""
+        self._free.clear()
+
+    def let_go(self) -> None:
+        """Let writes go on."""
+        self._free.set()
 
     def messages(self) -> list[Delivered]:
         """Return what is stored, in order of arrival."""
@@ -66,6 +79,7 @@ class MemoryLog:
 
     def write(self, messages: Messages) -> list[Rejection]:
         """Store the messages, or fail as asked."""
+        self._free.wait()
         if self.latency_s:
             time.sleep(self.latency_s)
         with self._lock:

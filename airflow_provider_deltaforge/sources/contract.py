@@ -215,10 +215,7 @@ class Source(PluginSettings):
         return self
 
     def behind(self, reader: str) -> "Source":
-        """Return this source as a second reader of what the pipeline's own reader still holds.
-
-        It leaves nothing on the server when it ends.
-        """
+        """Return this source as a second reader of what the first holds; it leaves nothing."""
         return self.beside(f"behind-{reader}", once=True)
 
     @abstractmethod

@@ -3,8 +3,12 @@
 import time
 
 import orjson
+import pytest
 
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.engine import catching_up
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.gaps import Gaps
 from tests.engine.in_process import InProcess
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
@@ -27,7 +31,7 @@ def pipeline(policy="", sinks=("main", "side"), optional=("side",), **settings):
 
 
 def at(made, sink):
-    return made.checkpoints().load()[sink]["tx"]
+    return made.checkpoints().load().get(sink, {"tx": -1})["tx"]
 
 
 def stood(made, sink):
@@ -84,3 +88,166 @@ def test_a_blip_of_an_optional_sink_needs_no_second_reader(monkeypatch):
     wait_until(lambda: at(made, "side") == at(made, "main") == 30)
     end(made, running)
     assert delivered(made, "side") == delivered(made, "main")
+
+
+@pytest.mark.parametrize(
+    ("policy", "optional"),
+    [
+        ("", ("two", "three")),
+        ("commit_policy: {mode: all}", ("two", "three")),
+        ("commit_policy: {mode: quorum, quorum: 2}", ()),
+    ],
+    ids=["required", "all", "quorum"],
+)
+def test_each_sink_stopped_and_started_in_turn_ends_without_a_hole(policy, optional):
+    sinks = ("one", "two", "three")
+    made = pipeline(policy, sinks, optional)
+    running = RunningLane(made)
+    for sink in sinks:
+        others = [name for name in sinks if name != sink]
+        waited_for = "all" in policy or (not policy and sink == "one")
+        wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
+        made.log(sink).fail_next(10**6, AWAY)
+        wait_until(lambda s=sink, w=waited_for: stood(made, s) == ("blocked" if w else "behind"))
+        assert made.status()[0] == ("blocked" if waited_for else "running")
+        if not waited_for:
+            here = {name: at(made, name) for name in others}
+            wait_until(lambda h=here: all(at(made, name) > tx + 40 for name, tx in h.items()))
+        made.log(sink).heal()
+    wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in sinks] == [[], [], []]
+
+
+def test_a_quorum_that_is_lost_blocks_until_one_that_is_caught_up_restores_it():
+    made = pipeline("commit_policy: {mode: quorum, quorum: 2}", ("one", "two", "three"), ())
+    running = RunningLane(made)
+    made.log("three").fail_next(10**6, AWAY)
+    wait_until(lambda: stood(made, "three") == "behind")
+    here = at(made, "one")
+    wait_until(lambda: at(made, "one") > here + 40)
+    made.log("two").fail_next(10**6, AWAY)
+    wait_until(lambda: made.status()[0] == "blocked")
+    made.log("three").heal()
+    wait_until(lambda: stood(made, "two") == "behind" and made.status()[0] == "running")
+    made.log("two").heal()
+    wait_until(lambda: stood(made, "two") == "running")
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in made.sinks] == [[], [], []]
+
+
+def test_a_sink_that_hangs_is_left_after_the_deadline_of_the_document():
+    made = pipeline("sink_batch_deadline_secs: 1")
+    made.log("side").hold()
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind")
+    assert "backpressure" in made.control.progress().sinks["side"].reason
+    here = at(made, "main")
+    wait_until(lambda: at(made, "main") > here + 40)
+    made.log("side").let_go()
+    wait_until(lambda: stood(made, "side") == "running")
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
+
+
+def test_refused_access_stops_a_required_sink_and_leaves_an_optional_one(monkeypatch):
+    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.5)
+    made = pipeline()
+    made.log("side").fail_next(1, AccessError("the password has expired"))
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind")
+    here = at(made, "side")
+    wait_until(lambda: stood(made, "side") == "running" and at(made, "side") > here)
+    made.log("main").fail_next(1, AccessError("the password has expired"))
+    assert running.end().error_class == "access"
+    assert whole(made, "side", at(made, "side")) == []
+
+
+def test_a_lane_begins_where_enough_sinks_stand_and_catches_the_others_up():
+    made = pipeline(source="", transactions=200)
+    made.begin_at(main=120, side=3)
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") == at(made, "main") == 200)
+    wait_until(lambda: stood(made, "side") == "running")
+    end(made, running)
+    assert min(delivered(made, "main")) == (121, 0)
+    assert delivered(made, "side")[0] == (4, 0)
+    assert {tx for tx, _ in delivered(made, "side")} == set(range(4, 201))
+
+
+@pytest.mark.parametrize(("start", "first"), [("earliest", 51), ("latest", 201), ("{tx: 77}", 78)])
+def test_a_sink_that_is_added_begins_where_the_document_says(start, first):
+    made = pipeline(source="", transactions=200, optional=(), sink=f"start: {start}, ")
+    made.store.delete("checkpoints", f"{made.name}/{made.name}-source::sink::side")
+    made.begin_at(main=50, gone=7)
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") == at(made, "main") == 200)
+    end(made, running)
+    assert {tx for tx, _ in delivered(made, "side")} == set(range(first, 201))
+    assert set(made.checkpoints().load()) == {"main", "side"}
+
+
+def test_a_sink_cannot_begin_before_what_is_kept_of_the_log():
+    made = pipeline(source="", transactions=200, optional=(), sink="start: {tx: 3}, ")
+    made.store.delete("checkpoints", f"{made.name}/{made.name}-source::sink::side")
+    made.begin_at(main=50)
+    outcome = RunningLane(made).end()
+    assert outcome.error_class == "spec"
+    assert "lies before {'tx': 50}" in outcome.reason
+
+
+def test_a_sink_that_lacks_changes_for_too_long_is_given_up_and_resumed_from_then():
+    made = pipeline(sink="lag_limit_secs: 1, ")
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") > 20)
+    made.log("side").fail_next(10**6, AWAY)
+    wait_until(lambda: stood(made, "side") == "given_up")
+    (gap,) = Gaps(made.store, made.name).all()
+    assert (gap.sink, gap.start["tx"], gap.end) == ("side", at(made, "side"), None)
+    assert "lag_limit_secs" in gap.why
+    assert made.status() == ("running", None)
+
+    made.log("side").heal()
+    made.want("paused")
+    assert running.end().why == "paused"
+    made.want("running")
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "given_up")
+    here = at(made, "main")
+    wait_until(lambda: at(made, "main") > here + 40)
+    made.store.transact([Gaps(made.store, made.name).wish("side", "resume", "a test")])
+    wait_until(lambda: stood(made, "side") == "running")
+    ends = end(made, running)
+    (closed,) = Gaps(made.store, made.name).all()
+    lacking = set(range(closed.start["tx"] + 1, closed.end["tx"] + 1))
+    seen = {tx for tx, _ in delivered(made, "side")}
+    assert set(range(1, ends["side"] + 1)) - seen <= lacking
+    assert set(range(closed.end["tx"] + 1, ends["side"] + 1)) <= seen
+    assert here < closed.end["tx"]
+
+
+def test_a_log_that_is_gone_gives_the_sink_up_and_not_the_pipeline():
+    made = pipeline(source="purged_before: 60, ", transactions=200)
+    made.begin_at(main=100, side=3)
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "given_up" and at(made, "main") == 200)
+    (gap,) = Gaps(made.store, made.name).all()
+    assert (gap.start, gap.error_class) == ({"tx": 3}, "position_lost")
+    end(made, running)
+
+
+def test_what_a_sink_that_is_behind_refuses_is_set_aside_once():
+    made = pipeline(journal="enabled: true")
+    made.log("side").refuses = lambda value: b'"row":1' in value
+    made.log("side").fail_next(10**6, AWAY)
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind")
+    here = at(made, "main")
+    wait_until(lambda: at(made, "main") > here + 40)
+    made.log("side").heal()
+    wait_until(lambda: stood(made, "side") == "running")
+    ends = end(made, running)
+    letters = [letter.event["after"] for letter in DeadLetters(made.store, made.name).read()]
+    refused = [one["tx"] for one in letters]
+    assert sorted(set(refused)) == list(range(1, ends["side"] + 1))
+    assert {tx for tx, row in delivered(made, "side") if row == 0} == set(refused)

@@ -1,0 +1,82 @@
+"""A driver killed while a sink is behind, is caught up, joins, is given up or goes on again."""
+
+import fcntl
+import os
+
+import pytest
+
+from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.gaps import Gaps
+from tests.engine.lagging_borders import OF_LAGGARDS
+from tests.engine.scripted_run import NAME, ScriptedRun, kill
+from tests.oracle.readers import seen_in_file
+from tests.oracle.verdict import judge
+from tests.waiting import wait_until
+
+GIVEN_UP = {Border.SINK_GIVEN_UP, Border.SINK_RESUMED}
+CROSSING = {Border.CAUGHT_UP_WRITTEN: 2, Border.CAUGHT_UP_STORED: 2}
+
+
+class Taken:
+    """A file that another process writes: a sink waits until it is let go."""
+
+    def __init__(self, path):
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def let_go(self):
+        os.close(self._descriptor)
+
+
+def at(run, sink):
+    stored = Checkpoints(run.store, NAME, f"{NAME}-source").load()
+    return stored.get(sink, {"tx": 0})["tx"]
+
+
+def stood(run):
+    progress = run.control.progress()
+    return progress.sinks["side"].status if progress and progress.sinks else ""
+
+
+@pytest.mark.parametrize("border", sorted(OF_LAGGARDS, key=str), ids=lambda border: border.value)
+def test_a_driver_killed_with_a_sink_behind_leaves_no_hole(border, tmp_path):
+    side = tmp_path / "side.jsonl"
+    limit = 1 if border in GIVEN_UP else 0
+    config = f'id: side, path: "{side}", required: false, lag_limit_secs: {limit}'
+    run = ScriptedRun(tmp_path, more=f"    - {{type: file, config: {{{config}}}}}")
+    run.begin_at(0)
+    checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
+    run.store.transact([checkpoints.put("side", {"tx": 0})])
+    taken = Taken(side)
+    driver = run.start(hold=(border, CROSSING.get(border, 1)))
+    if border not in {Border.SINK_LEFT, Border.SINK_GIVEN_UP}:
+        wait_until(lambda: at(run, "out") > 100)
+        if border is Border.SINK_RESUMED:
+            wait_until(lambda: stood(run) == "given_up")
+        taken.let_go()
+        if border is Border.SINK_RESUMED:
+            run.store.transact([Gaps(run.store, NAME).wish("side", "resume", "a test")])
+    kill(run.wait_held(driver))
+    driver.wait()
+    if border in {Border.SINK_LEFT, Border.SINK_GIVEN_UP}:
+        taken.let_go()
+
+    driver = run.start()
+    if border is Border.SINK_GIVEN_UP:
+        wait_until(lambda: stood(run) == "given_up")
+        run.store.transact([Gaps(run.store, NAME).wish("side", "resume", "a test")])
+    run.wait_delivered(driver)
+    wait_until(lambda: at(run, "side") == run.transactions)
+    assert run.stop(driver) == 0
+
+    assert run.judge({"tx": 0}) == []
+    seen = seen_in_file(side, lambda event: (event["after"]["tx"], event["after"]["row"]))
+    lacked = {
+        tx
+        for gap in Gaps(run.store, NAME).all()
+        for tx in range(gap.start["tx"] + 1, gap.end["tx"] + 1)
+    }
+    assert bool(lacked) == (border in GIVEN_UP)
+    history = [change for change in run.history({"tx": 0}) if change.name[0] not in lacked]
+    assert judge(history, [event for event in seen if event.name[0] not in lacked]) == []
