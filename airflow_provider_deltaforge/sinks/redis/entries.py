@@ -55,8 +55,8 @@ def streams(messages: Messages) -> tuple[list[str], pa.Int64Array]:
     return names.to_pylist(), pa.array(numbers, pa.int64())
 
 
-def arguments(messages: Messages, numbers: pa.Int64Array) -> memoryview:
-    """Return what a script needs to know of each message: five bulk strings.
+def arguments(messages: Messages, numbers: pa.Int64Array) -> tuple[int, memoryview]:
+    """Return what a script needs to know of each message, and how many bulk strings that is.
 
     Args:
         messages: each with a value.
@@ -64,10 +64,11 @@ def arguments(messages: Messages, numbers: pa.Int64Array) -> memoryview:
     """
     ids = uuid_texts(messages.event_ids)
     digits = numbers.cast(pa.utf8()).cast(pa.binary())
-    pieces: list[Any] = []
-    for texts in (digits, messages.values, ids, _keys(messages, ids), _header_texts(messages)):
-        pieces += [*_bulks(texts), b"\r\n"]
-    return _stretch(pieces)
+    words = [digits, messages.values, ids, _keys(messages, ids)]
+    if messages.headers is not None:
+        words.append(_header_texts(messages))
+    pieces = [piece for texts in words for piece in (*_bulks(texts), b"\r\n")]
+    return len(words), _stretch(pieces)
 
 
 def command(*words: bytes | str | int, more: int = 0) -> bytes:
@@ -103,9 +104,7 @@ def _heads_and_tails(messages: Messages, max_len: int | None) -> tuple[pa.Binary
 
 def _header_texts(messages: Messages) -> pa.BinaryArray:
     """Return each message's headers as JSON, empty where it has none."""
-    given = messages.headers
-    if given is None:
-        return pa.repeat(pa.scalar(b"", pa.binary()), len(messages))
+    given: Any = messages.headers
     texts = [orjson.dumps(dict(one)) if one else b"" for one in given.to_pylist()]
     return pa.array(texts, pa.binary())
 

@@ -112,12 +112,12 @@ class OnceWriter(RedisWriter):
         """Carry out one step, or learn that it was."""
         number = (self._steps or 0) + 1
         names, numbers = entries.streams(step)
+        words, body = entries.arguments(step, numbers) if len(step) else (1, b"")
         where: list[bytes | str | int] = [1 + len(names), self._key, *names]
         state: list[bytes | str | int] = [self._owner, number, cursor.as_text()]
-        state.append(self._sink.max_len or 0)
-        more = 5 * len(step)
+        state += [self._sink.max_len or 0, words]
+        more = words * len(step)
         head = entries.command("EVALSHA", script.WRITE_SHA, *where, *state, more=more)
-        body = entries.arguments(step, numbers) if len(step) else b""
         answer = self._told(head, body, deadline)
         if isinstance(answer, Exception):
             meant = replies.refusal_of(answer)

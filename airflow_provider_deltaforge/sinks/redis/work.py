@@ -25,6 +25,16 @@ class Work:
     messages: Messages
     steps: list[Messages]
     rejections: list[Rejection] = field(default_factory=list)
+    _ahead: tuple[Messages, memoryview] | None = None
+
+    def commands(self, number: int, max_len: int | None) -> memoryview:
+        """Return the commands of a step, kept until they are asked for again; empty behind all."""
+        if number >= len(self.steps):
+            return memoryview(b"")
+        step = self.steps[number]
+        if self._ahead is None or self._ahead[0] is not step:
+            self._ahead = (step, entries.commands(step, max_len))
+        return self._ahead[1]
 
     def is_for(self, messages: Messages) -> bool:
         """Say whether these are the same messages, perhaps rendered again."""

@@ -116,8 +116,8 @@ class RedisWriter:
         step = current.steps[0]
         line = self._line(step.topics[0].as_py())
         if not line.is_waiting:
-            body = entries.commands(step, self._sink.max_len)
-            line.send([MULTI, body, EXEC], len(step) + 2)
+            line.send([MULTI, current.commands(0, self._sink.max_len), EXEC], len(step) + 2)
+            current.commands(1, self._sink.max_len)  # While the server is at work.
         *queued, outcome = self._answers(line, deadline)
         if not isinstance(outcome, list):
             # The first refusal is the reason; that nothing was carried out only follows from it.
