@@ -1,4 +1,4 @@
-"""``./dev.sh bench redis|nats|nats_once|http|http_arrays``: our writer beside a bare client.
+"""``./dev.sh bench SINK``: our writer of one sink beside a bare client.
 
 In one run both send the same rows, as events of the native envelope, in batches of the default
 size, and take turns, so that a machine that becomes slower is slower for both. The bare client does
@@ -23,8 +23,7 @@ from rich.table import Table
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import Sink
-from benchmarks import nats_streams, webhooks
-from tests.servers import redis as redis_servers
+from benchmarks import nats_streams, redis_streams, webhooks
 from tests.servers.process import Server
 
 BATCH_ROWS = 2000
@@ -56,37 +55,6 @@ class Case:
     placed: Callable[[Server, Messages], Messages] = lambda _, batch: batch
 
 
-def _redis_sink(server: Server) -> Sink:
-    from airflow_provider_deltaforge.sinks.redis import RedisSink
-
-    return RedisSink(id="bench", uri=server.dsn("0"), stream=PLACE)
-
-
-def _bare_redis(server: Server) -> Send:
-    import redis
-
-    client = redis.Redis(host=server.host, port=server.port)
-
-    def send(batches: Sequence[Messages]) -> None:
-        for batch in batches:
-            pipeline = client.pipeline(transaction=False)
-            for value, key, name in rows(batch):
-                fields = {"event": value, "event_id": name, "idempotency_key": name, "df-key": key}
-                pipeline.xadd(PLACE, fields)
-            pipeline.execute()
-
-    return send
-
-
-def _redis_held(server: Server) -> int:
-    import redis
-
-    client = redis.Redis(host=server.host, port=server.port)
-    count = int(client.xlen(PLACE))
-    client.delete(PLACE)
-    return count
-
-
 CASES: Mapping[str, Case] = {
     "http": Case(webhooks.start, webhooks.sink, webhooks.bare, webhooks.held, 2, webhooks.placed),
     "http_arrays": Case(
@@ -100,7 +68,10 @@ CASES: Mapping[str, Case] = {
     "nats_once": Case(
         nats_streams.start, nats_streams.sink_once, nats_streams.bare, nats_streams.held, 10
     ),
-    "redis": Case(redis_servers.start_forgetful, _redis_sink, _bare_redis, _redis_held),
+    "redis": Case(redis_streams.start, redis_streams.sink, redis_streams.bare, redis_streams.held),
+    "redis_once": Case(
+        redis_streams.start, redis_streams.sink_once, redis_streams.bare, redis_streams.held
+    ),
 }
 
 
