@@ -71,7 +71,7 @@ class Writing:
     def read(self, rows):
         """Return each event's message, as fastavro reads it, none of them refused."""
         encoded, _ = self.write(rows)
-        assert encoded.rejections == []
+        assert not encoded.rejections
         return [self.numbers.read(message) for message in encoded.values.to_pylist()]
 
 

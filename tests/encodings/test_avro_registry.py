@@ -3,6 +3,8 @@
 import io
 import json
 import struct
+from datetime import date, datetime, timezone
+from decimal import Decimal
 
 import fastavro
 import pytest
@@ -17,15 +19,17 @@ from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelop
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
-from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.encodings.answering import Answering
+from tests.engine.driving import DrivenRun
 from tests.engine.in_process import InProcess
 from tests.engine.running import RunningLane
 from tests.envelopes.changes import change, change_rows
 from tests.servers import sql
+from tests.sinks.kafka_reader import read_topic
 from tests.sources.mysql.reading import fresh_database, source_of
 from tests.waiting import wait_until
 
@@ -206,6 +210,7 @@ def test_what_scripts_add_becomes_fields_and_stays_compatible(registry, renderer
         b'{"id":3,"total":"3.00","tax":"none","list":[1,{"a":2}],"ok":true}',
         b'{"id":4,"sku":"masked","total":12.5,"tax":7}',
     ]
+    registry.set_compatibility(level="FULL_TRANSITIVE")
     own = renderer()
     found = [read(registry, own.render(one(after=image))[0])[0]["after"] for image in added]
 
@@ -325,7 +330,13 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known_yet(
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(401, AccessError), (403, AccessError), (429, RetryableError), (503, RetryableError)],
+    [
+        (401, AccessError),
+        (403, AccessError),
+        (404, FatalError),
+        (429, RetryableError),
+        (503, RetryableError),
+    ],
 )
 def test_refusals_are_told_apart_and_hold_no_secret(renderer, status, error):
     server = Answering(status)
@@ -407,3 +418,74 @@ def test_what_the_registry_refuses_is_set_aside_or_stops_the_pipeline(
     assert running.end().why == "stopped"
     assert pipeline.log().messages() == []
     assert DeadLetters(pipeline.store, pipeline.name).count() == 60
+
+
+DOCUMENT = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {{name: {name}, tenant: tests}}
+spec:
+  source:
+    type: mysql
+    config: {{id: {name}, dsn: "{dsn}", tables: ["*"], snapshot: {{mode: initial}}}}
+  batch: {{max_ms: 10}}
+  sinks:
+    - type: kafka
+      config:
+        id: out
+        brokers: "{brokers}"
+        topic: "{name}.${{source.table}}"
+        tombstones: true
+        encoding: {{type: avro, schema_registry_url: "{registry}"}}
+"""
+
+
+def test_mysql_to_kafka_read_back_by_the_reader_of_confluent(
+    registry, schema_registry_server, mysql_server, kafka_server
+):
+    name = "avro_whole"
+    fresh_database(
+        mysql_server,
+        name,
+        "CREATE TABLE items (id bigint unsigned primary key, price decimal(12,4) not null, "
+        "made date, at timestamp(6) null, body blob)",
+        "INSERT INTO items VALUES (1, 12.5, '2024-02-29', '2024-02-29 12:34:56.789012', X'00FF')",
+    )
+    document = DOCUMENT.format(
+        name=name,
+        dsn=mysql_server.dsn(name),
+        brokers=kafka_server.dsn(),
+        registry=schema_registry_server.dsn(),
+    )
+    run = DrivenRun(name, document).start()
+    sql.execute(
+        mysql_server,
+        "UPDATE items SET price = -0.0001, made = NULL WHERE id = 1",
+        "ALTER TABLE items ADD COLUMN note varchar(20) NOT NULL DEFAULT 'none'",
+        "INSERT INTO items VALUES (18446744073709551615, 7, '1999-12-31', NULL, NULL, 'new')",
+        "DELETE FROM items WHERE id = 1",
+        database=name,
+    )
+    topic = f"{name}.items"
+    wait_until(lambda: run.ended() or len(read_topic(kafka_server.dsn(), topic)) >= 5)
+    assert run.stop().why == "stopped"
+
+    deserializer = AvroDeserializer(registry)
+    found = [deserializer(message.value, None) for message in read_topic(kafka_server.dsn(), topic)]
+    assert [event and event["op"] for event in found] == ["r", "u", "c", "d", None]
+    copied, updated, made, deleted, _ = found
+    first = {
+        "id": "1",
+        "price": Decimal("12.5000"),
+        "made": date(2024, 2, 29),
+        "at": datetime(2024, 2, 29, 12, 34, 56, 789012, timezone.utc),
+        "body": b"\x00\xff",
+        "_raw": None,
+    }
+    assert copied["after"] == first
+    assert copied["source"]["snapshot"] == "true"
+    assert updated["before"] == first
+    assert updated["after"] == {**first, "price": Decimal("-0.0001"), "made": None}
+    assert (made["after"]["id"], made["after"]["note"]) == ("18446744073709551615", "new")
+    assert (deleted["before"]["note"], deleted["after"]) == ("none", None)
+    assert len(registry.get_versions(f"{topic}-value")) == 2

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
 
 _CONNECT_S, _REQUEST_S = 5.0, 10.0
 _REFUSED_S = 30.0
@@ -49,6 +49,7 @@ class Subjects:
         Raises:
             RetryableError: the registry is away.
             AccessError: it does not let this user in.
+            FatalError: it is no schema registry.
         """
         key = (subject, schema)
         if key in self._ids:
@@ -119,7 +120,7 @@ class Subjects:
                 f"{told}: {message}; the schema does not fit what is registered there: relax the "
                 "subject's compatibility, or write each table to a topic of its own"
             )
-        return Refused(f"{told}: {message}; check encoding.schema_registry_url")
+        raise FatalError(f"{told}: {message}; check encoding.schema_registry_url")
 
     def _away(self, error: Exception) -> Exception:
         told = f"{self._where}: the schema registry does not answer ({type(error).__name__})"

@@ -59,7 +59,9 @@ class Values:
 
     def are(self, *kinds: int) -> Any:
         """Say which values are of one of these kinds."""
-        return np.isin(self.kinds, kinds)
+        wanted = np.zeros(json_fields.ARRAY + 1, np.bool_)
+        wanted[list(kinds)] = True
+        return wanted[self.kinds]
 
 
 def flags(column: pa.BooleanArray) -> Any:

@@ -1,0 +1,256 @@
+"""The writers of columns, against fastavro and Python's own calendar; and what is refused."""
+
+import io
+from datetime import date, datetime, time, timezone
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_deltaforge.encodings.avro import AvroEncoding, binary, clocks
+from airflow_provider_deltaforge.encodings.avro.column_types import Modes
+from airflow_provider_deltaforge.encodings.avro.names import apart, is_legal
+from airflow_provider_deltaforge.encodings.contract import Wanted
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.spec.load import load
+from tests.encodings import avro_page
+from tests.encodings.avro_reading import Writing
+from tests.envelopes.changes import change, change_rows
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+WIDE = st.integers(-(10**38) + 1, 10**38 - 1)
+ROUTED = {"topic": None, "key": None, "headers": None, "raw_payload": True}
+
+
+def by_fastavro(kind, values):
+    written = []
+    for value in values:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, {"type": kind}, value)
+        written.append(out.getvalue())
+    return written
+
+
+@given(st.lists(LONGS, max_size=9))
+@settings(deadline=None)
+def test_integers_are_as_fastavro_writes_them(numbers):
+    assert binary.integers(np.array(numbers, np.int64)).to_pylist() == by_fastavro("long", numbers)
+
+
+@given(st.lists(st.text() | st.none(), max_size=9))
+@settings(deadline=None)
+def test_texts_are_as_fastavro_writes_them(texts):
+    found = binary.texts(pa.array(texts, pa.utf8())).to_pylist()
+
+    assert [text for text in found if text is not None] == by_fastavro(
+        "string", [text for text in texts if text is not None]
+    )
+    assert [text is None for text in found] == [text is None for text in texts]
+
+
+@given(st.lists(WIDE | st.sampled_from([0, -1, 127, 128, -128, -129, 2**63, -(2**63)])))
+@settings(deadline=None)
+def test_wide_numbers_take_the_fewest_bytes(numbers):
+    low = np.array([number & (2**64 - 1) for number in numbers], np.uint64)
+    high = np.array([number >> 64 for number in numbers], np.int64)
+    found = binary.big_endian(low, high).to_pylist()
+
+    assert [int.from_bytes(text, "big", signed=True) for text in found] == numbers
+    for text, number in zip(found, numbers, strict=True):
+        bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
+        assert len(text) == bits // 8 + 1
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@given(st.lists(st.datetimes(datetime(1, 1, 1)), min_size=1))
+@settings(deadline=None)
+def test_clocks_agree_with_the_calendar_of_python(found):
+    texts = pa.array([each.isoformat() + "Z" for each in found])
+    micros, good = clocks.instants(texts)
+    days, good_days = clocks.days(pa.array([each.date().isoformat() for each in found]))
+    times, good_times = clocks.times(pa.array([each.time().isoformat() for each in found]))
+
+    assert good.all()
+    assert good_days.all()
+    assert good_times.all()
+    for each, micro, day, since_midnight in zip(found, micros, days, times, strict=True):
+        exact = each.replace(tzinfo=timezone.utc) - EPOCH
+        assert micro == (exact.days * 86_400 + exact.seconds) * 1_000_000 + exact.microseconds
+        assert day == (each.date() - date(1970, 1, 1)).days
+        assert since_midnight == micro - day * 86_400_000_000
+    assert time(0, 0) is not None
+
+
+@given(st.lists(st.text(alphabet="0123456789-:T.Zé ", max_size=32), min_size=1))
+@settings(deadline=None)
+def test_clocks_take_nothing_that_is_no_date(texts):
+    column = pa.array(texts)
+    for read, parse in (
+        (clocks.days, date.fromisoformat),
+        (clocks.times, time.fromisoformat),
+        (clocks.instants, datetime.fromisoformat),
+    ):
+        for text, good in zip(texts, read(column)[1].tolist(), strict=True):
+            if good:
+                parse(text.removesuffix("Z"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2023-02-29", "1900-02-29", "2024-13-01", "2024-00-15", "0000-01-01", "0000-00-00", ""],
+)
+def test_days_that_no_calendar_has_are_none(text):
+    assert clocks.days(pa.array([text, "2000-02-29", None]))[1].tolist() == [False, True, False]
+
+
+def test_names_stay_apart_and_legal():
+    names = apart(["id", "sp ace", "sp_u0020ace", "1st", "ü", "", "Id"])
+
+    assert names == ["id", "sp_u0020ace", "sp_u0020ace_2", "_1st", "_u00fc", "_", "Id"]
+    assert all(map(is_legal, names))
+
+
+TABLE = TableSchema(
+    "shop",
+    None,
+    "orders",
+    (
+        Column("id", "int", "int"),
+        Column("_raw", "int", "int"),
+        Column("odd name", "enum", "enum('a','b c')", labels=("a", "b c")),
+        Column("e", "enum", "enum('a','b')", labels=("a", "b")),
+        Column("t", "text", "text"),
+    ),
+)
+
+
+def written(*images, **more):
+    writing = Writing("mysql", [TABLE], modes=Modes(enum="enum"))
+    rows = change_rows([change(after=i, schema_version=TABLE.fingerprint, **more) for i in images])
+    return writing, rows
+
+
+def test_what_a_type_cannot_hold_is_kept_as_text_beside_it():
+    writing, rows = written(
+        b'{"id":2147483648,"_raw":1,"odd name":"b c","e":"gone","t":{"_unchanged":true}}',
+        b'{"id":"7","_raw":null,"odd name":"a","e":"b","t":"{}"}',
+    )
+
+    first, second = (event["after"] for event in writing.read(rows))
+
+    assert first == {
+        "id": None,
+        "_raw": 1,
+        "odd_u0020name": "b c",
+        "e": None,
+        "t": None,
+        "_raw_2": {"id": "2147483648", "e": "gone", "t": '{"_unchanged":true}'},
+    }
+    assert second == {
+        "id": None,
+        "_raw": None,
+        "odd_u0020name": "a",
+        "e": "b",
+        "t": "{}",
+        "_raw_2": {"id": "7"},
+    }
+
+
+def test_a_payload_alone_must_be_an_object():
+    bodies = [b'{"total":1.5,"items":[1]}', b'"text"', b"[1]"]
+    writing, rows = written(*bodies, routing=ROUTED)
+
+    encoded, _ = writing.write(rows)
+
+    assert writing.numbers.subjects == ["cdc-value"]
+    assert writing.numbers.read(encoded.values[0].as_py()) == {
+        "items": {"text": "[1]"},
+        "total": 1.5,
+        "_raw": None,
+    }
+    assert [one.event_row for one in encoded.rejections] == [1, 2]
+    assert "must be an object" in encoded.rejections[0].reason
+    assert encoded.values.null_count == 2
+
+
+def test_keys_without_end_are_refused():
+    image = ",".join(f'"k{number}":1' for number in range(1001)).encode()
+    writing, rows = written(b"{" + image + b"}")
+
+    encoded, _ = writing.write(rows)
+
+    assert "more than 1000 keys" in encoded.rejections[0].reason
+    assert writing.numbers.schemas == []
+
+
+def test_an_empty_batch_and_many_tables_in_one():
+    writing = Writing("mysql", [TABLE])
+    changes = [
+        change(table=f"t{number % 3}", after=b'{"n":%d}' % number, schema_version=None)
+        for number in range(20)
+    ]
+
+    assert writing.read(change_rows([])) == []
+    found = writing.read(change_rows(changes))
+    assert [event["after"]["n"] for event in found] == list(range(20))
+    assert len(writing.numbers.schemas) == 3
+
+
+SINK = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {{name: p, tenant: t}}
+spec:
+  source: {{type: scripted, config: {{id: s}}}}
+  sinks:
+    - {{type: {sink}, config: {{id: k, {settings}, encoding: {{type: avro, {avro}}}}}}}
+"""
+URL = "schema_registry_url: 'http://registry:8081'"
+KAFKA = "brokers: b, topic: t"
+
+
+@pytest.mark.parametrize(
+    ("sink", "settings", "avro", "refusal"),
+    [
+        ("file", "path: ./x.jsonl", URL, r"encoding.*lines of text; use json"),
+        ("stdout", "topic: t", URL, r"encoding.*lines of text; use json"),
+        ("kafka", KAFKA, "schema_registry_url: 'registry:8081'", r"schema_registry_url.*http://"),
+        ("kafka", KAFKA, "schema_registry_url: 'http://a:b@r'", r"schema_registry_url.*password"),
+        ("kafka", KAFKA, f"{URL}, password: x", r"password.*needs a username"),
+        ("kafka", KAFKA, f"{URL}, enum_mode: number", r"enum_mode"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_its_key(sink, settings, avro, refusal):
+    with pytest.raises(SpecError, match=rf"(?s)sinks\[0\]\.config.*{refusal}"):
+        load(SINK.format(sink=sink, settings=settings, avro=avro), {})
+
+
+def test_an_envelope_of_unknown_shape_is_refused():
+    encoding = AvroEncoding(schema_registry_url="http://registry:8081")
+
+    with pytest.raises(SpecError, match="does not say what its messages look like"):
+        encoding.open(Wanted("out", "mysql", None, lambda *_: None))
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
+    writing = Writing("mysql")
+    encoding = AvroEncoding(schema_registry_url="http://registry:8081")
+
+    with pytest.raises(
+        SpecError, match=r"needs fastavro; install 'airflow-provider-deltaforge\[avro\]'"
+    ):
+        encoding.open(Wanted("out", "mysql", writing.sink.envelope.shape, lambda *_: None))
+
+
+def test_the_page_shows_the_types_that_columns_have():
+    page = avro_page.PAGE.read_text(encoding="utf-8")
+
+    for connector, table in avro_page.tables().items():
+        assert table in page, f"{connector}: run python -m tests.encodings.avro_page"
