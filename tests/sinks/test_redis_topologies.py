@@ -278,6 +278,17 @@ class TestCluster:
         other = open_writer(stream=tag + ":${source.table}", exactly_once=True)
         assert other.recover() == Cursor({"n": 1})
 
+    def test_the_documented_rights_are_enough(self, cluster, stream, open_writer):
+        rules = ["on", f">{PASSWORD}", "~*", "+@connection", "+multi", "+exec", "+xadd"]
+        for node in cluster.nodes:
+            rule = ("ACL", "SETUSER", "df", *rules, "+cluster|slots")
+            client(node).execute_command(*rule)
+        writer = open_writer(username="df", password=PASSWORD)
+
+        writer.write(rows(stream, range(3)))
+
+        assert cluster.values(stream) == numbers(range(3))
+
     def test_a_cluster_behind_a_plain_uri_is_named(self, cluster, stream):
         other = next(node for node in cluster.nodes if node is not cluster.node_of(stream))
         writer = RedisSink(id="r", uri=other.dsn("0"), stream="s").open("p")
