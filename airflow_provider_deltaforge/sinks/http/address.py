@@ -6,7 +6,7 @@ which is sent our credentials, nor climb out of a path.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow_provider_deltaforge.spec.template import REFERENCE, is_event_reference
 
@@ -107,6 +107,24 @@ def named_origin(text: str) -> Origin:
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         raise ValueError("write 'https://host' or 'https://host:port'")
     return origin_of(parts)
+
+
+def proxy_of(text: str) -> tuple[str, tuple[str, str] | None]:
+    """Return the address of a proxy, and who we are there.
+
+    Raises:
+        ValueError: it is not ``http://host:port`` or ``http://user:password@host:port``; the text
+            does not show it.
+    """
+    parts = urlsplit(text)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    origin = named_origin(bare.geturl())
+    if origin.scheme != "http":
+        raise ValueError("a proxy is spoken to as 'http://host:port', also for https URLs")
+    auth = None
+    if parts.username is not None:
+        auth = (unquote(parts.username), unquote(parts.password or ""))
+    return f"http://{origin.netloc}", auth
 
 
 def origin_of(parts: SplitResult) -> Origin:

@@ -35,17 +35,30 @@ class Answer:
 
 
 class Connections:
-    """One connection per host, kept open between requests. Used by one thread, but for ``cut``."""
+    """One connection per host, kept open between requests. Used by one thread, but for ``cut``.
 
-    def __init__(self, tls: ssl.SSLContext | None, connect_s: float) -> None:
+    Args:
+        tls: how TLS is spoken; None where it is not.
+        connect_s: how long connecting may take.
+        proxy: address of a proxy, and user and password there.
+    """
+
+    def __init__(
+        self,
+        tls: ssl.SSLContext | None,
+        connect_s: float,
+        proxy: tuple[str, tuple[str, str] | None] | None = None,
+    ) -> None:
         import httpcore
 
         self._core: Any = httpcore
         self._network = _Network(httpcore.SyncBackend(), connect_s, httpcore.WriteError)
-        self._pool: Any = httpcore.ConnectionPool(
-            ssl_context=tls,
-            keepalive_expiry=_IDLE_S,
-            network_backend=self._network,  # type: ignore[arg-type]  # It has the same methods.
+        network: Any = self._network  # It has the methods of a backend.
+        more: dict[str, Any] = {"keepalive_expiry": _IDLE_S, "network_backend": network}
+        self._pool: Any = (
+            httpcore.ConnectionPool(ssl_context=tls, **more)
+            if proxy is None
+            else httpcore.HTTPProxy(proxy[0], proxy_auth=proxy[1], ssl_context=tls, **more)
         )
 
     def send(
@@ -80,6 +93,8 @@ class Connections:
                 if self._network.opened > opened or self._network.is_cut:
                     raise
                 return self._once(request)
+        except self._core.ProxyError as error:
+            raise _refused_by_proxy(str(error)) from error
         except (
             self._core.TimeoutException,
             self._core.NetworkError,
@@ -230,6 +245,13 @@ def _meaning(error: BaseException, origin: str, within_s: float) -> DeltaForgeEr
     if name == "LocalProtocolError":
         return FatalError(f"{origin}: a request cannot be written ({error}); correct 'headers'")
     return RetryableError(f"{origin}: {_text(cause)}; check that it is up and reachable")
+
+
+def _refused_by_proxy(said: str) -> DeltaForgeError:
+    status = said[:3]
+    if status in {"401", "403", "407"}:
+        return AccessError(f"the proxy answers {status}; check 'proxy' and what it allows")
+    return RetryableError(f"the proxy answers {status}; check that it reaches the endpoint")
 
 
 def _text(cause: BaseException) -> str:

@@ -132,7 +132,9 @@ class Courier:
     def _raise(self, meaning: Meaning, answer: Answer, target: Target, plan: Plan) -> NoReturn:
         said = f"{self._manner.where}: {target.origin} answers {answers.words(answer.status)}"
         if meaning is Meaning.FORBIDDEN:
-            raise AccessError(f"{said}; check the credentials in 'headers' and what they allow")
+            raise AccessError(
+                f"{said}; check the credentials in 'headers' or 'proxy', and what they allow"
+            )
         if meaning is Meaning.WRONG:
             content = self._manner.headers[b"content-type"].decode()
             raise FatalError(f"{said}; {answers.what_is_wrong(answer.status, content)}")

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt, SecretStr, field_validator, model_valid
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
-from airflow_provider_deltaforge.sinks.http.address import check_template, named_origin
+from airflow_provider_deltaforge.sinks.http.address import check_template, named_origin, proxy_of
 from airflow_provider_deltaforge.sinks.http.headers import FRAMING, NAME, OURS, VALUE
 from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.spec.choice import refusal
@@ -45,6 +45,8 @@ class HttpSink(Sink):
     """How long connecting may take, the TLS handshake included, in seconds."""
     allowed_origins: tuple[str, ...] = ()
     """Further hosts that a processor may route events to, as ``https://host``."""
+    proxy: SecretStr | None = None
+    """``http://user:password@host:port`` to go through; the environment's are not used."""
     signing_secret: SecretStr | None = None
     """Sign each request as Standard Webhooks asks for; base64, after ``whsec_`` or alone."""
     ca_file: str | None = None
@@ -97,6 +99,13 @@ class HttpSink(Sink):
         for text in value:
             if not _VARIABLE.search(text):
                 named_origin(text)
+        return value
+
+    @field_validator("proxy")
+    @classmethod
+    def _check_proxy(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _VARIABLE.search(value.get_secret_value()):
+            proxy_of(value.get_secret_value())
         return value
 
     @field_validator("signing_secret")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.http.address import Addresses
+from airflow_provider_deltaforge.sinks.http.address import Addresses, proxy_of
 from airflow_provider_deltaforge.sinks.http.connection import Connections, tls_context
 from airflow_provider_deltaforge.sinks.http.courier import Courier, Manner
 from airflow_provider_deltaforge.sinks.http.headers import configured
@@ -23,8 +23,9 @@ class HttpWriter:
     def __init__(self, sink: HttpSink, pipeline: str) -> None:
         self._manner = _manner(sink, pipeline)
         tls = _tls(sink) if self._manner.addresses.encrypted else None
+        proxy = None if sink.proxy is None else proxy_of(sink.proxy.get_secret_value())
         self._couriers = [
-            Courier(self._manner, Connections(tls, sink.connect_timeout_secs), self._check)
+            Courier(self._manner, Connections(tls, sink.connect_timeout_secs, proxy), self._check)
             for _ in range(sink.parallelism)
         ]
         self._plans: list[Plan] = []

@@ -34,6 +34,7 @@ class Endpoint:
         judge: asked for a status, or an act, once those are used up.
         requests: everything that came in whole, whatever was answered.
         taken: the ones that were answered with success.
+        tunnels: where to, and by whom, tunnels through it were asked for.
     """
 
     tls: Certified | None = None
@@ -42,6 +43,7 @@ class Endpoint:
     judge: Callable[[Request], Act | int] = lambda _: 204
     requests: list[Request] = field(default_factory=list)
     taken: list[Request] = field(default_factory=list)
+    tunnels: list[tuple[str, str | None]] = field(default_factory=list)
     port: int = 0
 
     def __post_init__(self):
@@ -139,6 +141,23 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self):
         self.do_POST()
 
+    def do_CONNECT(self):
+        """Be a proxy: a tunnel to where the client wants."""
+        self.close_connection = True
+        tunnels = self.server.endpoint.tunnels
+        tunnels.append((self.path, self.headers.get("Proxy-Authorization")))
+        if self.server.endpoint.acts:
+            self.answer(self.server.endpoint.acts.pop(0))
+            return
+        host, _, port = self.path.rpartition(":")
+        with socket.create_connection((host, int(port))) as there:
+            self.send_response(200)
+            self.end_headers()
+            back = threading.Thread(target=_pour, args=(there, self.connection), daemon=True)
+            back.start()
+            _pour(self.connection, there)
+            back.join()
+
     def answer(self, status, body=b"", **headers):
         self.send_response(status)
         for name, text in headers.items():
@@ -150,6 +169,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+def _pour(one, other):
+    with suppress(OSError):
+        while part := one.recv(65_536):
+            other.sendall(part)
+    hang_up(other)
 
 
 def hang_up(connection):

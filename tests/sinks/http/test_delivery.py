@@ -206,6 +206,55 @@ class TestTls:
         plain.stop()
 
 
+class TestAProxy:
+    BASIC = "Basic dTpwQHc="
+    """``u:p@w``"""
+
+    @pytest.fixture
+    def proxy(self):
+        proxy = Endpoint()
+        yield proxy
+        proxy.stop()
+
+    def through(self, proxy):
+        return proxy.url.replace("://", "://u:p%40w@")
+
+    def test_plain_requests_pass_through_it(self, proxy, opened):
+        batch = messages([("http://nowhere.invalid/in", b"k", value(n)) for n in range(3)])
+        writer = opened(proxy, url="http://nowhere.invalid/in", proxy=self.through(proxy))
+
+        writer.write(batch)
+
+        assert {each.path for each in proxy.taken} == {"http://nowhere.invalid:80/in"}
+        assert {each.headers["proxy-authorization"] for each in proxy.taken} == {self.BASIC}
+        assert numbers(proxy) == [0, 1, 2]
+        assert len(proxy.connections) == 1
+
+    def test_tls_goes_through_a_tunnel(self, proxy, opened, ours):
+        endpoint = Endpoint(tls=ours)
+        given = {"proxy": self.through(proxy), "ca_file": str(ours.certificate)}
+
+        opened(endpoint, **given).write(rows(endpoint, range(3)))
+
+        endpoint.stop()
+        assert numbers(endpoint) == [0, 1, 2]
+        assert proxy.tunnels == [(f"127.0.0.1:{endpoint.port}", self.BASIC)]
+        assert "proxy-authorization" not in endpoint.requests[0].headers
+
+    @pytest.mark.parametrize(("status", "error"), [(407, AccessError), (502, RetryableError)])
+    def test_one_that_refuses_says_so(self, proxy, opened, status, error):
+        proxy.acts = [status]
+        place = "https://nowhere.invalid/in"
+
+        with pytest.raises(error, match=f"proxy answers {status}") as caught:
+            opened(proxy, url=place, proxy=self.through(proxy)).write(
+                messages([(place, b"k", b"{}")])
+            )
+
+        assert "p@w" not in str(caught.value)
+        assert "p%40w" not in str(caught.value)
+
+
 class TestPlacesAProcessorChooses:
     def test_another_host_is_set_aside_unless_allowed(self, endpoint, opened):
         other = Endpoint()

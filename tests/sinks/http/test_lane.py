@@ -49,12 +49,14 @@ def is_blocked(run):
 )
 def test_a_killed_lane_leaves_no_hole_in_an_endpoint(settings, endpoint, tmp_path):
     endpoint.judge = moody(settings)
-    run = ScriptedRun(tmp_path, more=SINK.format(url=endpoint.url, settings=settings))
+    run = ScriptedRun(
+        tmp_path, transactions=400, more=SINK.format(url=endpoint.url, settings=settings)
+    )
     run.begin_at(0)
     checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
     run.store.transact([checkpoints.put("hook", {"tx": 0})])
     driver = run.start()
-    wait_until(lambda: len(endpoint.values()) > 500)
+    wait_until(lambda: len(endpoint.values()) > 250)
     kill(driver.pid)
     driver.wait()
     epoch = run.control.progress().epoch

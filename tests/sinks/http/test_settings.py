@@ -52,6 +52,9 @@ def test_the_defaults_of_the_documents():
         pytest.param({"batch_mode": True, "key": "a"}, "key\n.*df-key", id="key of an array"),
         pytest.param({"batch_mode": True, "encoding": AVRO}, "batch_mode\n.*only JSON", id="avro"),
         pytest.param({"key_file": "k.pem"}, "key_file\n.*cert_file", id="key alone"),
+        pytest.param({"proxy": "https://u:hush@p:3128"}, "proxy", id="proxy over TLS"),
+        pytest.param({"proxy": "p:3128"}, "proxy", id="no proxy"),
+        pytest.param({"parallelism": 65}, "parallelism", id="too many at a time"),
         pytest.param({"send_timeout_secs": 0}, "send_timeout_secs", id="no time"),
     ],
 )
