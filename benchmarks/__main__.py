@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    exactly_once,
     idle,
     postgres_workload,
     processors,
@@ -36,6 +37,7 @@ from benchmarks import (
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
+_WHOLE = ("drain", "latency", "transaction")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "mysql": (mysql.start, workload),
@@ -51,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
     parser.add_argument(
         "what",
-        choices=["drain", "latency", "transaction", "render", "processors", "idle", *sinks.CASES],
+        choices=[*_WHOLE, "render", "processors", "idle", "exactly_once", *sinks.CASES],
         nargs="?",
         default="drain",
     )
@@ -75,6 +77,12 @@ def main() -> None:
         return
     if asked.what in sinks.CASES:
         sinks.main(asked.what, RESULTS, result | {"machine": whole.machine()})
+        return
+    if asked.what == "exactly_once":
+        engine = "process" if asked.local else "spark local[2]"
+        result |= {"machine": whole.machine(), "engine": engine}
+        master = None if asked.local else "local[2]"
+        exactly_once.main(RESULTS, result, asked.events, master)
         return
     if asked.what == "idle":
         idle.main(RESULTS, result | {"machine": whole.machine(), "engine": "spark local[2]"})

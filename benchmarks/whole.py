@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +46,7 @@ class Pipeline:
         brokers: str,
         batch: dict[str, int],
         work: ModuleType = workload,
+        sink: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.work = work
@@ -61,7 +62,12 @@ class Pipeline:
                 "sinks": [
                     {
                         "type": "kafka",
-                        "config": {"id": "kafka", "brokers": brokers, "topic": name},
+                        "config": {
+                            "id": "kafka",
+                            "brokers": brokers,
+                            "topic": name,
+                            **(sink or {}),
+                        },
                     }
                 ],
             },

@@ -21,14 +21,15 @@ from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.sinking import SinkWatcher, exact_writer, holds_position
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, FencedError
-from airflow_provider_deltaforge.sinks.contract import Cursor, Sink
+from airflow_provider_deltaforge.sinks.contract import Cursor, Interruptible, Sink, SinkWriter
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints, Stand
 from airflow_provider_deltaforge.storage.contract import Delete, Write
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _OPTIONAL_S = 5.0
-_TAKEOVERS, _TAKEOVERS_S = 10, 120.0
+_POLL_S = 0.2
+_TAKEOVERS, _TAKEOVERS_S = 30, 120.0
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Cursors:
         self._policy = Policy.of(spec)
         self._source = spec.source
         self._found: dict[str, Cursor | None] = {}
+        self._opened: list[SinkWriter] = []
         self._takeovers: deque[float] = deque(maxlen=_TAKEOVERS)
 
     def settle(self) -> None:
@@ -145,18 +147,28 @@ class Cursors:
         count = len(self._bench.pipeline.spec.sinks)
         may_lag = self._policy.may_lag
         needed = {name: one for name, one in asked.items() if not may_lag(name, count)}
-        wait(needed.values())
-        wait(asked.values(), _OPTIONAL_S)
+        while wait(needed.values(), _POLL_S).not_done:
+            self._abandon_if_ending()
+        deadline = time.monotonic() + _OPTIONAL_S
+        while wait(asked.values(), _POLL_S).not_done and time.monotonic() < deadline:
+            self._abandon_if_ending()
         found = {name: one.result() for name, one in needed.items()}
         optional = {name: one for name, one in asked.items() if name not in needed and one.done()}
         return found | _answers(optional)
 
+    def _abandon_if_ending(self) -> None:
+        for writer in list(self._opened) if self._ending.is_set() else ():
+            if isinstance(writer, Interruptible):
+                writer.abandon()
+
     def _recover(self, sink: Sink) -> Cursor | None:
         def attempt() -> Cursor | None:
             writer = sink.open(self._bench.pipeline.name)
+            self._opened.append(writer)
             try:
                 return exact_writer(writer).recover()
             finally:
+                self._opened.remove(writer)
                 with suppress(DeltaForgeError):
                     writer.close()
 

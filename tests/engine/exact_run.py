@@ -4,7 +4,7 @@ A new kind of sink is one function and one entry of ``PLACES``.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import redis
 
 from airflow_provider_deltaforge.control import pipelines
-from tests.engine.scripted_run import ScriptedRun
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.oracle.readers import seen_in
 from tests.oracle.verdict import Seen, judge
 from tests.sinks import nats_reader
@@ -82,6 +83,10 @@ class ExactRun(ScriptedRun):
         self.document = f"{before}    - {self.place.sink}\n{behind}"
         pipelines.apply(self.store, self.document)
         self.want("running")
+
+    def checkpoint(self) -> Mapping[str, Any] | None:
+        """Return where the sink's checkpoint stands."""
+        return Checkpoints(self.store, NAME, f"{NAME}-source").load().get("out")
 
     def seen(self) -> list[Seen]:
         """Return what a consumer sees."""

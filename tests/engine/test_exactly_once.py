@@ -4,6 +4,9 @@ Each border is one pipeline that is killed there three times, at other crossings
 ``./dev.sh prove exactly_once`` runs every border many times, on Spark.
 """
 
+import os
+import signal
+
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -12,8 +15,9 @@ from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, exact_run
-from tests.engine.scripted_run import NAME, kill
+from tests.engine.scripted_run import NAME, PATIENCE_S, kill
 from tests.oracle.verdict import judge
+from tests.waiting import wait_until
 
 BORDERS = [
     Border.START_POSITION_STORED,
@@ -100,3 +104,22 @@ def create(dsn, name, **settings):
     config = {key.replace("_", "."): str(each) for key, each in settings.items()}
     admin = AdminClient({"bootstrap.servers": dsn})
     admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(timeout=60)
+
+
+def test_a_driver_that_wakes_up_after_another_took_over_is_never_seen(kafka_server, tmp_path):
+    """Frozen while it delivers batch after batch."""
+    run = exact_run("kafka", kafka_server.dsn(), tmp_path, transactions=2000, rate=0)
+    run.begin_at(0)
+    old = run.start()
+    wait_until(lambda: run.checkpoint()["tx"] > 0)
+    os.kill(old.pid, signal.SIGSTOP)
+    frozen_at = run.checkpoint()["tx"]
+    assert frozen_at < 1500
+    new = run.start()
+    wait_until(lambda: run.checkpoint()["tx"] > frozen_at + 100)
+    os.kill(old.pid, signal.SIGCONT)
+
+    assert old.wait(PATIENCE_S) != 0
+    run.wait_delivered(new)
+    assert run.stop(new) == 0
+    assert run.judge({"tx": 0}) == []

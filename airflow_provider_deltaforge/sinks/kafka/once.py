@@ -83,7 +83,7 @@ class KafkaOnceWriter(KafkaWriter):
         del before  # A transaction that is not the next one is fenced.
         deadline = time.monotonic() + self._patience_s
         if self._stage is _Stage.COMMITTING and self._committing == after:
-            self._commit(deadline)
+            self._commit(deadline, again=True)
             return []
         if self._stage in (_Stage.NEW, _Stage.COMMITTING):
             raise self._lost("what it did last has to be found out")
@@ -148,15 +148,17 @@ class KafkaOnceWriter(KafkaWriter):
         if work.failures:
             self._raise(work.failures)
 
-    def _commit(self, deadline: float) -> None:
-        self._until(deadline, self._producer.commit_transaction, "commit a transaction")
+    def _commit(self, deadline: float, *, again: bool = False) -> None:
+        call = self._producer.commit_transaction
+        self._until(deadline, call, "commit a transaction", gives_up=again)
         self._cursor = self._committing
         self._stage, self._committing, self._work = _Stage.IDLE, None, None
         self._access_errors = 0
 
     def _abort(self, deadline: float) -> None:
         if self._stage is _Stage.OPEN:
-            self._until(deadline, self._producer.abort_transaction, "abort a transaction")
+            call = self._producer.abort_transaction
+            self._until(deadline, call, "abort a transaction", gives_up=True)
             self._stage = _Stage.IDLE
 
     def _search(self, messages: Messages) -> dict[int, Any]:
@@ -217,8 +219,13 @@ class KafkaOnceWriter(KafkaWriter):
         if error is None or error.code() not in replies.PURGED:
             super()._note_delivery(error, message)
 
-    def _until(self, deadline: float, call: Callable[[float], None], what: str) -> None:
-        """Repeat a call until it works; one without an answer goes on where it was."""
+    def _until(
+        self, deadline: float, call: Callable[[float], None], what: str, *, gives_up: bool = False
+    ) -> None:
+        """Repeat a call until it works; one without an answer goes on where it was.
+
+        With ``gives_up``, what is not done by the deadline is left to a new producer.
+        """
         while True:
             try:
                 call(_STEP_S)
@@ -228,6 +235,8 @@ class KafkaOnceWriter(KafkaWriter):
                     self._raise([told])
             else:
                 return
+            if gives_up and time.monotonic() >= deadline:
+                raise self._lost(f"it could not {what} within {self._patience_s:g} s")
             self._pause(deadline, what)
 
     def _pause(self, deadline: float, what: str) -> None:
