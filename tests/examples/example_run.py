@@ -39,6 +39,8 @@ SAME_INPUT = {
     "seed_quickstart": "seed_configuration_mysql_kafka",
 }
 """Variations of one page, and pages that give no input of their own."""
+_ROUTED = {"seed_reference_postgres": ("Order.>",)}
+"""Where the processors of a document send events to, beside the sink's own subject."""
 _MYSQL_DATABASES = ("shop", "app")
 _REDIS_DATABASE = "15"
 
@@ -124,7 +126,8 @@ class ExampleRun:
             if isinstance(sink, NatsSink):
                 url = self.servers.nats.dsn()
                 nats_reader.remove_stream(url, sink.stream)
-                nats_reader.add_stream(url, sink.stream, f"{sink.subject.partition('.')[0]}.>")
+                subjects = [f"{sink.subject.partition('.')[0]}.>", *_ROUTED.get(self.stem, ())]
+                nats_reader.add_stream(url, sink.stream, *subjects)
 
     def _wait(self, what: str, ready: Any, driving: Driving) -> None:
         def happened() -> bool:
