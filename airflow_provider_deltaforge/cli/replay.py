@@ -37,7 +37,7 @@ _STAY = {
     "refused": "refused again",
     "overtaken": "with newer events in the sink; --overtaken send or drop",
     "behind": "behind an earlier entry of their row that stays",
-    "away": "whose optional sink is away",
+    "away": "whose optional sink is away, or still to be caught up",
     "unfit": "that cannot be sent again; --dry-run says why",
 }
 

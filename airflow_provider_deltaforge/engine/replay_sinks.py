@@ -36,6 +36,17 @@ def opened(bench: Bench, sink: Sink, watcher: SinkWatcher, ending: threading.Eve
     return SinkGroup([without_position(sink)], bench.pipeline.name, watcher, ending)
 
 
+def sinks_behind(bench: Bench) -> set[str]:
+    """Return the sinks that have not come as far as the others."""
+    source = bench.pipeline.spec.source
+    at = Checkpoints(bench.store, bench.pipeline.name, source.id).load()
+    return {
+        sink.id
+        for sink in bench.pipeline.spec.sinks
+        if sink.id not in at or any(source.compare(at[sink.id], each) < 0 for each in at.values())
+    }
+
+
 def _stands_as_noted(bench: Bench, sink: Sink) -> None:
     source_id = bench.pipeline.spec.source.id
     stand = Checkpoints(bench.store, bench.pipeline.name, source_id).stand(sink.id)

@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.engine.registering import lookup, registry_of
 from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.replay_plan import Plan, Verdict
-from airflow_provider_deltaforge.engine.replay_sinks import opened
+from airflow_provider_deltaforge.engine.replay_sinks import opened, sinks_behind
 from airflow_provider_deltaforge.engine.restoring import restored
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.sinking import Parcel
@@ -98,6 +98,7 @@ class Replaying:
         self._plan = Plan(spec, request.which, request.overtaken)
         self._groups: dict[str, SinkGroup] = {}
         self._away: set[str] = set()
+        self._behind: set[str] = set()
         self._rendering = Rendering(
             bench.pipeline,
             bench.origin,
@@ -120,6 +121,7 @@ class Replaying:
         known = self._here.patiently(lambda: self._replays.of(self._request.ticket))
         self._told = known or self._told
         try:
+            self._behind = self._here.patiently(lambda: sinks_behind(self._bench))
             self._here.patiently(self._rendering.open)
             last = max((stored.letter.seq for stored in self._read()), default=0)
             for entries in self._rounds(last):
@@ -209,7 +211,9 @@ class Replaying:
         of = np.array([chained.origin(row) for row in messages.event_rows.to_pylist()], np.int64)
         chosen = take(messages, pa.array(np.flatnonzero(np.isin(of, sorted(mine)))))
         rejections = list(rendered.rejections[sink_id])
-        if sink_id in self._away:
+        # What a processor refused lies in front of a sink that has still to be caught up.
+        early = bool(wanted[0].stored.letter.meta.processor_id) and sink_id in self._behind
+        if sink_id in self._away or early:
             for one in wanted:
                 one.away = True
             return True

@@ -55,7 +55,7 @@ class Replay(Record):
     behind: int = 0
     """Entries that stay because an earlier one of their row does."""
     away: int = 0
-    """Entries that stay because an optional sink is away."""
+    """Entries that stay because an optional sink is away or behind."""
     unfit: int = 0
     """Entries that cannot be sent again."""
     reason: str | None = None

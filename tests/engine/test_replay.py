@@ -11,8 +11,10 @@ from airflow_provider_deltaforge.engine import dead_letters, heart, replaying, s
 from airflow_provider_deltaforge.engine.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay_serving import replay_here
 from airflow_provider_deltaforge.errors import AccessError, FencedError, RetryableError
+from airflow_provider_deltaforge.sinks.contract import Cursor
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine.driving import Driving
+from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.planted import WORKS, keeping, plant, refusing
 from tests.engine.running import begun, events, run_to_the_end
 from tests.waiting import wait_until
@@ -270,6 +272,17 @@ class TestProcessors:
         assert counts(here(pipeline)) == {"sent": 1}
         assert by_row(pipeline)[1] == by_row(pipeline, "other")[1]
 
+    def test_a_sink_that_is_behind_does_not_get_it_before_what_is_older(self, picky, monkeypatch):
+        pipeline = self.refused()
+        monkeypatch.setitem(WORKS, "picky", keeping(lambda _: True))
+        pipeline.begin_at(other=3)
+        assert counts(here(pipeline)) == {"away": 1}
+        (entry,) = entries(pipeline)
+        assert (entry.meta.delivered, entry.meta.attempts) == (["out"], 1)
+        pipeline.begin_at(other=10)
+        assert counts(here(pipeline)) == {"sent": 1}
+        assert by_row(pipeline)[1] == by_row(pipeline, "other")[1]
+
     def test_a_processor_that_is_gone_is_named(self, picky):
         pipeline = self.refused()
         pipeline.control.update(lambda old: old)
@@ -313,6 +326,50 @@ def test_a_sink_that_is_away_is_waited_for():
     told = here(pipeline, tell=lambda name, error: said.append((name, error and str(error))))
     assert counts(told) == {"sent": 1}
     assert said == [("sink out", "away"), ("sink out", "away"), ("sink out", None)]
+
+
+def test_an_optional_sink_that_is_away_is_not_waited_for():
+    pipeline = begun(sinks=("out", "other"), sink="required: false,", journal="enabled: true")
+    last = max(history(pipeline)[1])
+    refuses(pipeline, last)
+    refuses(pipeline, last, sink="other")
+    run_to_the_end(pipeline)
+    takes_all(pipeline)
+    takes_all(pipeline, "other")
+    pipeline.log().fail_next(10**6, RetryableError("away"))
+    assert counts(here(pipeline)) == {"sent": 1, "away": 1}
+    pipeline.log().clear()
+    assert counts(here(pipeline)) == {"sent": 1}
+    assert entries(pipeline) == []
+
+
+def refused_exactly_once(monkeypatch):
+    pipeline = exact_pipeline(monkeypatch, journal="enabled: true")
+    pipeline.begin_at(out=0)
+    last = b'{"id":1,"tx":%d,"row":%d}' % max(history(pipeline)[1])
+    held(pipeline).refuses = lambda value: last in value
+    run_to_the_end(pipeline)
+    held(pipeline).refuses = lambda _: False
+    assert len(entries(pipeline)) == 1
+    return pipeline
+
+
+def test_a_sink_that_delivers_exactly_once_is_sent_it_beside_its_position(monkeypatch):
+    pipeline = refused_exactly_once(monkeypatch)
+    cursor, count = held(pipeline).cursor, len(held(pipeline).values)
+    assert counts(here(pipeline)) == {"sent": 1}
+    assert held(pipeline).cursor == cursor
+    assert len(set(held(pipeline).ids)) == count + 1 == 60
+
+
+def test_a_sink_that_holds_more_than_is_known_of_it_gets_no_replay_yet(monkeypatch):
+    """What it holds behind the checkpoint may have overtaken the entry."""
+    pipeline = refused_exactly_once(monkeypatch)
+    held(pipeline).cursors.append(Cursor({"tx": 21}))
+    told = here(pipeline)
+    assert (told.state, told.sent) == ("failed", 0)
+    assert "let the pipeline deliver something first, then ask again" in told.reason
+    assert len(entries(pipeline)) == 1
 
 
 def test_a_driver_that_starts_meanwhile_goes_on_with_it(monkeypatch):
