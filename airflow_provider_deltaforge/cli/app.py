@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.cli import (
     failover,
     run,
     schemas,
+    sinks,
     slots,
     snapshot,
 )
@@ -49,6 +50,7 @@ failover.register(app)
 schemas.register(app)
 dlq.register(app)
 slots.register(app)
+sinks.register(app)
 
 
 def _version(wanted: bool) -> None:

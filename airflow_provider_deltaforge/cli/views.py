@@ -67,9 +67,9 @@ def pipeline_details(one: PipelineStatus) -> RenderableType:
     if one.position is not None:
         parts.append(_named("position", json.dumps(dict(one.position))))
     if one.sinks:
-        parts.append(
-            _entries("sink", one.sinks, ("status", "events", "bytes", "retries", "reason"))
-        )
+        late = ("lag_ms",) if any(told.get("lag_ms") for told in one.sinks.values()) else ()
+        keys = ("status", *late, "events", "bytes", "retries", "reason")
+        parts.append(_entries("sink", one.sinks, keys))
     if one.processors:
         parts.append(_processors(one.processors))
     if one.tables:
@@ -142,6 +142,8 @@ def _letters(name: str, dlq: Mapping[str, Any]) -> str:
 
 
 def _cell(key: str, value: Any) -> str:
+    if key == "lag_ms":
+        return _duration(None if value is None else value / 1000)
     if key == "bytes" and isinstance(value, int):
         return decimal(value)
     return f"{value:,}" if isinstance(value, int) else str(value or "")

@@ -88,6 +88,7 @@ def status(store: Store, name: str, backend: Backend | None = None) -> PipelineS
         return PipelineStatus(name, "stopped", "stopped", 0, reason="deleted")
     progress = control.progress()
     judged = judge_status(name, record, progress, now_ms(), _job_status(record, backend))
+    judged = _with_sinks(judged, len(record.requests))
     judged = _with_letters(judged, progress, DeadLetters(store, name).count())
     return _with_tables(judged, Tables(store, name).stopped())
 
@@ -95,6 +96,21 @@ def status(store: Store, name: str, backend: Backend | None = None) -> PipelineS
 def statuses(store: Store, backend: Backend | None = None) -> list[PipelineStatus]:
     """Return every pipeline of the store, by name."""
     return [status(store, name, backend) for name in Control.list_pipelines(store)]
+
+
+def _with_sinks(judged: PipelineStatus, waiting: int) -> PipelineStatus:
+    """Say which sinks the pipeline goes on without, and what waits for them."""
+    words = {"behind": "behind", "catching_up": "catching up", "given_up": "given up"}
+    found = [
+        f"sink {name} {words[told['status']]}" + (f" ({told['reason']})" if told["reason"] else "")
+        for name, told in judged.sinks.items()
+        if told["status"] in words
+    ]
+    if not found or not judged.alive or judged.reason:
+        return judged
+    late = any(told["status"] in {"behind", "catching_up"} for told in judged.sinks.values())
+    waits = "; a snapshot waits until it has caught up" if waiting and late else ""
+    return replace(judged, reason=f"degraded, {'; '.join(found)}{waits}")
 
 
 def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) -> PipelineStatus:

@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.engine.watching import Troubles
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.gaps import Gaps
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 _LISTEN_S = 1.0
@@ -158,7 +159,9 @@ class _Copier:
         self._letters = LetterBox(
             bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
         )
-        sinks = [without_position(sink) for sink in spec.sinks]
+        given_up = Gaps(bench.store, bench.pipeline.name).open()
+        sinks = [without_position(sink) for sink in spec.sinks if sink.id not in given_up]
+        self._sink_ids = [sink.id for sink in sinks]
         self._sinks = SinkGroup(sinks, bench.pipeline.name, troubles, self._ending)
 
     def told(self, copied: Copied) -> Copied:
@@ -188,7 +191,7 @@ class _Copier:
             self._letters.check(rendered, source)
             crossing(Border.CHUNK_RENDERED)
             self._listener.confirm()
-            messages, held = self._letters.held_back(rendered, rendered.messages)
+            messages, held = self._letters.held_back(rendered, self._sink_ids)
             parcels = {name: Parcel(each) for name, each in messages.items()}
             outcomes = self._sinks.deliver(parcels, self._ending.is_set)
             if outcomes is None:

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.runner import Runner
 from airflow_provider_deltaforge.engine.serving import serve
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
+from airflow_provider_deltaforge.engine.standing import laggards
 from airflow_provider_deltaforge.engine.staying import Deaths, rest, say
 from airflow_provider_deltaforge.engine.taking import logged, take
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
@@ -164,7 +165,8 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
         try:
             # A lane keeps where it begins before copies are made: one that began at the head after
             # a copy would miss what has changed meanwhile.
-            ended = serve(bench, runner) if _has_begun(bench) else None
+            may_copy = _has_begun(bench) and not laggards(bench.store, bench.pipeline)
+            ended = serve(bench, runner) if may_copy else None
             outcome = ended or runner.stream(bench.job, window_s)
         except RetryableError as error:
             outcome = Outcome.of(error)

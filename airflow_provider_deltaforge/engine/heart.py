@@ -49,7 +49,11 @@ class Heart:
         self.failure: Exception | None = None
         """What ended the heart; ``why`` is ``failed`` then."""
         # Only a stream makes way for what was asked for; requests wait for each other.
-        self._listener = Listener(bench, window_s, makes_way=makes_way and status == "running")
+        # Copied rows would reach a sink that is behind in front of older changes.
+        may_make_way = makes_way and status == "running"
+        self._listener = Listener(
+            bench, window_s, makes_way=may_make_way, busy=lambda: bool(board.lagging)
+        )
         self.ending = self._listener.ending
         self.end = self._listener.end
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)

@@ -33,7 +33,7 @@ from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.reading_again import Company
 from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
-from airflow_provider_deltaforge.engine.standing import Standing, standing
+from airflow_provider_deltaforge.engine.standing import Standing, show_laggards, standing
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import (
@@ -52,8 +52,7 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
-_WAIT_S = 0.2
-_IDLE_CHECKPOINT_S = 1.0
+_WAIT_S, _IDLE_CHECKPOINT_S = 0.2, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +110,7 @@ class Lane:
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
         try:
+            show_laggards(self._bench.store, self._bench.pipeline, self._board)
             self._heart.start()
             self._patiently(self._rendering.open)
             outcome = self._stream()

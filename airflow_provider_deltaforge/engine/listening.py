@@ -18,6 +18,7 @@ class Listener:
         bench: whose control record to listen to.
         window_s: when the work ends in any case.
         makes_way: end when somebody asks for a snapshot or a replay.
+        busy: asked before making way; True lets the request wait.
         also: another reason to end, asked each time.
     """
 
@@ -27,10 +28,11 @@ class Listener:
         window_s: float,
         *,
         makes_way: bool = False,
+        busy: Callable[[], bool] = lambda: False,
         also: Callable[[], Why | None] = lambda: None,
     ) -> None:
         self._bench = bench
-        self._makes_way = makes_way
+        self._makes_way, self._busy = makes_way, busy
         self._also = also
         self._deadline = time.monotonic() + window_s
         self.ending = threading.Event()
@@ -59,7 +61,7 @@ class Listener:
             self.end("superseded")
         elif record.desired != "running":
             self.end(record.desired)
-        elif self._makes_way and (record.requests or record.replays):
+        elif self._makes_way and (record.requests or record.replays) and not self._busy():
             self.end("request")
         elif time.monotonic() >= self._deadline:
             self.end("window")

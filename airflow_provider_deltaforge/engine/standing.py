@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from airflow_provider_deltaforge.engine.board import Board
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
@@ -76,6 +77,16 @@ def laggards(store: Store, pipeline: Pipeline) -> list[str]:
     known = {s.id: stored[s.id] for s in sinks if s.id in stored and s.id not in given_up}
     start = Policy.of(pipeline.spec).start(source, known)
     return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
+
+
+def show_laggards(store: Store, pipeline: Pipeline, board: Board) -> None:
+    """Show who does not go with the others, before the first word of a lane."""
+    for name in laggards(store, pipeline):
+        board.stands(name, "behind")
+    ids = {sink.id for sink in pipeline.spec.sinks}
+    for name, gap in Gaps(store, pipeline.name).open().items():
+        if name in ids:
+            board.given_up(name, gap.since_ms, gap.why)
 
 
 def _beginning(sink: Sink, source: Source, base: Position) -> Position:

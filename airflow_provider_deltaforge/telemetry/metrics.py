@@ -24,6 +24,8 @@ _STATUS_VALUES = {
     "lost": -1.0,
 }
 
+_STANDING = {"behind": 0.5, "catching_up": 0.5, "given_up": 0.0}
+
 
 class Reported(processing.Reported, Protocol):
     """What the families below need of a pipeline's status."""
@@ -129,12 +131,26 @@ def _sink_families(reports: list[Reported]) -> Iterator[Metric]:
         "1 while the sink takes batches, 0 while it is behind an error.",
         labels=labels,
     )
+    lacking = GaugeMetricFamily(
+        f"{PREFIX}sink_lag_seconds",
+        "How long ago the oldest event was committed that a sink lacks which is behind.",
+        labels=labels,
+    )
+    standing = GaugeMetricFamily(
+        f"{PREFIX}sink_standing",
+        "1 with the others, 0.5 behind and caught up, 0 given up.",
+        labels=labels,
+    )
     for report in reports:
         for sink, told in report.sinks.items():
             up.add_metric([report.name, sink], 0.0 if told.get("error_class") else 1.0)
+            word = told.get("status") or ""
+            standing.add_metric([report.name, sink], _STANDING.get(word, 1.0))
+            if told.get("lag_ms") is not None:
+                lacking.add_metric([report.name, sink], told["lag_ms"] / 1000)
             for key, family in counters.items():
                 family.add_metric([report.name, sink], told.get(key) or 0)
-    yield from (*counters.values(), up)
+    yield from (*counters.values(), up, lacking, standing)
 
 
 def _source_events(reports: list[Reported]) -> Metric:

@@ -1,0 +1,80 @@
+"""The commands ``sinks …``: sinks that are behind or were given up."""
+
+import getpass
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from airflow_provider_deltaforge.cli.options import (
+    DEFAULT_STORE,
+    NameArgument,
+    StoreOption,
+    opened,
+    out,
+)
+from airflow_provider_deltaforge.control import sinks
+
+app = typer.Typer(
+    help="Sinks that a pipeline goes on without: see how they stand, give one up, let one go on.",
+    no_args_is_help=True,
+)
+
+SinkArgument = Annotated[str, typer.Argument(help="Id of the sink.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_sinks(
+    name: NameArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False
+) -> None:
+    """List the sinks of a pipeline: how each stands, since when and why, and what it lacks."""
+    with opened(store) as state:
+        found = sinks.entries(state, name)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        out.print(_table(found))
+
+
+@app.command("give-up")
+def give_up(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_STORE) -> None:
+    """Give a sink up that is behind: its gap is recorded, and the log is not kept for it."""
+    with opened(store) as state:
+        sinks.want(state, name, sink, "give_up", getpass.getuser())
+    typer.echo(f"{sink} is given up within seconds; see `deltaforge sinks list {name}`")
+
+
+@app.command()
+def resume(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_STORE) -> None:
+    """Let a sink go on that was given up, from where the pipeline stands; its gap stays."""
+    with opened(store) as state:
+        sinks.want(state, name, sink, "resume", getpass.getuser())
+    typer.echo(
+        f"{sink} goes on with the pipeline; what it lacks comes with a copy of the tables: "
+        "`deltaforge snapshot FILE`"
+    )
+
+
+def register(application: typer.Typer) -> None:
+    """Add the commands to the application."""
+    application.add_typer(app, name="sinks", rich_help_panel="Running pipelines")
+
+
+def _table(found: list[dict[str, Any]]) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    for title in ("sink", "status", "position", "reason"):
+        table.add_column(title, overflow="fold")
+    gaps: list[RenderableType] = []
+    for one in found:
+        at = one.get("position")
+        told = ("" if at is None else json.dumps(at), one.get("reason") or "")
+        table.add_row(one["sink"], one["status"], *told)
+        for gap in one["gaps"]:
+            end = "until it goes on" if gap["end"] is None else f"to {json.dumps(gap['end'])}"
+            text = f"lacks what comes behind {json.dumps(gap['start'])}, {end}: {gap['why']}"
+            gaps.append(Text.assemble("\n", (one["sink"], "bold"), f" {text}"))
+    return Group(table, *gaps)

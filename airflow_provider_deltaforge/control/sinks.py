@@ -1,0 +1,44 @@
+"""The sinks of a pipeline, for people: how each stands, giving one up, letting one go on."""
+
+from typing import Any
+
+from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.gaps import Gaps, Wanted
+
+
+def entries(store: Store, name: str) -> list[dict[str, Any]]:
+    """Return how each sink stands, with what it lacks for good.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    gaps = Gaps(store, name).all()
+    told = status(store, name).sinks
+    return [
+        {"sink": sink, **one, "gaps": [gap.model_dump() for gap in gaps if gap.sink == sink]}
+        for sink, one in told.items()
+    ]
+
+
+def want(store: Store, name: str, sink: str, wanted: Wanted, by: str) -> None:
+    """Ask the pipeline to give a sink up, or to let one go on that was given up.
+
+    A lane that runs does it within seconds, otherwise the next one.
+
+    Raises:
+        SpecError: there is no such pipeline, or the sink does not stand so.
+    """
+    existing(store, name)
+    gaps = Gaps(store, name)
+    stands = status(store, name).sinks.get(sink, {}).get("status")
+    if wanted == "resume" and sink not in gaps.open():
+        raise SpecError(f"sink {sink!r} of pipeline {name!r} was not given up: it is {stands}")
+    if wanted == "give_up" and stands not in {"behind", "catching_up"}:
+        raise SpecError(
+            f"sink {sink!r} of pipeline {name!r} is not behind: it is {stands}. Only one that the "
+            "running pipeline goes on without can be given up"
+        )
+    store.transact([gaps.wish(sink, wanted, by)])
