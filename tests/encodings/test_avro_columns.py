@@ -175,7 +175,7 @@ def test_a_payload_alone_must_be_an_object():
         "_raw": None,
     }
     assert [one.event_row for one in encoded.rejections] == [1, 2]
-    assert "must be an object" in encoded.rejections[0].reason
+    assert "no JSON object" in encoded.rejections[0].reason
     assert encoded.values.null_count == 2
 
 
@@ -200,6 +200,18 @@ def test_an_empty_batch_and_many_tables_in_one():
     found = writing.read(change_rows(changes))
     assert [event["after"]["n"] for event in found] == list(range(20))
     assert len(writing.numbers.schemas) == 3
+
+
+def test_a_topic_for_each_row_costs_an_id_each_and_keeps_the_order():
+    writing = Writing("mysql", [TABLE], topic="cdc.${after.id}")
+    images = [b'{"id":%d,"t":"%d"}' % (number % 5, number) for number in range(20)]
+    changes = [change(after=image, schema_version=TABLE.fingerprint) for image in images]
+
+    found = writing.read(change_rows(changes))
+
+    assert [event["after"]["t"] for event in found] == [str(number) for number in range(20)]
+    assert writing.numbers.subjects == [f"cdc.{number}-value" for number in range(5)]
+    assert len(writing.numbers.schemas) == 1
 
 
 SINK = """

@@ -323,7 +323,10 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known_yet(
     with pytest.raises(RetryableError, match="the schema registry does not answer"):
         own.render(one(after=b'{"id":3,"new":1}'))
 
+    anew, _ = renderer(url=way.url).render(one())  # The next lane of this process.
+
     assert rejections == []
+    assert anew.values.to_pylist() == known.values.to_pylist()
     assert again.values[0].as_py()[:5] == known.values[0].as_py()[:5]
     assert [event["after"]["id"] for event in read(registry, again)] == [2]
 

@@ -1,7 +1,7 @@
 """The worker: one per sink and lane; turns JSON messages into Avro with a schema id before each."""
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -24,18 +24,29 @@ KIND = "serialization"
 Strategy: TypeAlias = Literal["topic_name", "record_name", "topic_record_name"]
 
 _MAGIC = 0
+_KNOWN_MAX = 2000
+_NO_RECORD = (
+    "the message is no JSON object of the shape that its record has; a raw payload must be one, too"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What messages of one schema share."""
+    """What messages of one schema share.
 
-    topic: str
+    Attributes:
+        db: of the table.
+        schema: of the table.
+        table: its name.
+        version: its fingerprint.
+        topic: of payloads without an envelope, whose keys are a matter of their topic; else None.
+    """
+
     db: str
     schema: str | None
     table: str
     version: str | None
-    bare: bool
+    topic: str | None = None
 
     @property
     def table_name(self) -> tuple[str, str | None, str]:
@@ -97,12 +108,14 @@ class AvroEncoder:
         order: list[np.ndarray] = []
         rejections: list[Rejection] = []
         for place, rows in _parts(bodies):
-            texts = bodies.values if len(rows) == len(bodies.values) else bodies.values.take(rows)
-            there = texts.is_valid()
-            column, refused = self._group(place, texts)
+            texts, topics = bodies.values, bodies.topics
+            if len(rows) != len(texts):
+                texts, topics = texts.take(pa.array(rows)), topics.take(pa.array(rows))
+            column, reasons = self._group(place, texts, topics)
             written.append(column)
-            order.append(np.asarray(rows))
-            rejections += _refusals(column, there, order[-1], refused)
+            order.append(rows)
+            lost = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            rejections += [Rejection(int(rows[at]), KIND, reasons(int(at))) for at in lost]
         if not written:
             return Encoded(bodies.values, ())
         if len(written) == 1:
@@ -114,11 +127,13 @@ class AvroEncoder:
         """Close the connection to the registry."""
         self._subjects.close()
 
-    def _group(self, place: _Place, texts: pa.BinaryArray) -> tuple[pa.BinaryArray, str]:
+    def _group(
+        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray
+    ) -> tuple[pa.BinaryArray, Callable[[int], str]]:
         """Return the messages of one place, null where one cannot be written, and why."""
         where = f"sink {self._wanted.sink}: {place.db}.{place.table}"
         known = self._known.get(place) or self._learn(place)
-        message = frames.Message(None if place.bare else self._shape, texts)
+        message = frames.Message(None if place.topic is not None else self._shape, texts)
         keys = (known.row.unknown(images) for images in message.images())
         extra = known.extra.union(*keys)
         if len(extra) > EXTRA_MAX:
@@ -126,21 +141,34 @@ class AvroEncoder:
                 f"{where}: its rows have had more than {EXTRA_MAX} keys that are no columns; an "
                 "Avro record cannot follow that, so use the json encoding for this sink"
             )
-            return pa.nulls(len(texts), pa.binary()), reason
+            return pa.nulls(len(texts), pa.binary()), lambda _: reason
         if extra != known.extra or not known.schema:
             self._describe(place, known, extra)
-        found = self._subjects.id_of(self._subject(place.topic, known.name), known.schema)
-        if isinstance(found, Refused):
-            return pa.nulls(len(texts), pa.binary()), found.reason
-        head = struct.pack(">bI", _MAGIC, found)
-        return pc.binary_join_element_wise(head, message.write(known.row), b""), (
-            f"{where}: the message is no JSON object of the shape that its record has; "
-            "a raw payload must be an object"
-        )
+        found = self._ids(known, topics)
+        heads = [
+            None if isinstance(one, Refused) else struct.pack(">bI", _MAGIC, one) for one in found
+        ]
+        column = pa.array(heads, pa.binary()).take(topics.indices)
+
+        def reasons(at: int) -> str:
+            told = found[topics.indices[at].as_py()]
+            return told.reason if isinstance(told, Refused) else f"{where}: {_NO_RECORD}"
+
+        return pc.binary_join_element_wise(column, message.write(known.row), b""), reasons
+
+    def _ids(self, known: _Known, topics: pa.DictionaryArray) -> list[int | Refused]:
+        """Return the schema's id by topic, 0 for a topic that no message has."""
+        used = np.zeros(len(topics.dictionary), np.bool_)
+        used[topics.indices.to_numpy()] = True
+        names = zip(topics.dictionary.to_pylist(), used.tolist(), strict=True)
+        return [
+            self._subjects.id_of(self._subject(topic, known.name), known.schema) if is_used else 0
+            for topic, is_used in names
+        ]
 
     def _learn(self, place: _Place) -> _Known:
         table = None
-        if place.version is not None and not place.bare:
+        if place.version is not None and place.topic is None:
             table = self._wanted.schemas(*place.table_name, place.version)
         columns = [
             (column.name, type_of(column, self._wanted.connector, self._modes))
@@ -150,10 +178,12 @@ class AvroEncoder:
         siblings = [
             other.extra
             for at, other in self._known.items()
-            if (at.topic, at.table_name, at.bare) == (place.topic, place.table_name, place.bare)
+            if (at.topic, at.table_name) == (place.topic, place.table_name)
         ]
         # Keys that scripts add are still added after the table changed.
         known.extra = set().union(*siblings)
+        if len(self._known) >= _KNOWN_MAX:
+            del self._known[next(iter(self._known))]  # It may come again, and is learned again.
         self._known[place] = known
         return known
 
@@ -162,11 +192,11 @@ class AvroEncoder:
         known.row = RowRecord(known.columns, extra)
         connector = self._wanted.connector
         parts = [place.db, *([place.schema] if place.schema is not None else []), place.table]
-        if place.bare or not known.columns:
+        if not known.columns:
             namespace = dotted(["deltaforge", connector, *parts])
         else:
             namespace = dotted(["deltaforge", "cdc", connector, *parts])
-        if place.bare:
+        if place.topic is not None:
             known.name = f"{namespace}.{frames.ROW_NAME}"
             known.schema = frames.text_of(frames.row_schema(known.row, namespace))
             return
@@ -182,29 +212,18 @@ _SUBJECTS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def _parts(bodies: Bodies) -> Iterator[tuple[_Place, pa.Array]]:
+def _parts(bodies: Bodies) -> Iterator[tuple[_Place, np.ndarray]]:
     """Yield each place's rows."""
     if not len(bodies.values):
         return
     rows = bodies.rows
-    bare = bodies.bare
-    if bare is None:
-        bare = pa.repeat(pa.scalar(value=False), len(bodies.values))
-    columns = [bodies.topics, rows["db"], rows["schema"], rows["table"], rows["schema_version"]]
-    codes, found = combinations([*columns, bare])
-    if len(found) == 1:
-        yield _Place(*found[0]), pa.array(np.arange(len(codes)))
-        return
+    columns = [rows["db"], rows["schema"], rows["table"], rows["schema_version"]]
+    if bodies.bare is not None and bodies.bare.true_count:
+        topics = bodies.topics.cast(pa.utf8())
+        own = pc.if_else(bodies.bare, topics, pa.scalar(None, pa.utf8()))
+        columns.append(own.dictionary_encode())
+    codes, found = combinations(columns)
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(found)))
     for values, begin, end in zip(found, [0, *ends[:-1]], ends, strict=True):
-        yield _Place(*values), pa.array(order[begin:end])
-
-
-def _refusals(
-    column: pa.BinaryArray, there: pa.BooleanArray, rows: np.ndarray, reason: str
-) -> Sequence[Rejection]:
-    lost = pc.and_(there, column.is_null())
-    if not lost.true_count:
-        return ()
-    return [Rejection(int(rows[at]), KIND, reason) for at in np.flatnonzero(np.asarray(lost))]
+        yield _Place(*values), order[begin:end]

@@ -1,8 +1,14 @@
-"""Schema ids from a schema registry: asked for once, kept for as long as the worker lives."""
+"""Schema ids from a schema registry: each worker asks for a schema once.
 
+A lane lives no longer than its window. So that the next one in the same process can go on while the
+registry is away, the process remembers what it was told; asked first is always the registry.
+"""
+
+import logging
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
@@ -16,6 +22,15 @@ _UNAUTHORISED = (401, 403)
 _BUSY = (408, 425, 429)
 _SERVER_ERROR = 500
 _UNPROCESSABLE = (409, 422)
+
+_REMEMBERED_MAX = 10_000
+_remembered: dict[tuple[str, str, str], int] = {}
+"""By registry, subject and schema."""
+
+Key = TypeVar("Key", bound=Hashable)
+Told = TypeVar("Told")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,7 @@ class Subjects:
         self, url: str, username: str | None, password: SecretStr | None, where: str
     ) -> None:
         self._where = where
+        self._url = url
         self._client = self._connected(url, username, password)
         self._ids: dict[tuple[str, str], int] = {}
         self._refused: dict[tuple[str, str], tuple[float, Refused]] = {}
@@ -56,12 +72,26 @@ class Subjects:
             return self._ids[key]
         if key in self._refused and time.monotonic() < self._refused[key][0]:
             return self._refused[key][1]
-        found = self._register(subject, schema)
+        found = self._asked(subject, schema)
         if isinstance(found, Refused):
-            self._refused[key] = time.monotonic() + _REFUSED_S, found
+            _remember(self._refused, key, (time.monotonic() + _REFUSED_S, found))
         else:
-            self._ids[key] = found
+            _remember(self._ids, key, found)
             self._refused.pop(key, None)
+        return found
+
+    def _asked(self, subject: str, schema: str) -> int | Refused:
+        """Ask the registry, or one's memory while it is away."""
+        key = (self._url, subject, schema)
+        try:
+            found = self._register(subject, schema)
+        except RetryableError as error:
+            if key not in _remembered:
+                raise
+            _log.warning("%s; this process knows the schema from before", error)
+            return _remembered[key]
+        if not isinstance(found, Refused):
+            _remember(_remembered, key, found)
         return found
 
     def close(self) -> None:
@@ -129,3 +159,10 @@ class Subjects:
                 f"{told}: its certificate is not trusted; name the authority in SSL_CERT_FILE"
             )
         return RetryableError(f"{told}; what needs a schema that is not known yet waits for it")
+
+
+def _remember(what: dict[Key, Told], key: Key, told: Told) -> None:
+    """Keep what was told; of too much, which only topics without end make, nothing but this."""
+    if len(what) >= _REMEMBERED_MAX:
+        what.clear()
+    what[key] = told
