@@ -1,16 +1,21 @@
-"""A standalone cluster: executors share neither files nor environment with the driver, and die."""
+"""A standalone cluster: executors share neither files nor environment with the driver, and die.
+
+One application runs, pauses, goes on and stops here; how soon, ``./dev.sh bench idle`` measures.
+"""
 
 import json
 import re
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.engine.outcome import EXIT_SPEC
-from tests.engine.scripted_run import PATIENCE_S, ScriptedRun
+from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import (
     Cell,
     Stage,
@@ -55,7 +60,7 @@ def drivers():
         end_family(driver)
 
 
-def test_snapshot_and_stream_run_on_a_cluster_and_no_secret_leaks(
+def test_a_cluster_obeys_tells_the_truth_and_leaks_no_secret(
     cluster, drivers, tmp_path, monkeypatch
 ):
     running, told = cluster
@@ -67,6 +72,7 @@ def test_snapshot_and_stream_run_on_a_cluster_and_no_secret_leaks(
         snapshot="initial",
         transactions=0,
         rate=100,
+        window_s=3,
         dsn=told["DELTAFORGE_STORE"],
     )
     events, scratch, port = tmp_path / "events", tmp_path / "scratch", free_port()
@@ -83,10 +89,11 @@ def test_snapshot_and_stream_run_on_a_cluster_and_no_secret_leaks(
     drivers.append(started(run, None, settings=settings))
     wait_for(
         "the stream",
-        lambda: drivers[0].poll() is not None or (run.control.progress() or Nothing).events > 500,
+        lambda: drivers[0].poll() is not None or events_of(run) > 500,
         PATIENCE_S,
     )
     assert drivers[0].poll() is None, run.log.read_text()[-3000:]
+    paused_and_resumed(run)
     executors = [Path(f"/proc/{pid}/environ").read_text() for pid in running.executors()]
     leaks = [f"process: {line}" for line in command_lines() if leaked(line)]
     leaks += [f"page {path}" for path in pages(port) if leaked(fetched(port, path))]
@@ -94,7 +101,9 @@ def test_snapshot_and_stream_run_on_a_cluster_and_no_secret_leaks(
     leaks += leaked_files(running.master.directory, running.worker.directory)
     checkpoints = list(scratch.glob("deltaforge-query-*"))
     start = run.first_position()
-    code = run.stop(drivers[0])
+    pipelines.ask_to_stop(run.store, NAME)
+    wait_for("the stop", lambda: status_of(run) == "stopped", PATIENCE_S)
+    code = drivers[0].wait(PATIENCE_S)
     run.close_log()
     run.store.close()
     leaks += leaked_files(events, running.worker.directory)
@@ -112,6 +121,26 @@ def test_snapshot_and_stream_run_on_a_cluster_and_no_secret_leaks(
     assert any(running.worker.directory.rglob("stderr"))
 
 
+def paused_and_resumed(run):
+    """Pause the stream, resume it and let it begin two more windows."""
+    pipelines.pause(run.store, NAME)
+    wait_for("the pause", lambda: status_of(run) == "paused", PATIENCE_S)
+    held = status_of(run), events_of(run), run.control.progress().position, lines_of(run)
+    time.sleep(2)  # The log grows by 200 transactions, which a stream would read.
+    still = status_of(run), events_of(run), run.control.progress().position, lines_of(run)
+    alive = run.control.alive(pipelines.now_ms())
+
+    pipelines.resume(run.store, NAME)
+    wait_for("the stream again", lambda: status_of(run) == "running", PATIENCE_S)
+    epoch = run.control.epoch()
+    wait_for("two windows", lambda: run.control.epoch() >= epoch + 2, PATIENCE_S)
+
+    assert still == held
+    assert alive
+    assert events_of(run) > held[1] > 0
+
+
+@pytest.mark.long
 def test_a_store_that_executors_cannot_open_is_refused(cluster, drivers, tmp_path):
     running, _ = cluster
     run = ScriptedRun(tmp_path, master=running.url)
@@ -138,10 +167,18 @@ def test_an_executor_dies_and_the_application_goes_on(cluster, store, tmp_path):
     assert cell.redelivered > 0
 
 
-class Nothing:
-    """Stands in for the progress of a driver that has not spoken."""
+def status_of(run: ScriptedRun) -> str:
+    progress = run.control.progress()
+    return progress.status if progress else "none"
 
-    events = 0
+
+def events_of(run: ScriptedRun) -> int:
+    progress = run.control.progress()
+    return progress.events if progress else 0
+
+
+def lines_of(run: ScriptedRun) -> int:
+    return run.output.read_bytes().count(b"\n")
 
 
 def leaked(text: str) -> bool:
