@@ -4,13 +4,9 @@ Whatever the policy, there is no hole in any sink at the end, and each row's las
 last state.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.e2e.fan_out import KAFKA, NATS, REDIS, FanOut
-from tests.servers import nats
-from tests.servers.process import Server
 
 BLOCKING = {
     "seed_example_fan_out": {KAFKA},
@@ -18,13 +14,6 @@ BLOCKING = {
     "seed_fan_out_all": {KAFKA, REDIS, NATS},
 }
 """Which sinks hold up the others while they are away."""
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = nats.start(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture
