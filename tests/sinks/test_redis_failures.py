@@ -1,6 +1,7 @@
 """What becomes of a batch when Redis cannot, or may not, take it."""
 
 import contextlib
+import socket
 import subprocess
 import threading
 import time
@@ -75,6 +76,10 @@ def open_writer(server):
 
 
 class TestAway:
+    @pytest.fixture
+    def writer_socket(self, open_writer):
+        return open_writer()._servers.connection("s")._sock
+
     def test_a_killed_server_neither_loses_nor_reorders(self, server, stream, open_writer):
         writer = open_writer()
         for n in range(12):
@@ -148,6 +153,21 @@ class TestAway:
         until_written(writer, batch)
 
         assert values(server, stream) == numbers(range(2500))
+
+    def test_a_connection_that_was_idle_too_long_is_made_anew(self, server, stream, open_writer):
+        writer = open_writer()
+        for start in range(0, 9, 3):
+            writer.write(rows(stream, range(start, start + 3)))
+            client(server).client_kill_filter(_type="normal", skipme=True)
+
+        assert values(server, stream) == numbers(range(9))
+
+    def test_a_host_that_vanishes_is_noticed_by_the_kernel(self, writer_socket):
+        limits = {socket.TCP_KEEPIDLE: 15, socket.TCP_USER_TIMEOUT: 30_000}
+
+        assert writer_socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        for name, limit in limits.items():
+            assert writer_socket.getsockopt(socket.IPPROTO_TCP, name) == limit
 
     def test_a_write_that_hangs_is_abandoned_soon(self, server, stream, open_writer):
         writer = open_writer(send_timeout_secs=600, batch_timeout_secs=600)

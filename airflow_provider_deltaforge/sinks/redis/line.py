@@ -36,6 +36,17 @@ class Line:
         """Whether an answer is still to come."""
         return self._awaited > 0
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the server hung up since the last answer, as it does with idle clients.
+
+        Only to be asked while no answer is awaited.
+        """
+        try:
+            return bool(self._connection.can_read(0))
+        except (self._redis.RedisError, OSError):
+            return True
+
     def send(self, pieces: Sequence[Any], answers: int) -> None:
         """Send whole commands; ``answers`` is how many they have.
 

@@ -1,6 +1,7 @@
 """Connections to the server that holds a stream: one server, a watched master, or a cluster."""
 
 import re
+import socket
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +53,7 @@ def _settings(sink: RedisSink, address: Address, pipeline: str) -> dict[str, Any
         "socket_timeout": float(sink.send_timeout_secs),
         "socket_connect_timeout": float(sink.connect_timeout_secs),
         "socket_keepalive": True,
+        "socket_keepalive_options": _vanished(),
         "client_name": sink.client_name or re.sub(r"[^!-~]", "_", own_name),
         "protocol": 2,
     }
@@ -63,6 +65,21 @@ def _settings(sink: RedisSink, address: Address, pipeline: str) -> dict[str, Any
     if address.tls:
         settings |= _tls(sink)
     return settings
+
+
+def _vanished() -> dict[int, int]:
+    """Return how the kernel finds out, within half a minute, that a host is gone without a word.
+
+    We wait on for a late answer, which a server that stands still gives in the end.
+    """
+    wanted = {
+        "TCP_KEEPIDLE": 15,
+        "TCP_KEEPINTVL": 5,
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": 30_000,
+    }
+    found = {name: getattr(socket, name, None) for name in wanted}
+    return {number: wanted[name] for name, number in found.items() if number is not None}
 
 
 def _tls(sink: RedisSink) -> dict[str, Any]:

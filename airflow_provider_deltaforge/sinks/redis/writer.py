@@ -162,6 +162,9 @@ class RedisWriter:
         return self._answers(line, deadline)
 
     def _line(self, stream: str) -> Line:
+        lines = self._lines.values()
+        if not any(line.is_waiting for line in lines) and any(line.is_broken for line in lines):
+            self._drop()
         connection = None if self._abandoned else self._servers.connection(stream)
         if self._abandoned:  # Perhaps while it connected.
             raise RetryableError(f"{self._where}: asked to end before this was sent")
