@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
@@ -74,6 +74,7 @@ class ExactRun(ScriptedRun):
     """A pipeline to one of ``PLACES``."""
 
     place: Place | None = None
+    exactly_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +101,7 @@ class ExactRun(ScriptedRun):
         return judge(self.history(start), self.seen(), exactly_once=True)
 
 
-def exact_run(kind: str, dsn: str, directory: Path, **settings: Any) -> ExactRun:
+def exact_run(kind: str, server: str, directory: Path, **settings: Any) -> ExactRun:
     """Make a pipeline to a new place."""
-    place = PLACES[kind](dsn, f"exact-{uuid.uuid4().hex[:8]}")
+    place = PLACES[kind](server, f"exact-{uuid.uuid4().hex[:8]}")
     return ExactRun(directory, place=place, **settings)

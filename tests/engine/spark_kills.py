@@ -292,4 +292,5 @@ def judged(run: ScriptedRun, start: dict[str, Any] | None, cell: Cell | None = N
         cell.events = len(seen)
         cell.redelivered = len(seen) - len({event.event_id for event in seen})
         cell.streamed = len(history)
-    return judge(history, seen, run.rows(start))
+    once = getattr(run, "exactly_once", False)
+    return judge(history, seen, run.rows(start), exactly_once=once)
