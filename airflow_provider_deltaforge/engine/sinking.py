@@ -113,6 +113,7 @@ class SinkThread:
 
     def submit(self, parcel: Parcel) -> None:
         """Hand over a batch; fetch its result before the next one."""
+        self.failing = False
         self._jobs.put(partial(self._write, parcel))
 
     def holds(self, stand: Stand | None) -> tuple[str, ...] | None:

@@ -114,7 +114,7 @@ class Checkpoints:
         return f"{self._prefix}{sink_id}"
 
     def reset(self, confirm: str) -> None:
-        """Forget every position.
+        """Forget every position, and what sinks lack: they begin anew.
 
         Args:
             confirm: the pipeline's name, so that nobody resets by accident.
@@ -126,7 +126,9 @@ class Checkpoints:
         if confirm != pipeline:
             raise SpecError(f"to reset the checkpoints of {pipeline!r}, confirm with its name")
         keys = [key for key, _ in self._store.items(names.CHECKPOINTS, self._prefix)]
-        self._store.transact([Delete(names.CHECKPOINTS, key) for key in keys])
+        gaps = [key for key, _ in self._store.items(names.GAPS, f"{pipeline}/")]
+        forgotten = [Delete(names.CHECKPOINTS, key) for key in keys]
+        self._store.transact([*forgotten, *(Delete(names.GAPS, key) for key in gaps)])
         self._known = None
 
 

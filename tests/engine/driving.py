@@ -59,7 +59,10 @@ class DrivenRun:
         return self.driving.end()
 
     def checkpoint(self):
-        return Checkpoints(self.store, self.name, self.name).load().get("out")
+        return self.checkpoint_of("out")
+
+    def checkpoint_of(self, sink):
+        return Checkpoints(self.store, self.name, self.name).load().get(sink)
 
     def messages(self):
         return memory_log(self.name).messages()
