@@ -195,6 +195,17 @@ install_package() {
         die "the installation failed; the whole log is $SETUP_LOG"
 }
 
+# Half of it is MySQL's decoder: the rest is compiled beside it.
+compile_kernels() {
+    local warm=airflow_provider_deltaforge large
+    trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
+    "$PY" -m "$warm.sources.mysql.warm" &
+    large=$!
+    "$PY" -m "$warm.sources.postgres.warm" &&
+        "$PY" -m "$warm.processors.warm" &&
+        wait "$large"
+}
+
 setup() {
     local want
     want=$(sha256sum pyproject.toml airflow_provider_deltaforge/__init__.py | sha256sum | cut -c1-16)
@@ -206,13 +217,8 @@ setup() {
     say "setting up $VENV: about 1.5 GB, a few minutes the first time; log in $SETUP_LOG"
     rm -f "$VENV/.installed"
     install_package
-    local source
-    for source in mysql postgres; do
-        quietly "compiling $source's decoder" "$PY" -m "airflow_provider_deltaforge.sources.$source.warm" ||
-            die "the decoders could not be compiled; the whole log is $SETUP_LOG"
-    done
-    quietly "compiling the processors" "$PY" -m airflow_provider_deltaforge.processors.warm ||
-        die "the processors could not be compiled; the whole log is $SETUP_LOG"
+    quietly "compiling the decoders and the processors" compile_kernels ||
+        die "the kernels could not be compiled; the whole log is $SETUP_LOG"
     printf '%s' "$want" >"$VENV/.installed"
 }
 
