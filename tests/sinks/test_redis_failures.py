@@ -118,6 +118,14 @@ class TestAway:
 
         assert values(server, stream) == numbers(range(500))
 
+    def test_a_batch_is_bounded_as_a_whole(self, server, stream, open_writer):
+        writer = open_writer(send_timeout_secs=60, batch_timeout_secs=1)
+        writer.write(rows(stream, range(1)))
+        server.pause()
+
+        with pytest.raises(RetryableError, match="the batch is not written after 1 s"):
+            writer.write(rows(stream, range(1, 3)))
+
     def test_a_batch_given_up_is_not_overtaken(self, server, stream, open_writer):
         writer = open_writer(send_timeout_secs=1)
         writer.write(rows(stream, range(10)))

@@ -82,8 +82,3 @@ class Line:
                 raise
         self._awaited, self._answers = 0, []
         return found
-
-    def ask(self, deadline: float, *commands: bytes) -> list[Any]:
-        """Send some commands and return their answers."""
-        self.send(commands, len(commands))
-        return self.answers(deadline)

@@ -34,7 +34,7 @@ class OnceWriter(RedisWriter):
         is_cluster = sink.address().kind == "cluster"
         tag = tag_of(sink.stream) if is_cluster else None
         self._key = cursor_key(pipeline, sink.id, tag)
-        self._owner = uuid.uuid4().hex
+        self._owner = ""
         self._steps: int | None = None
         self._held: bytes | None = None
         self._cursor: Cursor | None = None
@@ -75,6 +75,7 @@ class OnceWriter(RedisWriter):
     def _take_over(self) -> Cursor | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
         self._refuse_eviction()
+        self._owner = uuid.uuid4().hex  # What we sent before is refused as well.
         load = entries.command("SCRIPT", "LOAD", script.WRITE)
         owner = entries.command("HSET", self._key, "owner", self._owner)
         look = entries.command("HMGET", self._key, "step", "cursor")
