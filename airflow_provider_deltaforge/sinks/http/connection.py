@@ -26,6 +26,10 @@ _ANSWER_MAX = 65_536
 _AT_ONCE = 65_536
 
 
+class BrokenOffError(RetryableError):
+    """The endpoint hung up before it had all of a request, as some do that find it too large."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back; its body is read and forgotten."""
@@ -84,6 +88,7 @@ class Connections:
         )
         request = self._core.Request(method, url, headers=headers, content=body)
         self._network.deadline = time.monotonic() + timeout_s
+        self._network.broke_writing = False
         opened = self._network.opened
         try:
             try:
@@ -102,7 +107,15 @@ class Connections:
         ) as error:
             until_s = min(timeout_s, self._network.connect_s)
             within_s = until_s if isinstance(error, self._core.ConnectTimeout) else timeout_s
-            raise _meaning(error, str(origin), within_s) from error
+            meaning = _meaning(error, str(origin), within_s)
+            # Noticed while writing or, if much was on the way still, while waiting for the answer.
+            was_reset = isinstance(_cause(error), ConnectionResetError) and len(body) > _AT_ONCE
+            if type(meaning) is RetryableError and (self._network.broke_writing or was_reset):
+                raise BrokenOffError(
+                    f"{origin} hung up before it had all of a request of {len(body)} bytes; raise "
+                    "its limit, or lower batch.max_bytes"
+                ) from error
+            raise meaning from error
 
     def cut(self) -> None:
         """Break what is under way. Called from another thread."""
@@ -142,6 +155,7 @@ class _Network:
         self.deadline = 0.0
         self.opened = 0
         self.is_cut = False
+        self.broke_writing = False
 
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, **more: Any
@@ -197,8 +211,12 @@ class _Stream:
             return
         self._send()
         whole = memoryview(buffer)
-        for start in range(0, len(buffer), _AT_ONCE):
-            self._stream.write(whole[start : start + _AT_ONCE], _until(self._network.deadline))
+        try:
+            for start in range(0, len(buffer), _AT_ONCE):
+                self._stream.write(whole[start : start + _AT_ONCE], _until(self._network.deadline))
+        except self._network.broken:
+            self._network.broke_writing = True
+            raise
 
     def _send(self) -> None:
         held, self._held = self._held, bytearray()
@@ -227,8 +245,7 @@ def _until(deadline: float) -> float:
 
 def _meaning(error: BaseException, origin: str, within_s: float) -> DeltaForgeError:
     """Return the error that the engine acts on."""
-    # The client keeps what happened to the socket as its own error's argument.
-    cause = next((each for each in error.args if isinstance(each, BaseException)), error)
+    cause = _cause(error)
     name = type(error).__name__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return AccessError(
@@ -245,6 +262,11 @@ def _meaning(error: BaseException, origin: str, within_s: float) -> DeltaForgeEr
     if name == "LocalProtocolError":
         return FatalError(f"{origin}: a request cannot be written ({error}); correct 'headers'")
     return RetryableError(f"{origin}: {_text(cause)}; check that it is up and reachable")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return what happened to the socket: the client keeps it as its own error's argument."""
+    return next((each for each in error.args if isinstance(each, BaseException)), error)
 
 
 def _refused_by_proxy(said: str) -> DeltaForgeError:

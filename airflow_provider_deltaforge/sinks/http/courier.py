@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.http import answers
 from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, UnroutableError
 from airflow_provider_deltaforge.sinks.http.answers import Meaning
-from airflow_provider_deltaforge.sinks.http.connection import Answer, Connections
+from airflow_provider_deltaforge.sinks.http.connection import Answer, BrokenOffError, Connections
 from airflow_provider_deltaforge.sinks.http.headers import header_text, routed
 from airflow_provider_deltaforge.sinks.http.plan import Plan, array_body, identity
 from airflow_provider_deltaforge.sinks.http.signing import signed
@@ -94,7 +94,7 @@ class Courier:
         rows = plan.next_rows
         body = self._body(plan, rows)
         url = plan.messages.topics[int(rows[0])].as_py()
-        if len(rows) > 1 and len(body) > self._bytes_max.get(url, len(body)):
+        if len(rows) > 1 and len(body) > min(plan.bytes_max, self._bytes_max.get(url, len(body))):
             plan.halve()
             return
         manner = self._manner
@@ -108,6 +108,9 @@ class Courier:
             answer = self._connections.send(manner.method, target, headers, body, manner.timeout_s)
         except DeltaForgeError as error:
             self._check()
+            if isinstance(error, BrokenOffError):
+                # For this batch only: a network that broke just then looks the same.
+                plan.bytes_max = len(body) // 2
             raise type(error)(f"{manner.where}: {error}{_so_far(plan)}") from error
         self._obey(answer, target, plan)
         if answer.status == _TOO_LARGE and len(rows) > 1:

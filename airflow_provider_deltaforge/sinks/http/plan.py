@@ -1,5 +1,6 @@
 """Which messages go into which request, and how far a batch has come."""
 
+import math
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,12 +26,14 @@ class Plan:
         order: The messages in the order they are sent.
         spans: Which part of ``order`` each request holds, the next one first.
         rejections: What was refused.
+        bytes_max: Larger requests with more than one message are not tried.
     """
 
     messages: Messages
     order: "np.typing.NDArray[np.intp]"
     spans: deque[Span]
     rejections: list[Rejection] = field(default_factory=list)
+    bytes_max: float = math.inf
 
     @property
     def next_rows(self) -> "np.typing.NDArray[np.intp]":

@@ -3,6 +3,7 @@
 import json
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,6 +35,8 @@ class Endpoint:
         judge: asked for a status, or an act, once those are used up.
         requests: everything that came in whole, whatever was answered.
         taken: the ones that were answered with success.
+        bytes_max: larger requests are not even read.
+        is_rude: nor are they answered.
         tunnels: where to, and by whom, tunnels through it were asked for.
     """
 
@@ -44,6 +47,8 @@ class Endpoint:
     requests: list[Request] = field(default_factory=list)
     taken: list[Request] = field(default_factory=list)
     tunnels: list[tuple[str, str | None]] = field(default_factory=list)
+    bytes_max: int | None = None
+    is_rude: bool = False
     port: int = 0
 
     def __post_init__(self):
@@ -126,6 +131,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         endpoint = self.server.endpoint
+        if endpoint.bytes_max and int(self.headers["Content-Length"]) > endpoint.bytes_max:
+            self.close_connection = True
+            if endpoint.is_rude:
+                at_once = struct.pack("ii", 1, 0)
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                self.connection.close()
+            else:
+                self.answer(413)
+            return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(self.command, self.path, headers, body, self.client_address)

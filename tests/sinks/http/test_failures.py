@@ -1,10 +1,12 @@
 """What becomes of a batch when an endpoint refuses, breaks off or is away."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
+from tests.sinks.contract import messages
 from tests.sinks.http import endpoint as endpoints
 from tests.sinks.http.endpoint import Endpoint, numbers, rows, says
 from tests.waiting import wait_until
@@ -160,6 +162,22 @@ class TestArraysThatAreRefused:
 
         assert numbers(endpoint) == list(range(60))
         assert all(len(each.body) <= 100 for each in endpoint.requests[before:])
+
+    @pytest.mark.parametrize("is_rude", [False, True])
+    def test_an_endpoint_that_does_not_read_large_ones_gets_smaller_ones(
+        self, endpoint, opened, is_rude
+    ):
+        endpoint.bytes_max, endpoint.is_rude = 300_000, is_rude
+        values = [b'{"n":%d,"pad":"%b"}' % (n, b"x" * 100_000) for n in range(40)]
+        batch = messages([(f"{endpoint.url}/in", b"k", each) for each in values])
+        writer = opened(endpoint, batch_mode=True)
+
+        for _ in range(40):
+            with suppress(RetryableError):
+                assert list(writer.write(batch)) == []
+                break
+
+        assert endpoint.values() == values
 
 
 class TestConnectionsThatBreak:
