@@ -1,14 +1,8 @@
-"""Keep-alive connections; a request has one deadline for all of it, and can be cut off.
+"""Keep-alive connections, and what their failures mean."""
 
-Clients of HTTP bound each wait for a few bytes. An endpoint that answers a byte at a time would
-hold a request for hours, so the bound is put below the client, where the bytes are.
-"""
-
-import socket
 import ssl
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +13,10 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.sinks.http.address import Target
+from airflow_provider_deltaforge.sinks.http.network import AT_ONCE, Network
 
 _IDLE_S = 60.0
-_LEAST_S = 0.001
 _ANSWER_MAX = 65_536
-_AT_ONCE = 65_536
 
 
 class BrokenOffError(RetryableError):
@@ -56,7 +49,7 @@ class Connections:
         import httpcore
 
         self._core: Any = httpcore
-        self._network = _Network(httpcore.SyncBackend(), connect_s, httpcore.WriteError)
+        self._network = Network(httpcore.SyncBackend(), connect_s, httpcore.WriteError)
         network: Any = self._network  # It has the methods of a backend.
         more: dict[str, Any] = {"keepalive_expiry": _IDLE_S, "network_backend": network}
         self._pool: Any = (
@@ -109,7 +102,7 @@ class Connections:
             within_s = until_s if isinstance(error, self._core.ConnectTimeout) else timeout_s
             meaning = _meaning(error, str(origin), within_s)
             # Noticed while writing or, if much was on the way still, while waiting for the answer.
-            was_reset = isinstance(_cause(error), ConnectionResetError) and len(body) > _AT_ONCE
+            was_reset = isinstance(_cause(error), ConnectionResetError) and len(body) > AT_ONCE
             if type(meaning) is RetryableError and (self._network.broke_writing or was_reset):
                 raise BrokenOffError(
                     f"{origin} hung up before it had all of a request of {len(body)} bytes; raise "
@@ -142,105 +135,6 @@ class Connections:
             size += len(part)
             if size > _ANSWER_MAX:
                 return
-
-
-class _Network:
-    """Opens sockets that obey the deadline."""
-
-    def __init__(self, backend: Any, connect_s: float, broken: type[Exception]) -> None:
-        self._backend = backend
-        self.broken = broken
-        self.connect_s = connect_s
-        self._sockets: list[socket.socket] = []
-        self.deadline = 0.0
-        self.opened = 0
-        self.is_cut = False
-        self.broke_writing = False
-
-    def connect_tcp(
-        self, host: str, port: int, timeout: float | None = None, **more: Any
-    ) -> "_Stream":
-        del timeout
-        self.opened += 1
-        until = min(self.deadline, time.monotonic() + self.connect_s)
-        stream = self._backend.connect_tcp(host, port, _until(until), **more)
-        return _Stream(self, stream, until)
-
-    def entered(self, stream: Any) -> None:
-        self._sockets.append(stream.get_extra_info("socket"))
-        if self.is_cut:
-            self.cut()
-
-    def left(self, stream: Any) -> None:
-        with suppress(ValueError):
-            self._sockets.remove(stream.get_extra_info("socket"))
-
-    def cut(self) -> None:
-        self.is_cut = True
-        for each in list(self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-
-class _Stream:
-    """A socket of the client's own kind, with our bounds around every call.
-
-    The client writes headers and body apart; a small request leaves in one piece, with the read
-    that waits for its answer.
-    """
-
-    def __init__(self, network: _Network, stream: Any, handshake_until: float) -> None:
-        self._network = network
-        self._stream = stream
-        self._handshake_until = handshake_until
-        self._held = bytearray()
-        network.entered(stream)
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        del timeout
-        if self._held:
-            with suppress(self._network.broken):  # What was answered meanwhile may say why.
-                self._send()
-        read: bytes = self._stream.read(max_bytes, _until(self._network.deadline))
-        return read
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        del timeout
-        if len(buffer) <= _AT_ONCE:
-            self._held += buffer
-            return
-        self._send()
-        whole = memoryview(buffer)
-        try:
-            for start in range(0, len(buffer), _AT_ONCE):
-                self._stream.write(whole[start : start + _AT_ONCE], _until(self._network.deadline))
-        except self._network.broken:
-            self._network.broke_writing = True
-            raise
-
-    def _send(self) -> None:
-        held, self._held = self._held, bytearray()
-        self._stream.write(held, _until(self._network.deadline))
-
-    def close(self) -> None:
-        self._network.left(self._stream)
-        self._stream.close()
-
-    def start_tls(
-        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
-    ) -> "_Stream":
-        del timeout
-        self._network.left(self._stream)
-        until = self._handshake_until
-        inner = self._stream.start_tls(ssl_context, server_hostname, _until(until))
-        return _Stream(self._network, inner, until)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
-
-
-def _until(deadline: float) -> float:
-    return max(_LEAST_S, deadline - time.monotonic())
 
 
 def _meaning(error: BaseException, origin: str, within_s: float) -> DeltaForgeError:

@@ -1,0 +1,129 @@
+"""Sockets under the client: a request has one deadline for all of it, and can be cut off.
+
+Clients of HTTP bound each wait for a few bytes. An endpoint that answers a byte at a time would
+hold a request for hours, so the bound is put below the client, where the bytes are.
+"""
+
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+AT_ONCE = 65_536
+"""Bytes that leave in one piece."""
+_LEAST_S = 0.001
+
+
+class Network:
+    """Opens sockets that obey the deadline. Used by one thread, but for ``cut``.
+
+    Args:
+        backend: opens the client's own.
+        connect_s: how long connecting may take.
+        broken: what the client's sockets raise when nobody takes what is written.
+
+    Attributes:
+        deadline: of the request under way.
+        opened: how many connections were.
+        broke_writing: nobody took all of the request under way.
+        is_cut: nothing works any more.
+    """
+
+    def __init__(self, backend: Any, connect_s: float, broken: type[Exception]) -> None:
+        self._backend = backend
+        self.broken = broken
+        self.connect_s = connect_s
+        self._sockets: list[socket.socket] = []
+        self.deadline = 0.0
+        self.opened = 0
+        self.is_cut = False
+        self.broke_writing = False
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, **more: Any
+    ) -> "_Stream":
+        """Connect; the client calls this."""
+        del timeout
+        self.opened += 1
+        until = min(self.deadline, time.monotonic() + self.connect_s)
+        stream = self._backend.connect_tcp(host, port, _until(until), **more)
+        return _Stream(self, stream, until)
+
+    def entered(self, stream: Any) -> None:
+        """Know a socket that is in use."""
+        self._sockets.append(stream.get_extra_info("socket"))
+        if self.is_cut:
+            self.cut()
+
+    def left(self, stream: Any) -> None:
+        """Forget a socket."""
+        with suppress(ValueError):
+            self._sockets.remove(stream.get_extra_info("socket"))
+
+    def cut(self) -> None:
+        """Break every connection, also those to come. Called from another thread."""
+        self.is_cut = True
+        for each in list(self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+class _Stream:
+    """A socket of the client's own kind, with our bounds around every call.
+
+    The client writes headers and body apart; a small request leaves in one piece, with the read
+    that waits for its answer.
+    """
+
+    def __init__(self, network: Network, stream: Any, handshake_until: float) -> None:
+        self._network = network
+        self._stream = stream
+        self._handshake_until = handshake_until
+        self._held = bytearray()
+        network.entered(stream)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        del timeout
+        if self._held:
+            with suppress(self._network.broken):  # What was answered meanwhile may say why.
+                self._send()
+        read: bytes = self._stream.read(max_bytes, _until(self._network.deadline))
+        return read
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        del timeout
+        if len(buffer) <= AT_ONCE:
+            self._held += buffer
+            return
+        self._send()
+        whole = memoryview(buffer)
+        try:
+            for start in range(0, len(buffer), AT_ONCE):
+                self._stream.write(whole[start : start + AT_ONCE], _until(self._network.deadline))
+        except self._network.broken:
+            self._network.broke_writing = True
+            raise
+
+    def _send(self) -> None:
+        held, self._held = self._held, bytearray()
+        self._stream.write(held, _until(self._network.deadline))
+
+    def close(self) -> None:
+        self._network.left(self._stream)
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> "_Stream":
+        del timeout
+        self._network.left(self._stream)
+        until = self._handshake_until
+        inner = self._stream.start_tls(ssl_context, server_hostname, _until(until))
+        return _Stream(self._network, inner, until)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _until(deadline: float) -> float:
+    return max(_LEAST_S, deadline - time.monotonic())
