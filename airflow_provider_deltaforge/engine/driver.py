@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.engine.job import Bench, Job, place
 from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.replay_serving import serve_replays
 from airflow_provider_deltaforge.engine.runner import Runner
 from airflow_provider_deltaforge.engine.serving import serve
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
@@ -165,8 +166,10 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
         try:
             # A lane keeps where it begins before copies are made: one that began at the head after
             # a copy would miss what has changed meanwhile.
-            may_copy = _has_begun(bench) and not laggards(bench.store, bench.pipeline)
-            ended = serve(bench, runner) if may_copy else None
+            ended = None
+            if _has_begun(bench):
+                lags = laggards(bench.store, bench.pipeline)
+                ended = serve_replays(bench) if lags else serve(bench, runner)
             outcome = ended or runner.stream(bench.job, window_s)
         except RetryableError as error:
             outcome = Outcome.of(error)

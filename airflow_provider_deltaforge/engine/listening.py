@@ -18,7 +18,7 @@ class Listener:
         bench: whose control record to listen to.
         window_s: when the work ends in any case.
         makes_way: end when somebody asks for a snapshot or a replay.
-        busy: asked before making way; True lets the request wait.
+        busy: asked before making way for a snapshot; True lets it wait.
         also: another reason to end, asked each time.
     """
 
@@ -61,7 +61,7 @@ class Listener:
             self.end("superseded")
         elif record.desired != "running":
             self.end(record.desired)
-        elif self._makes_way and (record.requests or record.replays) and not self._busy():
+        elif self._makes_way and (record.replays or (record.requests and not self._busy())):
             self.end("request")
         elif time.monotonic() >= self._deadline:
             self.end("window")

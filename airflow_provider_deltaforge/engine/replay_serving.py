@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.replaying import Replaying
+from airflow_provider_deltaforge.engine.staying import rest
 from airflow_provider_deltaforge.engine.taking import logged
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, SpecError
@@ -28,19 +29,23 @@ Result = TypeVar("Result")
 _FOREVER_S = 10.0**9
 
 
-def serve_replay(bench: Bench) -> Outcome | None:
-    """Serve the next replay that was asked for, between two lanes.
+def serve_replays(bench: Bench) -> Outcome | None:
+    """Serve every replay that was asked for, between two lanes.
 
     Returns:
-        None when it is served, or none was asked for; else why the driver must end.
+        None when nothing is left to serve; else why the driver must end.
 
     Raises:
         RetryableError: the store is away.
     """
-    record = bench.control.read()
-    if record is None or not record.replays:
-        return None
-    request = record.replays[0]
+    while (record := bench.control.read()) is not None and record.replays:
+        ended = rest(bench) or _serve_one(bench, record.replays[0])
+        if ended is not None and ended.why != "paused":
+            return ended
+    return None
+
+
+def _serve_one(bench: Bench, request: ReplayRequest) -> Outcome | None:
     known = Replays(bench.store, bench.pipeline.name).of(request.ticket)
     if known is None or not known.settled:
         # A lane of before may still live on a lost executor: it is fenced from here on.

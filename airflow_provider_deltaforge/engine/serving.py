@@ -11,7 +11,7 @@ from dataclasses import replace
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Outcome
-from airflow_provider_deltaforge.engine.replay_serving import serve_replay
+from airflow_provider_deltaforge.engine.replay_serving import serve_replays
 from airflow_provider_deltaforge.engine.runner import Runner
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
 from airflow_provider_deltaforge.engine.staying import rest
@@ -36,12 +36,8 @@ def serve(bench: Bench, runner: Runner) -> Outcome | None:
     while True:
         if (ended := rest(bench)) is not None:
             return ended
-        record = bench.control.read()
-        if record is not None and record.replays:
-            ended = serve_replay(bench)
-            if ended is not None and ended.why != "paused":
-                return ended
-            continue
+        if (ended := serve_replays(bench)) is not None:
+            return ended
         ask_for_arrivals(replace(bench, fence=bench.control.held_epoch(bench.job.driver)))
         pending = _pending(bench)
         if not pending:

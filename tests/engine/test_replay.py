@@ -111,6 +111,29 @@ class TestByTheDriver:
             assert entries(pipeline) == []
             assert by_row(pipeline) == by_row(pipeline, "other")
 
+    def test_a_sink_that_is_behind_keeps_no_replay_waiting(self):
+        pipeline = begun(
+            sinks=("out", "other"),
+            sink="required: false,",
+            transactions=0,
+            source="rate: 200,",
+            journal=HOLDS,
+        )
+        pipeline.log().refuses = lambda value: orjson.loads(value)["after"]["id"] == 7
+        driving = Driving(pipeline)
+        wait_until(lambda: len(entries(pipeline)) > 3)
+        pipeline.log("other").fail_next(10**6, RetryableError("away"))
+        wait_until(lambda: pipeline.control.progress().sinks["other"].status == "behind")
+        takes_all(pipeline)
+        ticket = ask(pipeline)
+        wait_until(lambda: pipeline.control.read().replays == [])
+        told = replays.replay(pipeline.store, pipeline.name, ticket)
+        assert (told.state, counts(told)) == ("done", {"sent": told.sent})
+        pipeline.log("other").clear()
+        wait_until(lambda: pipeline.control.progress().sinks["other"].status == "running")
+        pipeline.want("stopped")
+        assert driving.end().why == "stopped"
+
     def test_a_job_that_serves_requests_serves_it(self):
         pipeline = begun(journal="enabled: true")
         last = max(history(pipeline)[1])
