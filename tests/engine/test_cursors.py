@@ -241,3 +241,19 @@ def test_what_a_sink_refuses_is_set_aside_before_it_holds_the_rest(begun):
     assert held(pipeline).ids == expected(pipeline, without={REFUSED})
     letters = DeadLetters(pipeline.store, pipeline.name).read()
     assert [is_refused(orjson.dumps(letter.event)) for letter in letters] == [True]
+
+
+@pytest.mark.parametrize("in_headers", [False, True], ids=["atomic", "in headers"])
+def test_a_sink_that_is_caught_up_is_given_nothing_twice(begun, in_headers):
+    pipeline = begun(sinks=("fast", "slow"), optional=("slow",))
+    held(pipeline, "slow").in_headers = in_headers
+    held(pipeline, "slow").fail_after = [None, 7] + [0] * 10_000
+    running = Running(pipeline)
+    wait_until(lambda: pipeline.checkpoints().load().get("fast") == {"tx": TRANSACTIONS})
+    held(pipeline, "slow").fail_after.clear()
+    wait_until(lambda: pipeline.checkpoints().load().get("slow") == {"tx": TRANSACTIONS})
+    assert running.stop().why == "stopped"
+
+    for sink in pipeline.sinks:
+        assert held(pipeline, sink).ids == expected(pipeline), sink
+    finish(pipeline, *pipeline.sinks)
