@@ -42,6 +42,8 @@ SAME_INPUT = {
 _ROUTED = {"seed_reference_postgres": ("Order.>",)}
 """Where the processors of a document send events to, beside the sink's own subject."""
 _MYSQL_DATABASES = ("shop", "app")
+_NOT_CONTENT = ("__", "_deltaforge.")
+"""Topics of Kafka itself, and of our positions."""
 _REDIS_DATABASE = "15"
 
 
@@ -200,7 +202,7 @@ def _statements(text: str) -> list[str]:
 
 def _topics(brokers: str) -> dict[str, list[int]]:
     known = AdminClient({"bootstrap.servers": brokers}).list_topics(timeout=60).topics
-    return {n: sorted(t.partitions) for n, t in known.items() if not n.startswith("__")}
+    return {n: sorted(t.partitions) for n, t in known.items() if not n.startswith(_NOT_CONTENT)}
 
 
 def _topic_ends(brokers: str) -> dict[tuple[str, int], int]:
