@@ -1,11 +1,11 @@
-"""``./dev.sh bench [drain|latency|transaction|render|processors|idle|SINK]``: figures as JSON.
+"""``./dev.sh bench [drain|latency|transaction|render|processors|idle|behind|SINK]``: figures.
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
 a steady writer under default settings; ``transaction`` lets one transaction of millions of rows
 pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
-server; ``idle`` shows how soon a pipeline obeys and what it costs at rest; the name of a sink
-measures its writer beside a bare client.
+server; ``idle`` shows how soon a pipeline obeys and what it costs at rest; ``behind`` takes a
+best-effort sink away for a minute; the name of a sink measures its writer beside a bare client.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    behind,
     exactly_once,
     idle,
     postgres_workload,
@@ -53,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
     parser.add_argument(
         "what",
-        choices=[*_WHOLE, "render", "processors", "idle", "exactly_once", *sinks.CASES],
+        choices=[*_WHOLE, "render", "processors", "idle", "behind", "exactly_once", *sinks.CASES],
         nargs="?",
         default="drain",
     )
@@ -83,6 +84,10 @@ def main() -> None:
         result |= {"machine": whole.machine(), "engine": engine}
         master = None if asked.local else "local[2]"
         exactly_once.main(RESULTS, result, asked.events, master)
+        return
+    if asked.what == "behind":
+        result |= {"machine": whole.machine(), "engine": "process"}
+        behind.main(RESULTS, result, max(asked.seconds, 60), min(asked.rate, 1_500))
         return
     if asked.what == "idle":
         idle.main(RESULTS, result | {"machine": whole.machine(), "engine": "spark local[2]"})

@@ -44,7 +44,7 @@ spec:
       chunk_transactions: 5
       alter_every: 90
       snapshot: {{mode: {snapshot}, chunk_size: 20, intra_table_parallel: true}}
-  batch: {{max_events: 30, max_ms: 20}}
+  batch: {{{batch}}}
   trigger: {{window: {window}}}
   processors: [{processors}]
   journal: {{{journal}}}
@@ -71,6 +71,7 @@ class ScriptedRun:
     dsn: str | None = None
     processors: str = ""
     journal: str = ""
+    batch: str = "max_events: 30, max_ms: 20"
     more: str = ""
     """Further sinks."""
     extra_environment: dict[str, str] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class ScriptedRun:
             window=self.window_s,
             processors=self.processors,
             journal=self.journal,
+            batch=self.batch,
             more=self.more,
             directory=self.directory,
         )
