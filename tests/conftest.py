@@ -11,8 +11,13 @@ from tests.ordering import rough_s
 from tests.servers import kafka, mariadb, mysql, nats, postgres, redis, schema_registry
 from tests.servers.process import Server, python_path
 
-# Every JVM of a test lives for a minute: the optimising compilers would never pay for themselves.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Every JVM of a test lives for a minute: the optimising compilers would never pay for themselves,
+# nor would verifying the thousands of classes that Spark and Kafka load.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 os.environ["PYTHONPATH"] = python_path()
 
 

@@ -56,7 +56,10 @@ def stage_environment(directory: Path) -> dict[str, str]:
         "PYTHONPATH": python_path(_ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # These drivers live for minutes: what they take to start is what counts.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_SUBMIT_OPTS": (
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+            "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+        ),
         "SPARK_LOCAL_DIRS": str(directory / "spark"),
     }
 

@@ -1,19 +1,27 @@
-"""An application of a Spark user, for tests that kill it: changes to Parquet.
+"""An application of a Spark user, for tests that kill it: changes to Parquet, until it is killed.
 
-``frame_application.py OPTIONS CHECKPOINT OUTPUT TRIGGER``: options as JSON; the trigger is
-``now`` (drain and end) or ``on`` (go on until killed).
+``frame_application.py OPTIONS CHECKPOINT OUTPUT``, options as JSON.
 """
 
 import json
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_deltaforge.engine.spark.source import register
 
 
+def query(session: Any, options: Mapping[str, str], checkpoint: object, output: object) -> Any:
+    """Return what writes the changes, before it is started."""
+    changes = session.readStream.format("deltaforge").options(**options).load()
+    writer = changes.writeStream.format("parquet").option("path", str(output))
+    return writer.option("checkpointLocation", str(checkpoint))
+
+
 def main() -> None:
-    options, checkpoint, output, trigger = sys.argv[1:]
+    options, checkpoint, output = sys.argv[1:]
     builder = SparkSession.builder.master("local[2]").appName("frame")
     for key, value in {
         "spark.ui.enabled": "false",
@@ -26,12 +34,7 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
-    changes = spark.readStream.format("deltaforge").options(**json.loads(options)).load()
-    writer = changes.writeStream.format("parquet").option("path", output)
-    writer = writer.option("checkpointLocation", checkpoint)
-    writer = writer.trigger(availableNow=True) if trigger == "now" else writer
-    writer.start().awaitTermination()
-    spark.stop()
+    query(spark, json.loads(options), checkpoint, output).start().awaitTermination()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""``format("deltaforge")`` inside one Spark session: columns, options, limits, a real MySQL."""
+"""``format("deltaforge")`` inside one Spark session: columns, options, limits, a real MySQL.
+
+And what another application had written when it was killed half-way.
+"""
 
 import json
+import os
+import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +21,11 @@ from airflow_provider_deltaforge.engine.spark.source import register
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from tests.engine.scripted_run import kill
+from tests.engine.spark import frame_application, parquet
 from tests.servers import sql
+from tests.servers.process import family
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -120,6 +130,48 @@ def test_mysql_changes_come_once_each_across_queries_and_processors(spark, mysql
     assert [(row.op, json.loads(row.key), row.after) for row in second] == [("d", {"id": 0}, None)]
     assert len({row.event_id for row in [*first, *second]}) == 310
     assert {(row.db, row.table, row.schema) for row in first} == {("frame", "items", None)}
+
+
+def test_what_a_killed_application_wrote_is_completed_with_every_event_once(spark, tmp_path):
+    transactions = 700
+    scripted = f"{{type: scripted, config: {{id: frame, transactions: {transactions}, rows: 3}}}}"
+    options = {
+        "source": scripted,
+        "startingPosition": '{"tx": 0}',
+        "maxEventsPerTrigger": "100",
+    }
+    checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
+    script = [sys.executable, frame_application.__file__, json.dumps(options), checkpoint, output]
+    told = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with (tmp_path / "application.log").open("wb") as log:
+        first = subprocess.Popen(script, env=told, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for(
+            "some micro-batches",
+            lambda: first.poll() is not None or len(parquet.batches(output)) >= 4,
+        )
+        assert first.poll() is None, (tmp_path / "application.log").read_text()[-3000:]
+    finally:
+        for pid in family(first.pid):
+            with suppress(ProcessLookupError):  # Some end with the process killed before.
+                kill(pid)
+        first.wait()
+    before = len(parquet.rows(output))
+
+    drain = frame_application.query(spark, options, checkpoint, output)
+    assert drain.trigger(availableNow=True).start().awaitTermination(180)
+
+    source = ScriptedSource(id="frame", transactions=transactions, rows=3)
+    wanted = {
+        (tx, row): {"id": key, "tx": tx, "row": row}
+        for tx, row, key in source.events(1, transactions)
+    }
+    rows = parquet.rows(output)
+    images = [json.loads(row["after"]) for row in rows]
+    assert 0 < before < len(wanted)
+    assert Counter((image["tx"], image["row"]) for image in images) == Counter(wanted.keys())
+    assert all(wanted[image["tx"], image["row"]] == image for image in images)
+    assert len({row["event_id"] for row in rows}) == len(wanted)
 
 
 def test_a_password_never_stands_in_an_option(spark):
