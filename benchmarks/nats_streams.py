@@ -71,11 +71,7 @@ def bare(server: Server) -> Any:
     """Return what publishes with as many messages under way as the client allows."""
     import nats
 
-    loop = asyncio.new_event_loop()
-    client = loop.run_until_complete(nats.connect(server.dsn()))
-    jetstream = client.jetstream()
-
-    async def publish(batch: Messages) -> None:
+    async def publish(jetstream: Any, batch: Messages) -> None:
         names = uuid_texts(batch.event_ids).to_pylist()
         found = zip(batch.values.to_pylist(), batch.keys.to_pylist(), names, strict=True)
         for value, key, name in found:
@@ -83,11 +79,14 @@ def bare(server: Server) -> Any:
             await jetstream.publish_async(PLACE, value, headers=headers)
         await jetstream.publish_async_completed()
 
-    def send(batches: Sequence[Messages]) -> None:
+    async def run(batches: Sequence[Messages]) -> None:
+        client = await nats.connect(server.dsn())
+        jetstream = client.jetstream()
         for batch in batches:
-            loop.run_until_complete(publish(batch))
+            await publish(jetstream, batch)
+        await client.close()
 
-    return send
+    return lambda batches: asyncio.run(run(batches))
 
 
 def held(server: Server) -> int:

@@ -7,10 +7,11 @@ many are under way. Of two writers that know the same end only one gets on, the 
 whatever either stored carries its position, and nothing has to be written to fence.
 """
 
-import json
 import secrets
 from collections.abc import Sequence
 from typing import Any
+
+import orjson
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -90,8 +91,8 @@ class NatsOnceWriter(NatsWriter):
     ) -> tuple[list[Message], list[Rejection]]:
         head, tail = position_text(before)
         batch, rejections = [], []
-        for index in range(len(outgoing)):
-            event = outgoing.event_id(index).hex()
+        for index, event_id in enumerate(outgoing.messages.event_ids.to_pylist()):
+            event = event_id.hex()
             more = {OWNER: self._positions.owner, POSITION: f"{head}{event}{tail}"}
             more |= {LAST_SEQ: _LONGEST, LAST_ID: f"{_LONGEST * 3}:{self._sink.id}"}
             try:
@@ -222,7 +223,7 @@ class _Chain:
             text = "the stream takes no messages at present; has it a leader?"
             self._failure = RetryableError(f"{self._where}: {text}")
             return
-        said = json.loads(answer.data)
+        said = orjson.loads(answer.data)
         if "error" in said:
             self._refusal = self._refusal or refusal_in(said["error"])
         elif said["seq"] != self._start + index + 1 or said.get("duplicate"):

@@ -2,10 +2,13 @@
 
 import logging
 import re
-import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.nats.subjects import illegal
 
@@ -21,6 +24,8 @@ BEHIND = "df-position-at"
 
 _AT_ONCE = 1024
 _HEADERS_BYTES_MAX = 65_535
+# What ids and the names of our headers take at most.
+_ROOM = 1024
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BREAK = re.compile(r"[\r\n]")
 
@@ -53,8 +58,9 @@ class Outgoing:
     template: str
     where: str
     warned: set[str]
-    _slice: int = -1
-    _columns: tuple[list[Any], ...] = ()
+    _start: int = 0
+    _columns: tuple[Any, ...] = ()
+    _plain: bool = True
     _illegal: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -67,12 +73,12 @@ class Outgoing:
         Raises:
             Unfit: nothing can be published to it.
         """
-        name = str(self._row(index)[0])
+        name = self._columns_of(index)[0][index - self._start]
         if name not in self._illegal:
             self._illegal[name] = illegal(name, self.template)
         if self._illegal[name]:
             raise Unfit("routing", f"the subject {name!r} is illegal: {self._illegal[name]}")
-        return name
+        return str(name)
 
     def message(self, index: int, suffix: str, more: dict[str, str], bytes_max: int) -> Message:
         """Return one message.
@@ -87,27 +93,19 @@ class Outgoing:
             Unfit: it cannot be delivered.
         """
         subject = self.subject(index)
-        _, key, value, given, event_id = self._row(index)
-        headers = {ID: f"{uuid.UUID(bytes=event_id)}:{suffix}", **more}
+        place = index - self._start
+        _, keys, values, given, ids = self._columns
+        key, payload = keys[place], values[place] or b""
+        headers = {ID: f"{ids[place]}:{suffix}", **more}
         if key is not None:
-            headers[KEY] = _header(key)
-        for name, text in given or ():
+            headers[KEY] = key if self._plain else _header(key)
+        for name, text in (given[place] if given else None) or ():
             self._add(headers, name, text)
-        payload = value or b""
-        length = sum(len(name) + len(text.encode()) + 4 for name, text in headers.items()) + 12
-        if length > _HEADERS_BYTES_MAX:
-            raise Unfit("message_too_large", f"its headers have {length} bytes, at most 65535 fit")
-        if length + len(payload) > bytes_max:
-            raise Unfit(
-                "message_too_large",
-                f"it has {length + len(payload)} bytes with its headers, and {bytes_max} fit; "
-                "raise max_payload of the server, or the stream's max_msg_size",
-            )
+        # Measured in full only where it may matter; a character has at most four bytes.
+        about = _ROOM + 4 * (len(key or "") + sum(map(len, more.values())))
+        if given or about > _HEADERS_BYTES_MAX or about + len(payload) > bytes_max:
+            _measure(headers, payload, bytes_max)
         return Message(subject, headers, payload)
-
-    def event_id(self, index: int) -> bytes:
-        """Return the id of one message's event."""
-        return bytes(self._row(index)[4])
 
     def rejection(self, index: int, unfit: Unfit) -> Rejection:
         """Return what the engine is told of a message that cannot be delivered."""
@@ -124,31 +122,46 @@ class Outgoing:
             return
         if not _NAME.fullmatch(name):
             raise Unfit("routing", f"{name!r} is not the name of a header")
-        headers[name] = _header(text.encode() if text is not None else b"")
+        headers[name] = _header(text or "")
 
-    def _row(self, index: int) -> tuple[Any, ...]:
-        start = index - index % _AT_ONCE
-        if start != self._slice:
-            self._slice, self._columns = start, self._load(start)
-        return tuple(column[index - start] for column in self._columns)
+    def _columns_of(self, index: int) -> tuple[Any, ...]:
+        if not self._start <= index < self._start + _AT_ONCE or not self._columns:
+            self._start = index - index % _AT_ONCE
+            self._columns = self._load(slice(self._start, self._start + _AT_ONCE))
+        return self._columns
 
-    def _load(self, start: int) -> tuple[list[Any], ...]:
-        these, batch = slice(start, start + _AT_ONCE), self.messages
+    def _load(self, these: slice) -> tuple[Any, ...]:
+        batch = self.messages
         names = batch.topics.dictionary.to_pylist()
-        topics = [names[code] for code in batch.topics.indices[these].to_pylist()]
-        given = batch.headers
+        try:
+            keys = batch.keys[these].cast(pa.string())
+            self._plain = not pc.any(pc.match_substring_regex(keys, r"[\r\n]")).as_py()
+        except pa.ArrowInvalid:
+            keys, self._plain = batch.keys[these], False
         return (
-            topics,
-            batch.keys[these].to_pylist(),
+            [names[code] for code in batch.topics.indices[these].to_pylist()],
+            keys.to_pylist(),
             batch.values[these].to_pylist(),
-            [None] * len(topics) if given is None else given[these].to_pylist(),
-            batch.event_ids[these].to_pylist(),
+            None if batch.headers is None else batch.headers[these].to_pylist(),
+            uuid_texts(batch.event_ids[these]).cast(pa.string()).to_pylist(),
         )
 
 
-def _header(text: bytes) -> str:
+def _measure(headers: dict[str, str], payload: bytes, bytes_max: int) -> None:
+    length = sum(len(name) + len(text.encode()) + 4 for name, text in headers.items()) + 12
+    if length > _HEADERS_BYTES_MAX:
+        raise Unfit("message_too_large", f"its headers have {length} bytes, at most 65535 fit")
+    if length + len(payload) > bytes_max:
+        raise Unfit(
+            "message_too_large",
+            f"it has {length + len(payload)} bytes with its headers, and {bytes_max} fit; "
+            "raise max_payload of the server, or the stream's max_msg_size",
+        )
+
+
+def _header(text: str | bytes) -> str:
     try:
-        found = text.decode()
+        found = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
         raise Unfit("routing", "a header or the key is not text in UTF-8") from None
     if _BREAK.search(found):

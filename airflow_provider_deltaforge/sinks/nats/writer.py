@@ -1,12 +1,13 @@
 """The publisher: in order, with many messages under way, on connections of its own making."""
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
+
+import orjson
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -187,7 +188,7 @@ class Delivery:
             text = "the stream takes no messages at present"
             self._failures.append(RetryableError(f"{self._where}: {text}; has it a leader?"))
             return
-        said = json.loads(answer.data)
+        said = orjson.loads(answer.data)
         if "error" in said:
             self._complained(index, said["error"])
         else:
