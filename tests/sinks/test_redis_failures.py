@@ -177,6 +177,23 @@ class TestAway:
         for name, limit in limits.items():
             assert writer_socket.getsockopt(socket.IPPROTO_TCP, name) == limit
 
+    def test_a_name_that_leads_elsewhere_is_followed(
+        self, server, stream, open_writer, monkeypatch
+    ):
+        writer = open_writer(send_timeout_secs=1)
+        writer.write(rows(stream, range(3)))
+        server.pause()
+        elsewhere = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", server.port))
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "getaddrinfo", lambda *_, **__: [elsewhere])
+            with pytest.raises(RetryableError, match="another server has taken its place"):
+                writer.write(rows(stream, range(3, 6)))
+        server.resume()
+
+        until_written(writer, rows(stream, range(3, 6)))
+
+        assert values(server, stream)[-3:] == numbers(range(3, 6))
+
     def test_a_write_that_hangs_is_abandoned_soon(self, server, stream, open_writer):
         writer = open_writer(send_timeout_secs=600, batch_timeout_secs=600)
         writer.write(rows(stream, range(1)))

@@ -106,6 +106,23 @@ class TestSentinel:
         found = values(watched.replica, stream, password=PASSWORD)
         assert list(dict.fromkeys(found)) == numbers(range(300))
 
+    def test_a_master_that_stands_still_is_left_once_it_is_replaced(self, watched, stream):
+        writer = RedisSink(id="r", uri=watched.uri(), stream="s", send_timeout_secs=1).open("p")
+        writer.write(rows(stream, range(100)))
+        watched.master.pause()
+        with pytest.raises(RetryableError, match="no answer"):
+            writer.write(rows(stream, range(100, 200)))
+
+        patiently(lambda: writer.write(rows(stream, range(100, 200))))
+        writer.write(rows(stream, range(200, 300)))
+        watched.master.resume()
+        old = client(watched.master, password=PASSWORD)
+        wait_for("the old master to follow", lambda: old.info("replication")["role"] == "slave")
+        writer.write(rows(stream, range(300, 400)))
+        writer.close()
+
+        assert values(watched.replica, stream, password=PASSWORD) == numbers(range(400))
+
     def test_exactly_once_survives_the_failover(self, watched, stream):
         sink = RedisSink(id="r", uri=watched.uri(), stream="s", exactly_once=True)
         writer = sink.open("p")

@@ -20,7 +20,12 @@ class Line:
     Args:
         connection: the driver's, connected.
         given_up: asked while waiting; True ends it.
+
+    Attributes:
+        stream: one that the server at the other end holds.
     """
+
+    stream = ""
 
     def __init__(self, connection: Any, given_up: Callable[[], bool]) -> None:
         import redis

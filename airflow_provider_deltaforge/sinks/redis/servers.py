@@ -19,6 +19,13 @@ class Servers(Protocol):
     def connection(self, stream: str) -> Any:
         """Return a live connection of the driver to the server that holds the stream."""
 
+    def moved(self, stream: str) -> bool:
+        """Say whether the stream is by now another server's than the one we are connected to.
+
+        Raises:
+            redis.RedisError, OSError: nobody who knows can be reached.
+        """
+
     def forget(self) -> None:
         """Drop every connection, and look again where the servers are."""
 
@@ -104,6 +111,7 @@ class _One:
     """One server, or the master that sentinels name."""
 
     def __init__(self, address: Address, settings: dict[str, Any]) -> None:
+        self._address = address
         self._client = _client(address, settings)
         self._connection: Any = None
 
@@ -117,6 +125,17 @@ class _One:
         else:
             self._connection.connect()  # Only if it is not; sentinels are asked anew.
         return self._connection
+
+    def moved(self, stream: str) -> bool:
+        connection = self._connection
+        if self._address.kind == "sentinel":
+            found = self._client.connection_pool.get_master_address()
+            return bool(found != (connection.host, connection.port))
+        if self._address.kind == "socket":
+            return False
+        [(host, port)] = self._address.hosts
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return connection.getpeername() not in {place[4][0] for place in places}
 
     def forget(self) -> None:
         if self._connection is not None:
@@ -164,17 +183,29 @@ class _Cluster:
         return int(key_slot(stream.encode()))
 
     def connection(self, stream: str) -> Any:
-        import redis.cluster
-
-        library: Any = redis.cluster
         if self._nodes is None:
-            known = [library.ClusterNode(host, port) for host, port in self._known]
-            self._nodes = library.NodesManager(startup_nodes=known, **self._settings)
+            self._nodes = self._looked_up()
         node = self._nodes.get_node_from_slot(self.slot(stream))
         if node.name not in self._connections:
             pool = node.redis_connection.connection_pool
             self._connections[node.name] = pool.get_connection()
         return self._connections[node.name]
+
+    def moved(self, stream: str) -> bool:
+        found = self._looked_up()
+        try:
+            slot = self.slot(stream)
+            now = found.get_node_from_slot(slot).name
+            return bool(now != self._nodes.get_node_from_slot(slot).name)
+        finally:
+            found.close()
+
+    def _looked_up(self) -> Any:
+        import redis.cluster
+
+        library: Any = redis.cluster
+        known = [library.ClusterNode(host, port) for host, port in self._known]
+        return library.NodesManager(startup_nodes=known, **self._settings)
 
     def forget(self) -> None:
         nodes, self._nodes = self._nodes, None

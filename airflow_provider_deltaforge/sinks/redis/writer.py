@@ -8,6 +8,7 @@ next, and a retry would put the older entry behind the newer one.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -150,10 +151,18 @@ class RedisWriter:
                 if patience == deadline
                 else f"no answer after {self._sink.send_timeout_secs} s"
             )
-            raise RetryableError(
-                f"{self._where}: {late}; check that the server is not busy or stopped (we go on "
-                "waiting for this answer)"
-            ) from None
+            raise RetryableError(f"{self._where}: {late}; {self._prospect(line)}") from None
+
+    def _prospect(self, line: Line) -> str:
+        """Say how it goes on after a late answer; a server that was replaced is left."""
+        moved = False
+        with suppress(self._redis.RedisError, self._redis.RedisClusterException, OSError):
+            moved = self._servers.moved(line.stream)
+        if not moved:
+            return "check that the server is not busy or stopped (we go on waiting for this answer)"
+        # Whatever the old server may still carry out is not what the new one holds.
+        self._drop()
+        return "another server has taken its place; we go on there"
 
     def _ask(self, stream: str, *commands: bytes) -> list[Any]:
         deadline = time.monotonic() + self._sink.send_timeout_secs
@@ -170,7 +179,9 @@ class RedisWriter:
             raise RetryableError(f"{self._where}: asked to end before this was sent")
         if id(connection) not in self._lines:
             self._lines[id(connection)] = Line(connection, lambda: self._abandoned)
-        return self._lines[id(connection)]
+        line = self._lines[id(connection)]
+        line.stream = stream
+        return line
 
     def _attempt(self, call: Callable[[], Any]) -> Any:
         """Do something with the server, and say what its errors mean."""
