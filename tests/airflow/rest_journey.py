@@ -25,7 +25,7 @@ from tests.servers import airflow
 from tests.sinks.kafka_reader import read_topic
 
 PIPELINE, COPY = "orders_pipeline", "orders_resnapshot"
-DAYS = [date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)]
+DAYS = [date(2026, 1, 5), date(2026, 1, 6)]
 # Rows that no writer touches, an equal number for each day.
 OLD_ORDERS = range(401, 581)
 TOPICS = [f"shop.{table}" for table in shop.TABLES]
@@ -115,9 +115,9 @@ class Journey:
         return run
 
     def backfill(self):
-        """Copy three past days; return the runs, oldest interval first."""
+        """Copy each of the past days; return the runs, oldest interval first."""
         first, last = (
-            datetime.combine(day, datetime.min.time(), timezone.utc) for day in DAYS[::2]
+            datetime.combine(day, datetime.min.time(), timezone.utc) for day in (DAYS[0], DAYS[-1])
         )
         self.rest.backfill(COPY, first, last)
         return self.wait_for_runs("backfill")

@@ -90,6 +90,7 @@ def test_the_dag_carries_an_embedded_database_to_files_that_equal_it(demo, tmp_p
     assert not (output / "run").exists()
 
 
+@pytest.mark.long
 def test_interrupted_while_airflow_starts_it_leaves_nothing_behind(demo, tmp_path):
     output = tmp_path / "out"
     process = demo(output)

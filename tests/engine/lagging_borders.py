@@ -1,4 +1,4 @@
-"""The borders that only a pipeline crosses of which a sink is behind; see test_behind_kills."""
+"""The borders that only some pipelines cross, and where else they are shown."""
 
 from airflow_provider_deltaforge.engine.borders import Border
 
@@ -12,3 +12,6 @@ OF_LAGGARDS = frozenset(
         Border.SINK_RESUMED,
     }
 )
+"""Of a pipeline of which a sink is behind: test_behind_kills."""
+OF_REPLAYS = frozenset({Border.REPLAY_WRITTEN, Border.REPLAY_STORED, Border.REPLAY_REMOVED})
+"""Of one whose dead letters are sent again: test_kills."""

@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from airflow_provider_deltaforge.engine.borders import Border
-from tests.engine.lagging_borders import OF_LAGGARDS
-from tests.engine.replay_borders import OF_REPLAYS
+from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.scripted_run import ScriptedRun
 from tests.engine.spark_kills import ON_SPARK, Cell, Victim, possible, run_cell, stage
 from tests.prove.report import Report
@@ -38,7 +37,7 @@ def run_matrix(seeds: int, report: Report, make: Callable[..., ScriptedRun] = Sc
         for victim in ON_SPARK
         for border in Border
         # Nothing is refused in the matrix; tests/engine/test_kills.py has a pipeline that does.
-        if border not in {Border.DEAD_LETTERS_STORED, *OF_LAGGARDS, *OF_REPLAYS}
+        if border not in {Border.DEAD_LETTERS_STORED, *OF_REPLAYS, *OF_LAGGARDS}
         and report.wants(
             f"{border.value}/{victim.value}", border=border.value, victim=victim.value, seed=seed
         )
