@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.engine.reading import _BYTES_AHEAD, Pump
 from airflow_provider_deltaforge.errors import ServerChangedError
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from tests.engine.test_batcher import batch_of
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 PATIENT = Limits(max_events=10**6, max_bytes=10**9, max_age_s=10**6)
 """Nothing is due by itself."""
@@ -89,3 +89,24 @@ def test_small_deliveries_are_prepared_ahead(pumped):
 
     pumped(*(batch_of(5, first=n + 1) for n in range(3)), limits=one_each, prepare=prepare, ahead=2)
     assert ready.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_as_many_deliveries_wait_as_the_document_allows(pumped, ahead):
+    """``batch.max_inflight`` wait behind the one that is prepared."""
+    one_each = Limits(max_events=1, max_bytes=10**9, max_age_s=10**6)
+    prepared, taken, most = [], [], []
+
+    def prepare(batch):
+        prepared.append(batch.position)
+        most.append(len(prepared) - len(taken))
+        return batch
+
+    pump = pumped(batch_of(*[1] * 12), limits=one_each, prepare=prepare, ahead=ahead)
+    wait_until(lambda: len(prepared) == ahead + 1)
+    for _ in range(12):
+        assert pump.next(PATIENCE_S) is not None
+        taken.append(None)
+    assert len(prepared) == 12
+    # One is taken before it is counted as taken.
+    assert max(most) <= ahead + 2
