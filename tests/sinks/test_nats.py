@@ -227,7 +227,7 @@ class TestCore:
         assert listener.found[0][1]["df-key"] == "same"
 
     def test_it_fails_when_nobody_listens(self, open_writer):
-        writer = open_writer(stream=None, subject="silent.orders", send_timeout_secs=1)
+        writer = open_writer(stream=None, subject="silent.orders", send_timeout_secs=3)
         batch = rows("silent.orders", range(3))
         with pytest.raises(RetryableError, match=r"nobody listens on 'silent\.orders'"):
             writer.write(batch)
@@ -329,7 +329,7 @@ class TestOutage:
 
     def test_a_frozen_server_gets_each_message_once(self, server, url, name, place, open_writer):
         writer = open_writer(send_timeout_secs=1, connect_timeout_secs=1)
-        writer.write(rows(place, range(10)))
+        until_written(writer, rows(place, range(10)))
         server.pause()
         batch = rows(place, range(10, 500))
         with pytest.raises(RetryableError, match="send_timeout_secs"):

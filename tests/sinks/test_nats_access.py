@@ -143,7 +143,7 @@ class TestAccess:
         ],
     )
     def test_missing_permissions_fail_fast_and_are_named(self, user, what, place, open_writer):
-        writer = open_writer(username=user, password="p", send_timeout_secs=2)
+        writer = open_writer(username=user, password="p")
 
         with pytest.raises(AccessError, match=rf"permissions violation.*{what}"):
             writer.write(rows(place, range(1)))
@@ -189,10 +189,20 @@ class TestCredentials:
         server.stop()
 
     def test_they_log_in_until_they_expire(self, server, issuer, tmp_path):
-        file = issuer.write(tmp_path / "df.creds", expires_s=3)
+        file = str(tmp_path / "df.creds")
         settings = {"url": server.dsn(), "subject": "orders", "stream": "ORDERS"}
         writer = NatsSink(**settings, credentials_file=file).open("p")
-        writer.write(rows("orders", range(3)))
+        lifetimes = iter((3, 10, 30, 90))
+
+        def in_time():
+            issuer.write(tmp_path / "df.creds", expires_s=next(lifetimes))
+            try:
+                writer.write(rows("orders", range(3)))
+            except AccessError:
+                return False
+            return True
+
+        wait_until(in_time)
 
         def refused():
             try:
@@ -257,7 +267,6 @@ class TestTls:
             ca_file=f"{files}/server.pem",
             cert_file=f"{files}/client.pem",
             key_file=f"{files}/client.key",
-            send_timeout_secs=1,
         )
 
         with pytest.raises(RetryableError, match="nobody listens"):
