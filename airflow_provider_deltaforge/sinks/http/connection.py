@@ -49,7 +49,7 @@ class Connections:
         import httpcore
 
         self._core: Any = httpcore
-        self._network = Network(httpcore.SyncBackend(), connect_s, httpcore.WriteError)
+        self._network = Network(httpcore, connect_s)
         network: Any = self._network  # It has the methods of a backend.
         more: dict[str, Any] = {"keepalive_expiry": _IDLE_S, "network_backend": network}
         self._pool: Any = (

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 AT_ONCE = 65_536
-"""Bytes that leave in one piece."""
+"""Bytes that are held back, to leave in one piece."""
 _LEAST_S = 0.001
 
 
@@ -18,9 +18,8 @@ class Network:
     """Opens sockets that obey the deadline. Used by one thread, but for ``cut``.
 
     Args:
-        backend: opens the client's own.
+        core: the client's module.
         connect_s: how long connecting may take.
-        broken: what the client's sockets raise when nobody takes what is written.
 
     Attributes:
         deadline: of the request under way.
@@ -29,10 +28,10 @@ class Network:
         is_cut: nothing works any more.
     """
 
-    def __init__(self, backend: Any, connect_s: float, broken: type[Exception]) -> None:
-        self._backend = backend
-        self.broken = broken
+    def __init__(self, core: Any, connect_s: float) -> None:
+        self.core = core
         self.connect_s = connect_s
+        self._backend = core.SyncBackend()
         self._sockets: list[socket.socket] = []
         self.deadline = 0.0
         self.opened = 0
@@ -85,7 +84,8 @@ class _Stream:
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         del timeout
         if self._held:
-            with suppress(self._network.broken):  # What was answered meanwhile may say why.
+            # Nobody may take it any more; what was answered before that says why.
+            with suppress(self._network.core.WriteError):
                 self._send()
         read: bytes = self._stream.read(max_bytes, _until(self._network.deadline))
         return read
@@ -96,17 +96,25 @@ class _Stream:
             self._held += buffer
             return
         self._send()
-        whole = memoryview(buffer)
-        try:
-            for start in range(0, len(buffer), AT_ONCE):
-                self._stream.write(whole[start : start + AT_ONCE], _until(self._network.deadline))
-        except self._network.broken:
-            self._network.broke_writing = True
-            raise
+        self._send_all(buffer)
 
     def _send(self) -> None:
         held, self._held = self._held, bytearray()
-        self._stream.write(held, _until(self._network.deadline))
+        self._send_all(held)
+
+    def _send_all(self, content: bytes | bytearray) -> None:
+        """Send everything within the deadline, however little is taken at a time."""
+        connection: socket.socket = self._stream.get_extra_info("socket")
+        rest = memoryview(content)
+        try:
+            while rest:
+                connection.settimeout(_until(self._network.deadline))
+                rest = rest[connection.send(rest) :]
+        except TimeoutError as error:
+            raise self._network.core.WriteTimeout(error) from error
+        except OSError as error:
+            self._network.broke_writing = True
+            raise self._network.core.WriteError(error) from error
 
     def close(self) -> None:
         self._network.left(self._stream)

@@ -1,5 +1,6 @@
 """What becomes of a batch when an endpoint refuses, breaks off or is away."""
 
+import socket
 import threading
 from contextlib import suppress
 
@@ -228,6 +229,14 @@ class TestConnectionsThatBreak:
         writer.write(batch)
 
         assert numbers(endpoint) == [0, 1]
+
+    def test_an_endpoint_that_reads_nothing_is_bounded(self, endpoint, opened):
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            place = "http://127.0.0.1:{}/in".format(deaf.getsockname()[1])
+            writer = opened(endpoint, url=place, send_timeout_secs=1)
+
+            with pytest.raises(RetryableError, match="within 1 s"):
+                writer.write(messages([(place, b"k", b"x" * 20_000_000)]))
 
     def test_a_restart_loses_and_repeats_nothing(self, endpoint, opened):
         writer, batch = opened(endpoint), rows(endpoint, range(5, 10))
