@@ -232,7 +232,7 @@ class TestConnectionsThatBreak:
 
     def test_an_endpoint_that_reads_nothing_is_bounded(self, endpoint, opened):
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            place = "http://127.0.0.1:{}/in".format(deaf.getsockname()[1])
+            place = f"http://127.0.0.1:{deaf.getsockname()[1]}/in"
             writer = opened(endpoint, url=place, send_timeout_secs=1)
 
             with pytest.raises(RetryableError, match="within 1 s"):
