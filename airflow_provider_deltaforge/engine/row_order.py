@@ -35,8 +35,8 @@ class RowOrder:
         queue: the pipeline's.
         sink_ids: its sinks.
         holds: set later events aside, instead of noting that they were delivered.
-        behind: the one sink that stands behind the others: what processors refused may lie in
-            front of it, so only its own entries count.
+        behind: the one sink that stands behind the others. What processors refused may still lie
+            in front of it, and holds nothing back before it is read again.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class RowOrder:
         self._missing: dict[str, Entries] = {}
         self._read_upto = 0
         self._ids: set[bytes] = set()
+        self._unread: set[bytes] = set()
         self._overtaken: dict[bytes, list[tuple[Entry, str]]] = {}
         self._marks: dict[int, dict[str, bool]] = {}
 
@@ -64,7 +65,7 @@ class RowOrder:
             RetryableError: the store is away.
         """
         self._missing, self._overtaken, self._marks = {}, {}, {}
-        self._ids, self._read_upto = set(), 0
+        self._ids, self._unread, self._read_upto = set(), set(), 0
         self.read_on()
 
     def read_on(self) -> None:
@@ -75,10 +76,12 @@ class RowOrder:
 
     def _know(self, letter: DeadLetter) -> None:
         place = place_of(letter)
-        if place is None or self._behind not in (None, letter.meta.sink_id):
+        if place is None or (self._behind and letter.meta.sink_id not in (None, self._behind)):
             return
         entry = Entry(place, letter.seq, event_id=uuid.UUID(letter.event_id).bytes)
         self._ids.add(entry.event_id)
+        if self._behind and letter.meta.sink_id is None:
+            self._unread.add(entry.event_id)
         for sink_id in letter.missed_by(self._sink_ids):
             if sink_id in letter.meta.overtaken:
                 self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
@@ -116,7 +119,12 @@ class RowOrder:
         self, entries: Entries, chained: Chained, again: Mapping[bytes, int]
     ) -> list[int]:
         places, at = Places.of(chained.rows), _at(chained)
-        met = list(newer(entries.met(places, at), at, again))
+        self._unread -= again.keys()
+        met = [
+            (row, entry)
+            for row, entry in newer(entries.met(places, at), at, again)
+            if entry.event_id not in self._unread
+        ]
         if any(entry.seq for _, entry in met):
             # What somebody has made room of holds nothing back any more.
             oldest = self._queue.oldest() or self._read_upto + 1

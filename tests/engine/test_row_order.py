@@ -1,9 +1,17 @@
 """A row's events around an entry: what overtakes it is told, or waits behind it."""
 
+import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine import dead_letters, heart
+from airflow_provider_deltaforge.engine.letters import LetterWriter
+from airflow_provider_deltaforge.engine.processing import Chained, Refused
+from airflow_provider_deltaforge.engine.rendering import Rendered
+from airflow_provider_deltaforge.engine.row_order import RowOrder
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.engine.in_process import InProcess
 from tests.engine.planted import plant, refusing
@@ -153,3 +161,55 @@ def test_an_entry_whose_event_is_read_again_is_overtaken_by_what_follows_it_only
     run_to_the_end(pipeline)
     again = [(one.event["after"]["id"], one.meta.overtaken) for one in entries(pipeline)]
     assert again == [(first[0], ["out"]), (last[0], [])] * 2
+
+
+class Behind:
+    """The order of a sink that is caught up, around one event that a processor refused."""
+
+    def __init__(self, *, holds):
+        self.pipeline = InProcess(journal="enabled: true")
+        self.queue = DeadLetters(self.pipeline.store, self.pipeline.name)
+        writer = LetterWriter(self.pipeline.bench().origin, 1 << 20)
+        (letter,) = writer.of_processors(self.refused(1))
+        self.pipeline.store.transact([self.queue.push(letter.text)])
+        self.order = RowOrder(self.queue, ["out"], holds=holds, behind="out")
+        self.order.begin()
+
+    def rows(self, *numbers):
+        plain = {"db": "d", "table": "t", "op": "u", "ts_ms": 1, "tx": 0, "row": 0, "tx_end": True}
+        told = [{**plain, "key": b'{"id":1}', "event_id": bytes([n] * 16)} for n in numbers]
+        return pa.RecordBatch.from_pylist(told, schema=CHANGE_SCHEMA)
+
+    def refused(self, number):
+        told = [Rejection(0, "processor", "why")]
+        refused = Refused("p", self.rows(number), np.zeros(1, np.int32), told)
+        return Chained(self.rows(), np.zeros(0, np.int32), [refused])
+
+    def reads(self, chained):
+        """Deliver a batch; return how many events wait, and who has overtaken the entry."""
+        count = chained.rows.num_rows
+        ids = chained.rows["event_id"]
+        topics = pa.array(["t"] * count, pa.utf8()).dictionary_encode()
+        texts = pa.array([b"{}"] * count, pa.binary())
+        at = pa.array(range(count), pa.int32())
+        given = Messages(topics, texts, texts, None, ids, at)
+        rendered = Rendered(chained, {"out": given}, {"out": ()})
+        _, held = self.order.held_back(rendered, [], ["out"])
+        self.order.delivered(rendered, {"out": held.get("out", ())}, [])
+        self.pipeline.store.transact(self.order.writes())
+        self.order.written()
+        (entry,) = self.queue.read()
+        return len(held.get("out", ())), entry.meta.overtaken
+
+
+@pytest.mark.parametrize(("holds", "later"), [(False, (0, ["out"])), (True, (1, []))])
+def test_a_sink_that_comes_from_behind_overtakes_an_entry_only_after_its_event(holds, later):
+    sink = Behind(holds=holds)
+    sink.reads(Chained(sink.rows(0)))
+    assert sink.reads(sink.refused(1)) == (0, [])
+    assert sink.reads(Chained(sink.rows(2))) == later
+
+
+def test_a_sink_that_begins_behind_an_entry_has_overtaken_it_with_the_next_event():
+    sink = Behind(holds=True)
+    assert sink.reads(Chained(sink.rows(2))) == (0, ["out"])
