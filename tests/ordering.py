@@ -27,6 +27,8 @@ _ROUGH_S: Mapping[str, int] = {
     "tests/examples/": 30,
     "tests/sources/postgres/test_kills.py": 40,
     "tests/sources/turso/": 40,
+    "tests/encodings/test_avro_registry.py": 40,
+    "tests/encodings/": 10,
     "tests/sinks/test_kafka.py": 40,
     "tests/sinks/test_kafka_access.py": 25,
     "tests/sinks/test_kafka_once.py": 30,
