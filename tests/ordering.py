@@ -36,7 +36,6 @@ _ROUGH_S: Mapping[str, int] = {
     "tests/sinks/test_redis": 20,
     "tests/sinks/test_redis_topologies.py": 30,
     "tests/sinks/http/": 10,
-    "tests/encodings/test_avro_registry.py": 20,
     "tests/processors/": 15,
     "tests/sources/mysql/test_stream_breaks.py": 40,
     "tests/storage/test_processes.py": 35,
