@@ -13,8 +13,7 @@ from typing import Any
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
-from tests.engine.lagging_borders import OF_LAGGARDS
-from tests.engine.replay_borders import OF_REPLAYS
+from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun, kill
 from tests.oracle.verdict import judge
 from tests.servers import postgres, spark
@@ -35,7 +34,7 @@ IN_APPLICATION = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED, *REQUEST_BO
 AT_START = {Border.START_POSITION_STORED}
 """Borders that a stream crosses once."""
 STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START - OF_LAGGARDS
-STREAM_BORDERS -= {*OF_REPLAYS}
+STREAM_BORDERS -= OF_REPLAYS
 BEGUN = STREAM_BORDERS | REQUEST_BORDERS
 """Borders of a pipeline that streamed before: its log is delivered from the first transaction."""
 

@@ -18,8 +18,7 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine import picky
-from tests.engine.lagging_borders import OF_LAGGARDS
-from tests.engine.replay_borders import OF_REPLAYS
+from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.waiting import wait_until
@@ -151,7 +150,7 @@ def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, m
     assert {event.name for event in delivered} == {change.name for change in history} - {*refused}
 
 
-@pytest.mark.parametrize("border", OF_REPLAYS, ids=lambda border: border.value)
+@pytest.mark.parametrize("border", sorted(OF_REPLAYS, key=str), ids=lambda border: border.value)
 def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
     border, tmp_path, monkeypatch
 ):
