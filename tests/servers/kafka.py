@@ -172,6 +172,8 @@ def _settings(directory: Path, port: int, controller: int) -> dict[str, str]:
         # A killed broker may come back only when its old session has run out (9 s by default).
         "broker.session.timeout.ms": "2000",
         "broker.heartbeat.interval.ms": "500",
+        # An idle broker would write an empty record to its metadata twice a second.
+        "metadata.max.idle.interval.ms": "0",
         "group.initial.rebalance.delay.ms": "0",
         "log.cleaner.dedupe.buffer.size": "16777216",
         "log.cleaner.threads": "1",
