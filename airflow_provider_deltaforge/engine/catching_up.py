@@ -250,11 +250,12 @@ class CatchUp:
     def _joins(self) -> bool:
         """Offer to join where the lane stands; return True if the sink is the lane's again."""
         position = self._idle[1] if self._idle is not None else self.at
-        if not self._meeting.holds(position):
+        exact = self._hands.is_exact
+        if not self._meeting.holds(position, exact=exact):
             return False
         if position != self.at:
             self._commit(position)  # The source may forget what lies before it.
-        return self._meeting.offer(self._id, position, self._is_over)
+        return self._meeting.offer(self._id, position, self._is_over, exact=exact)
 
     def _check(self) -> None:
         """See whether the sink is to be given up, or the lane ends."""

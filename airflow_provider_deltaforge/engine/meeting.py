@@ -31,7 +31,7 @@ class Meeting:
         self._at = at
         self._inside = False
         self._last_ms: int | None = None
-        self._offers: dict[str, Position] = {}
+        self._offers: dict[str, tuple[Position, bool]] = {}
         self._answers: dict[str, bool] = {}
         self._near: set[str] = set()
         self._wait_at = 0.0
@@ -61,19 +61,26 @@ class Meeting:
             self._at = self._at if position is None else position
             self._last_ms = self._last_ms if last_ms is None else last_ms
 
-    def holds(self, position: Position) -> bool:
+    def holds(self, position: Position, *, exact: bool = False) -> bool:
         """Say whether whoever has reached a position lacks nothing that the lane has passed.
 
         Of a transaction that the lane has delivered in part, all has to be there.
+
+        Args:
+            position: everything up to it is held.
+            exact: nothing may be held beyond that, either: it would be given twice.
         """
         at, inside = self._at, self._inside
         covers = self._source.covers
-        return covers(position, at) and not (inside and covers(at, position))
+        further = not covers(at, position)
+        return covers(position, at) and not (exact and further) and (further or not inside)
 
-    def offer(self, name: str, position: Position, over: Callable[[], bool]) -> bool:
+    def offer(
+        self, name: str, position: Position, over: Callable[[], bool], *, exact: bool = False
+    ) -> bool:
         """Ask the lane to take a sink in; True: it has, and its thread is the lane's again."""
         with self._changed:
-            self._offers[name] = position
+            self._offers[name] = position, exact
             self._near.discard(name)
             self._changed.notify_all()
             while name not in self._answers:
@@ -101,8 +108,8 @@ class Meeting:
         """Answer every offer; return the sinks that join, and what they hold. The lane asks."""
         with self._changed:
             joined: dict[str, Position] = {}
-            for name, position in self._offers.items():
-                self._answers[name] = self.holds(position)
+            for name, (position, exact) in self._offers.items():
+                self._answers[name] = self.holds(position, exact=exact)
                 if self._answers[name]:
                     joined[name] = position
             self._offers.clear()

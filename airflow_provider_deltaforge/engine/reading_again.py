@@ -1,12 +1,13 @@
 """The log, read once more beside a lane, for one sink that is behind."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.engine.batcher import Batcher, Limits, SourceBatch
+from airflow_provider_deltaforge.engine.batcher import Limits, SourceBatch
 from airflow_provider_deltaforge.engine.board import Board
+from airflow_provider_deltaforge.engine.cutting import CuttingBatcher
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.meeting import Meeting
 from airflow_provider_deltaforge.engine.reading import Pump
@@ -15,9 +16,10 @@ from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.tables import TableWatch
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sources.contract import LeavesOut, LogReader
+from airflow_provider_deltaforge.spec.document import Spec
 
 Tell = Callable[[BaseException | None], None]
 
@@ -93,6 +95,7 @@ class ReadingAgain:
         patiently: Callable[[Callable[[], Any]], Any],
     ) -> None:
         self._patiently = patiently
+        self._meeting = company.meeting
         self._bench = company.bench
         self._sink_id = sink_id
         self._at = at
@@ -133,7 +136,7 @@ class ReadingAgain:
             reader.leave_out(self._left_out | tables.left_out)
         self._pump = Pump(
             reader,
-            Batcher(Limits.of(bench.pipeline.spec.batch)),
+            _MeetingBatcher(bench.pipeline.spec, self._meeting, self._at),
             lambda batch: Carried(batch, self._rendering.render(batch.rows)),
             1,
             self._tell,
@@ -158,6 +161,23 @@ class ReadingAgain:
                 self._reader.close()
         finally:
             self._rendering.close()
+
+
+class _MeetingBatcher(CuttingBatcher):
+    """Lets a batch end where the lane stands, so that a sink can join with nothing given twice."""
+
+    def __init__(self, spec: Spec, meeting: Meeting, at: Position) -> None:
+        super().__init__(Limits.of(spec.batch), spec.source, ())
+        self._covers = spec.source.covers
+        self._meeting = meeting
+        self._end = at
+
+    def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
+        """Take in a decoded batch, and yield every batch that is full or ends at the place."""
+        at, end = self._meeting.at, self._end
+        self._places = [] if self._covers(end, at) else [at]
+        self._end = batch.end
+        yield from super().add(batch, now_s)
 
 
 @dataclass(frozen=True, slots=True)
