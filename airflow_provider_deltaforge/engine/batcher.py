@@ -3,13 +3,14 @@
 A transaction is split only above ``max_transaction_bytes``, or when ``respect_source_tx`` is off.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.spec.policies import Batch
 
 LEAST_EVENT_BYTES = 128
@@ -29,10 +30,11 @@ class Limits:
     """What an event counts as at least, where bytes stand for memory."""
 
     @classmethod
-    def of(cls, batch: Batch) -> "Limits":
-        """Return what a document says."""
+    def of(cls, batch: Batch, sinks: Sequence[Sink] = ()) -> "Limits":
+        """Return what a document says; where it does not, a sink may wish for larger batches."""
+        wishes = [sink.batch_events for sink in sinks if "max_events" not in batch.model_fields_set]
         return cls(
-            max_events=batch.max_events,
+            max_events=max([batch.max_events, *wishes]),
             max_bytes=batch.max_bytes,
             max_age_s=batch.max_ms / 1000,
             respect_source_tx=batch.respect_source_tx,

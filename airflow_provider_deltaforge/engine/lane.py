@@ -152,7 +152,7 @@ class Lane:
         spec, reader = self._bench.pipeline.spec, opened.reader
         pump = Pump(
             reader,
-            CuttingBatcher(Limits.of(spec.batch), self._source, self._ahead.places),
+            CuttingBatcher(Limits.of(spec.batch, spec.sinks), self._source, self._ahead.places),
             self._prepare,
             spec.batch.max_inflight,
             self._board.source_trouble,

@@ -202,6 +202,11 @@ class Sink(PluginSettings):
         """Connect. Called once per lane, on the machine that writes."""
 
     @property
+    def batch_events(self) -> int:
+        """How many events a batch should hold at least, unless the document says how many."""
+        return 0
+
+    @property
     def destination(self) -> str:
         """The template of the place this sink writes to."""
         return str(getattr(self, self.destination_field))

@@ -5,6 +5,8 @@ import pytest
 
 from airflow_provider_deltaforge.engine.batcher import Batcher, Limits
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
+from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.spec.policies import Batch
 
 
 class _After:
@@ -94,3 +96,14 @@ def test_rows_of_few_bytes_are_split_by_the_memory_they_take():
         )
     ]
     assert out == [30, 30]
+
+
+@pytest.mark.parametrize(
+    ("batch", "exactly_once", "events"),
+    [({}, False, 2000), ({}, True, 16_000), ({"max_events": 2000}, True, 2000)],
+)
+def test_a_sink_may_wish_for_larger_batches_where_the_document_does_not_say(
+    batch, exactly_once, events
+):
+    sink = KafkaSink(brokers="b:9092", topic="t", exactly_once=exactly_once)
+    assert Limits.of(Batch(**batch), [sink]).max_events == events

@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.spec.choice import refusal
 
 _SECRET = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config|assertion\.private")
 _OURS = re.compile(r"_cb$|^on_delivery$|^logger$|^delivery\.report\.only\.error$")
+_IN_TRANSACTIONS = 16_000
 _ACKS = {"acks", "request.required.acks"}
 _ALL_REPLICAS = {"all", "-1"}
 _JAVA_ONLY = "is a setting of Kafka's Java client, which this sink does not use"
@@ -39,7 +40,8 @@ class KafkaSink(Sink):
     create_topics: NewTopics | None = None
     """Make topics that do not exist; if absent, that is left to the broker's own settings."""
     exactly_once: bool = False
-    """Write each batch in a transaction that also holds the position."""
+    """Write each batch in a transaction that also holds the position. Unless ``batch.max_events``
+    is given, a batch then holds up to 16,000 events."""
     positions_topic: str | None = None
     """Compacted topic for the positions of ``exactly_once``, made if it is missing;
     ``_deltaforge.PIPELINE.positions`` if absent."""
@@ -83,6 +85,11 @@ class KafkaSink(Sink):
             if key == "enable.idempotence" and said != "true":
                 raise refusal(("client_conf", key), "exactly_once needs idempotence; remove it")
         return self
+
+    @property
+    def batch_events(self) -> int:
+        """As each transaction waits for the brokers, however few messages are in it."""
+        return _IN_TRANSACTIONS if self.exactly_once else 0
 
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a broker that is away is left to the first write.
