@@ -1,67 +1,14 @@
 """A sink that the pipeline goes on without: left, caught up, and taken in again without a hole."""
 
-import time
-
-import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine import catching_up
-from airflow_provider_deltaforge.engine.standing import laggards
-from airflow_provider_deltaforge.errors import AccessError, RetryableError
-from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.gaps import Gaps
-from tests.engine.driving import Driving
-from tests.engine.in_process import InProcess
+from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
-
-ROWS = 2
-AWAY = RetryableError("away")
-
-
-def pipeline(policy="", sinks=("main", "side"), optional=("side",), **settings):
-    """Return a pipeline whose log grows while the test runs."""
-    asked = {
-        "rows": ROWS,
-        "transactions": 0,
-        "source": f"rate: 400, started_ms: {int(time.time() * 1000)}, ",
-        **settings,
-    }
-    made = InProcess(sinks=sinks, optional=optional, policy=policy, **asked)
-    made.begin_at(**dict.fromkeys(sinks, 0))
-    return made
-
-
-def at(made, sink):
-    return made.checkpoints().load().get(sink, {"tx": -1})["tx"]
-
-
-def stood(made, sink):
-    progress = made.control.progress()
-    return progress.sinks[sink].status if progress is not None else ""
-
-
-def delivered(made, sink):
-    events = [orjson.loads(message.value) for message in made.log(sink).messages()]
-    return [(event["after"]["tx"], event["after"]["row"]) for event in events]
-
-
-def whole(made, sink, upto):
-    """Say what is wrong with a sink that must hold everything up to a transaction, in order."""
-    seen = delivered(made, sink)
-    first = list(dict.fromkeys(seen))
-    expected = [(tx, row) for tx in range(1, upto + 1) for row in range(ROWS)]
-    return [] if first[: len(expected)] == expected else (first[:5], len(first), len(expected))
-
-
-def end(made, running):
-    made.want("stopped")
-    assert running.end().why == "stopped"
-    return {sink: at(made, sink) for sink in made.sinks}
 
 
 def test_the_pipeline_goes_on_without_an_optional_sink_that_is_then_caught_up():
@@ -257,36 +204,3 @@ def test_what_a_sink_that_is_behind_refuses_is_set_aside_once():
     refused = [one["tx"] for one in letters]
     assert sorted(set(refused)) == list(range(1, ends["side"] + 1))
     assert {tx for tx, row in delivered(made, "side") if row == 0} == set(refused)
-
-
-def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
-    made = pipeline()
-    made.log("side").fail_next(10**6, AWAY)
-    running = RunningLane(made)
-    wait_until(lambda: stood(made, "side") == "behind")
-    snapshots.request(made.store, made.name, Wish(), "copy", "a test")
-    here = at(made, "main")
-    wait_until(lambda: at(made, "main") > here + 400)
-    told = status(made.store, made.name)
-    assert told.reason == (
-        "degraded, sink side behind (away); a snapshot waits until it has caught up"
-    )
-    assert laggards(made.store, load(made.document)) == ["side"]
-    made.log("side").heal()
-    assert running.end().why == "request"
-    assert laggards(made.store, load(made.document)) == []
-    assert whole(made, "side", at(made, "side")) == []
-
-
-def test_a_copy_is_made_without_a_sink_that_was_given_up():
-    made = pipeline(source="", transactions=40, snapshot="initial")
-    made.store.transact([Gaps(made.store, made.name).give_up("side", {"tx": 0}, "gone", "x")])
-    made.begin_at(main=40)
-    made.log("side").fail_next(10**6, AWAY)
-    snapshots.request(made.store, made.name, Wish(), "copy", "a test")
-    driving = Driving(made)
-    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
-    made.want("stopped")
-    driving.end()
-    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
-    assert (bool(delivered(made, "main")), delivered(made, "side")) == (True, [])

@@ -1,0 +1,64 @@
+"""What else a sink that is behind concerns: copies of tables, and sinks that hold the position."""
+
+import time
+
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.engine.standing import laggards
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.gaps import Gaps
+from tests.engine.driving import Driving
+from tests.engine.exact_memory import exact_pipeline, held
+from tests.engine.lagging import AWAY, ROWS, at, delivered, end, pipeline, stood, whole
+from tests.engine.running import RunningLane
+from tests.waiting import wait_until
+
+
+def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
+    made = pipeline()
+    made.log("side").fail_next(10**6, AWAY)
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind")
+    snapshots.request(made.store, made.name, Wish(), "copy", "a test")
+    here = at(made, "main")
+    wait_until(lambda: at(made, "main") > here + 400)
+    told = status(made.store, made.name)
+    assert told.reason == (
+        "degraded, sink side behind (away); a snapshot waits until it has caught up"
+    )
+    assert laggards(made.store, load(made.document)) == ["side"]
+    made.log("side").heal()
+    assert running.end().why == "request"
+    assert laggards(made.store, load(made.document)) == []
+    assert whole(made, "side", at(made, "side")) == []
+
+
+def test_a_copy_is_made_without_a_sink_that_was_given_up():
+    made = pipeline(source="", transactions=40, snapshot="initial")
+    made.store.transact([Gaps(made.store, made.name).give_up("side", {"tx": 0}, "gone", "x")])
+    made.begin_at(main=40)
+    made.log("side").fail_next(10**6, AWAY)
+    snapshots.request(made.store, made.name, Wish(), "copy", "a test")
+    driving = Driving(made)
+    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    made.want("stopped")
+    driving.end()
+    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
+    assert (bool(delivered(made, "main")), delivered(made, "side")) == (True, [])
+
+
+def test_a_sink_that_holds_the_position_is_caught_up_with_nothing_given_twice(monkeypatch):
+    settings = {"rows": ROWS, "transactions": 600, "sinks": ("main", "side")}
+    growing = f"rate: 200, started_ms: {int(time.time() * 1000)}, "
+    made = exact_pipeline(monkeypatch, optional=("side",), source=growing, **settings)
+    made.begin_at(main=0, side=0)
+    held(made, "side").fail_after = [0] * 4
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind")
+    wait_until(lambda: at(made, "side") == at(made, "main") == 600)
+    end(made, running)
+    for sink in made.sinks:
+        assert len(held(made, sink).ids) == 600 * ROWS
+        assert len(set(held(made, sink).ids)) == 600 * ROWS
+    assert held(made, "side").ids == held(made, "main").ids
