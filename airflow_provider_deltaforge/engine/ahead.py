@@ -46,6 +46,7 @@ class Ahead:
         self._left.add(name)
         self._rejoined.discard(name)
         self._ahead.pop(name, None)
+        self._exact -= {name}  # No batch is cut where it joins again: what follows there it lacks.
 
     def join(self, name: str, position: Position) -> None:
         """Go on with a sink that holds everything up to a position."""
