@@ -54,6 +54,8 @@ class SourceBatch:
     position: Position | None
     nbytes: int
     splits_transaction: bool = False
+    border: Position | None = None
+    """Behind the last transaction that is whole, of a batch that ends inside another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class _Piece:
     position: Position | None
     """None: the piece ends inside a transaction."""
     nbytes: int
+    border: Position | None
+    """Behind the last transaction that ends in it."""
     weight: int
     """Its bytes, as they count against the limit of a transaction."""
 
@@ -126,11 +130,15 @@ class Batcher:
             if inside:
                 room = 1  # The transaction's end comes first, alone.
             stop = min(self._stop(borders, start, start + room, rows.num_rows), start + whole)
-            at_border = bool(borders.size) and _holds(borders, stop)
+            ends = int(np.searchsorted(borders, stop, side="right"))
+            border = int(borders[ends - 1]) if ends else 0
+            after = batch.positions.after(int(transactions[border - 1])) if border > start else None
+            at_border = border == stop
             yield _Piece(
                 rows.slice(start, stop - start),
-                batch.positions.after(int(transactions[stop - 1])) if at_border else None,
+                after if at_border else None,
                 int((stop - start) * row_bytes),
+                after,
                 int((stop - start) * row_weight),
             )
             start = stop
@@ -191,7 +199,10 @@ class Batcher:
         position = out[-1].position
         self._in_split = position is None
         nbytes = sum(piece.nbytes for piece in out)
-        return SourceBatch(_joined([p.rows for p in out]), position, nbytes, self._in_split)
+        ends = (piece.border for piece in reversed(out) if piece.border is not None)
+        border = next(ends, None) if position is None else None
+        rows = _joined([piece.rows for piece in out])
+        return SourceBatch(rows, position, nbytes, self._in_split, border)
 
     def _finish_open_transaction(self, batch: ChangeBatch) -> None:
         """Mark the end of a transaction whose remaining rows nobody captures."""
@@ -209,11 +220,6 @@ class Batcher:
         if self._pieces and self._pieces[-1].position is not None and not batch.open_tx:
             last = self._pieces[-1]
             self._pieces[-1] = replace(last, position=batch.end)
-
-
-def _holds(borders: np.ndarray, stop: int) -> bool:
-    index = int(np.searchsorted(borders, stop))
-    return index < borders.size and int(borders[index]) == stop
 
 
 def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -114,7 +114,7 @@ class Delivering:
     def passed(self, ready: Ready) -> None:
         """Note that the lane has gone beyond a batch: who joins now must hold it."""
         last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
-        self._stragglers.meeting.passed(ready.batch.position, last_ms)
+        self._stragglers.meeting.passed(ready.batch.position, last_ms, ready.batch.border)
         self._ahead.passed(ready.batch.position)
 
     def deliver(self, ready: Ready) -> dict[str, list[Rejection]] | None:
