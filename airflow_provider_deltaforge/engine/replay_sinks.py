@@ -18,10 +18,25 @@ from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 
 
-def opened(bench: Bench, sink: Sink, watcher: SinkWatcher, ending: threading.Event) -> SinkGroup:
+def opened(
+    bench: Bench,
+    sink: Sink,
+    watcher: SinkWatcher,
+    ending: threading.Event,
+    *,
+    waits: bool = True,
+) -> SinkGroup:
     """Return a sink as a group of its own.
 
+    Args:
+        bench: the open job.
+        sink: the description.
+        watcher: told about trouble.
+        ending: set when it is not wanted any more.
+        waits: for a sink that is away.
+
     Raises:
+        RetryableError: it is away, and is not waited for.
         FatalError: it holds the position itself, and another one than its checkpoint: then nobody
             has noted which entries were overtaken by what lies between the two.
         AccessError: it refuses us.
@@ -30,7 +45,7 @@ def opened(bench: Bench, sink: Sink, watcher: SinkWatcher, ending: threading.Eve
         patiently(
             lambda: _stands_as_noted(bench, sink),
             partial(watcher.sink_trouble, sink.id),
-            ending.is_set,
+            lambda: ending.is_set() or not waits,
             ending.wait,
         )
     return SinkGroup([without_position(sink)], bench.pipeline.name, watcher, ending)

@@ -25,8 +25,9 @@ from airflow_provider_deltaforge.engine.replay_plan import Plan, Verdict
 from airflow_provider_deltaforge.engine.replay_sinks import opened, sinks_behind
 from airflow_provider_deltaforge.engine.restoring import restored
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.sinking import Parcel
+from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Stored
@@ -119,7 +120,7 @@ class Replaying:
             DeltaForgeError: a sink or processor cannot work at all.
         """
         known = self._here.patiently(lambda: self._replays.of(self._request.ticket))
-        self._told = known or self._told
+        self._told = known.begun_again() if known else self._told
         try:
             self._behind = self._here.patiently(lambda: sinks_behind(self._bench))
             self._here.patiently(self._rendering.open)
@@ -219,11 +220,8 @@ class Replaying:
             return True
         if len(chosen):
             self._here.patiently(self._here.confirm)
-            outcomes = self._group(sink_id).deliver(
-                {sink_id: Parcel(chosen)}, lambda: self._gives_up(sink_id)
-            )
+            outcomes = self._delivered(sink_id, Parcel(chosen))
             if outcomes is None:
-                self._groups.pop(sink_id).close()
                 self._away.add(sink_id)
                 for one in wanted:
                     one.away = True
@@ -238,19 +236,25 @@ class Replaying:
                 one.refused.append((sink_id, rejection))
         return True
 
-    def _gives_up(self, sink_id: str) -> bool:
-        """An optional sink that is away is not waited for: the log would wait as well."""
-        if self._here.gives_up():
-            return True
-        optional = self._policy.may_lag(sink_id, len(self._sinks))
-        return optional and self._group(sink_id).thread(sink_id).failing
-
-    def _group(self, sink_id: str) -> SinkGroup:
+    def _delivered(self, sink_id: str, parcel: Parcel) -> dict[str, Delivered] | None:
+        """Deliver; None if given up. An optional sink is not waited for: the log would wait too."""
+        lags, here = self._policy.may_lag(sink_id, len(self._sinks)), self._here
         if sink_id not in self._groups:
-            self._groups[sink_id] = opened(
-                self._bench, self._sinks[sink_id], self._here, self._here.ending
-            )
-        return self._groups[sink_id]
+            sink = self._sinks[sink_id]
+            try:
+                group = opened(self._bench, sink, here, here.ending, waits=not lags)
+            except RetryableError as error:
+                if not lags:
+                    raise
+                here.sink_trouble(sink_id, error)
+                return None
+            self._groups[sink_id] = group
+        group = self._groups[sink_id]
+        over = lambda: here.gives_up() or (lags and group.thread(sink_id).failing)  # noqa: E731
+        outcomes = group.deliver({sink_id: parcel}, over)
+        if outcomes is None:
+            self._groups.pop(sink_id).close()
+        return outcomes
 
     def _outcome(self, one: _Sent) -> list[Write]:
         """Count an entry, and return the writes that take it out or keep what was learnt."""

@@ -66,6 +66,11 @@ class Replay(Record):
         """Say whether nothing more will happen to it."""
         return self.state != "running"
 
+    def begun_again(self) -> "Replay":
+        """Return how it stands when it begins anew: what stays is looked at, and counted, again."""
+        stays = ("refused", "overtaken", "behind", "away", "unfit")
+        return self.model_copy(update=dict.fromkeys(stays, 0))
+
 
 class Replays:
     """The latest replays of one pipeline."""

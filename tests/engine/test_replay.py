@@ -8,11 +8,13 @@ import pytest
 
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine import dead_letters, heart, replaying, staying
+from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.engine.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay_serving import replay_here
 from airflow_provider_deltaforge.errors import AccessError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import Cursor
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from tests.engine import exact_memory
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.planted import WORKS, keeping, plant, refusing
@@ -418,3 +420,58 @@ def test_many_rounds_leave_nothing(monkeypatch):
     takes_all(pipeline)
     assert counts(here(pipeline)) == {"sent": 60}
     assert by_row(pipeline) == history(pipeline)
+
+
+def test_an_optional_sink_that_holds_the_position_and_is_away_is_not_waited_for(monkeypatch):
+    pipeline = exact_pipeline(
+        monkeypatch, sinks=("out", "other"), sink="required: false,", journal="enabled: true"
+    )
+    pipeline.begin_at(out=0, other=0)
+    last = b'{"id":1,"tx":%d,"row":%d}' % max(history(pipeline)[1])
+    held(pipeline).refuses = lambda value: last in value
+    run_to_the_end(pipeline)
+    real = exact_memory.ExactSink.open
+
+    def away(sink, name):
+        if sink.id == "out":
+            raise RetryableError("away")
+        return real(sink, name)
+
+    monkeypatch.setattr(exact_memory.ExactSink, "open", away)
+    said, ending = [], threading.Event()
+
+    def tell(name, error):
+        said.append((name, str(error)))
+        if len(said) == 3:
+            ending.set()
+
+    told = here(pipeline, ending=ending, tell=tell)
+    assert told is not None, "it waits for a sink that the pipeline goes on without"
+    assert counts(told) == {"away": 1}
+    assert said == [("sink out", "away")]
+    monkeypatch.setattr(exact_memory.ExactSink, "open", real)
+    assert counts(here(pipeline)) == {"sent": 1}
+
+
+def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
+    monkeypatch.setattr(replaying, "ROUND", 1)
+    pipeline = begun(journal="enabled: true")
+    refuses(pipeline, *(max(history(pipeline)[key]) for key in (1, 2, 3)))
+    run_to_the_end(pipeline)
+    refuses(pipeline, *(max(history(pipeline)[key]) for key in (1, 2)))
+    pipeline.want("stopped")
+    ticket = ask(pipeline)
+
+    def serve():
+        where, ending = pipeline.location, threading.Event()
+        return replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
+
+    def killed(border):
+        if border is Border.REPLAY_STORED:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "crossing", killed)
+        with pytest.raises(KeyboardInterrupt):
+            serve()
+    assert counts(serve()) == {"sent": 1, "refused": 2}
