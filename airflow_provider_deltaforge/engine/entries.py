@@ -1,6 +1,6 @@
 """The entries that a sink misses, found by the rows that their events changed."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,8 +61,16 @@ class Entries:
         every = (entry for entries in self.tables.values() for entry in entries)
         return [entry for entry in every if entry.seq in chosen]
 
-    def met(self, places: Places, at: np.ndarray) -> Iterable[tuple[int, Entry]]:
-        """Yield every event of a batch with each earlier entry whose order with it matters."""
+    def met(
+        self, places: Places, at: np.ndarray, done: Container[int] = ()
+    ) -> Iterable[tuple[int, Entry]]:
+        """Yield every event of a batch with each earlier entry whose order with it matters.
+
+        Args:
+            places: of the events.
+            at: the rows of the source's batch that they stand for.
+            done: events of which no more entries are wanted; may grow meanwhile.
+        """
         hits = [(_among(places.rows, self.rows), places.rows, self.rows)]
         if self.whole:
             hits.append((_among(places.tables, self.whole), places.tables, self.whole))
@@ -70,7 +78,10 @@ class Entries:
             hits.append((places.whole, places.tables, self.tables))
         for mask, texts, entries in hits:
             for row in np.flatnonzero(mask & places.named).tolist():
-                for entry in entries.get(texts[row].as_py(), ()):
+                # The newest first: it is the last to leave the queue.
+                for entry in reversed(entries.get(texts[row].as_py(), ())):
+                    if row in done:
+                        break
                     if at[row] > entry.at:
                         yield row, entry
 

@@ -120,16 +120,16 @@ class RowOrder:
     ) -> list[int]:
         places, at = Places.of(chained.rows), _at(chained)
         self._unread -= again.keys()
-        met = [
-            (row, entry)
-            for row, entry in newer(entries.met(places, at), at, again)
-            if entry.event_id not in self._unread
-        ]
-        if any(entry.seq for _, entry in met):
+        rows: set[int] = set()
+        oldest: int | None = None
+        for row, entry in newer(entries.met(places, at, rows), at, again):
+            if entry.event_id in self._unread:
+                continue
+            if entry.seq and oldest is None:
+                oldest = self._queue.oldest() or self._read_upto + 1
             # What somebody has made room of holds nothing back any more.
-            oldest = self._queue.oldest() or self._read_upto + 1
-            met = [(row, entry) for row, entry in met if not 0 < entry.seq < oldest]
-        rows = {row for row, _ in met}
+            if not 0 < entry.seq < (oldest or 0):
+                rows.add(row)
         for row in sorted(row for row in rows if places.whole[row]):
             truncation = Entries()
             truncation.add(Entry(places.at(row), at=int(at[row])))

@@ -5,7 +5,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine import dead_letters, heart
+from airflow_provider_deltaforge.engine import dead_letters, heart, row_order
 from airflow_provider_deltaforge.engine.letters import LetterWriter
 from airflow_provider_deltaforge.engine.processing import Chained, Refused
 from airflow_provider_deltaforge.engine.rendering import Rendered
@@ -185,15 +185,18 @@ class Behind:
         refused = Refused("p", self.rows(number), np.zeros(1, np.int32), told)
         return Chained(self.rows(), np.zeros(0, np.int32), [refused])
 
-    def reads(self, chained):
-        """Deliver a batch; return how many events wait, and who has overtaken the entry."""
+    def given(self, chained):
         count = chained.rows.num_rows
         ids = chained.rows["event_id"]
         topics = pa.array(["t"] * count, pa.utf8()).dictionary_encode()
         texts = pa.array([b"{}"] * count, pa.binary())
         at = pa.array(range(count), pa.int32())
-        given = Messages(topics, texts, texts, None, ids, at)
-        rendered = Rendered(chained, {"out": given}, {"out": ()})
+        messages = Messages(topics, texts, texts, None, ids, at)
+        return Rendered(chained, {"out": messages}, {"out": ()})
+
+    def reads(self, chained):
+        """Deliver a batch; return how many events wait, and who has overtaken the entry."""
+        rendered = self.given(chained)
         _, held = self.order.held_back(rendered, [], ["out"])
         self.order.delivered(rendered, {"out": held.get("out", ())}, [])
         self.pipeline.store.transact(self.order.writes())
@@ -213,3 +216,27 @@ def test_a_sink_that_comes_from_behind_overtakes_an_entry_only_after_its_event(h
 def test_a_sink_that_begins_behind_an_entry_has_overtaken_it_with_the_next_event():
     sink = Behind(holds=True)
     assert sink.reads(Chained(sink.rows(2))) == (0, ["out"])
+
+
+def test_a_row_that_many_wait_for_is_looked_up_once_an_event(monkeypatch):
+    sink = Behind(holds=True)
+    sink.reads(sink.refused(1))
+    stored = next(sink.queue.stored())
+    sink.pipeline.store.transact([sink.queue.push(stored.text) for _ in range(100)])
+    sink.order.read_on()
+    sink.order.held_back(sink.given(sink.refused(1)), [], ["out"])
+    looked = []
+    real = row_order.newer
+
+    def counted(*told):
+        for found in real(*told):
+            looked.append(found)
+            yield found
+
+    monkeypatch.setattr(row_order, "newer", counted)
+    rows = Chained(sink.rows(*range(2, 52)))
+    count = rows.rows.num_rows
+    given = sink.given(rows)
+    _, held = sink.order.held_back(given, [], ["out"])
+    assert len(held["out"]) == count
+    assert len(looked) <= count
