@@ -1,7 +1,7 @@
 """What a replay does with each dead letter: decided in the order of the queue, row by row."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_deltaforge.engine.places import Place, place_of
@@ -31,6 +31,29 @@ class Verdict:
     place: Place | None = None
 
 
+@dataclass(slots=True)
+class _Staying:
+    """An entry that stays, for each row and table: one that may have to come first."""
+
+    rows: dict[bytes, int] = field(default_factory=dict)
+    whole: dict[bytes, int] = field(default_factory=dict)
+    tables: dict[bytes, int] = field(default_factory=dict)
+
+    def add(self, seq: int, place: Place) -> None:
+        self.tables.setdefault(place.table, seq)
+        if place.whole:
+            self.whole.setdefault(place.table, seq)
+        if place.row is not None:
+            self.rows.setdefault(place.row, seq)
+
+    def ahead(self, place: Place) -> int | None:
+        """Return an entry that meets a place; see ``Place.meets``."""
+        if place.whole:
+            return self.tables.get(place.table)
+        of_row = None if place.row is None else self.rows.get(place.row)
+        return self.whole.get(place.table) if of_row is None else of_row
+
+
 class Plan:
     """Judges the entries of a queue, oldest first, each once.
 
@@ -45,7 +68,7 @@ class Plan:
         self._processor_ids = {processor.id for processor in spec.processors}
         self._which = which
         self._overtaken = overtaken
-        self._staying: dict[str, dict[bytes, list[tuple[int, Place]]]] = {}
+        self._staying: dict[str, _Staying] = {}
 
     def judge(self, letter: DeadLetter) -> Verdict | None:
         """Return what becomes of an entry; None if it is not meant."""
@@ -73,15 +96,11 @@ class Plan:
     def stays(self, seq: int, place: Place, sinks: Collection[str]) -> None:
         """Note that an entry is still missed by sinks: later ones of its row wait for it."""
         for sink in sinks:
-            tables = self._staying.setdefault(sink, {})
-            tables.setdefault(place.table, []).append((seq, place))
+            self._staying.setdefault(sink, _Staying()).add(seq, place)
 
     def _ahead(self, place: Place, sinks: Collection[str]) -> int | None:
-        for sink in sinks:
-            for seq, other in self._staying.get(sink, {}).get(place.table, ()):
-                if other.meets(place):
-                    return seq
-        return None
+        found = (self._staying[sink].ahead(place) for sink in sinks if sink in self._staying)
+        return next((seq for seq in found if seq is not None), None)
 
     def _unfit(self, letter: DeadLetter) -> str:
         meta = letter.meta
