@@ -73,16 +73,13 @@ class CatchUp:
     ) -> None:
         self._company = company
         self._bench = bench = company.bench
-        self._sink = sink
-        self._id = sink.id
-        self._hands = hands
+        self._sink, self._id, self._hands = sink, sink.id, hands
         self._board, self._meeting = company.board, company.meeting
         self._pending, self._waits = pending, waits
         self._source = bench.pipeline.spec.source
         self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, self._source.id)
         self._ending = threading.Event()
         self._idle: tuple[float, Position] | None = None
-        self._left_out: set[str] = set()
         self.at = at
         """What is stored of the sink's position."""
         self.given_up = False
@@ -116,10 +113,6 @@ class CatchUp:
         """Try to catch the sink up; say whether nothing more is to be done for it."""
         try:
             self._attempt()
-        except TableError as error:
-            # The lane has passed over it, too, or is about to.
-            self._left_out.add(error.table)
-            return False
         except PositionLostError as error:
             self._give_up(error)
         except _OF_THE_LANE as error:
@@ -131,7 +124,8 @@ class CatchUp:
             self._tell(error)
             self._meeting.strays(self._id)
             self._board.stands(self._id, "behind")
-            self._rest(_SOON_S if isinstance(error, RetryableError) else _AGAIN_S)
+            soon = isinstance(error, (RetryableError, TableError))  # The lane stops a table first.
+            self._rest(_SOON_S if soon else _AGAIN_S)
             return False
         return True
 
@@ -143,11 +137,10 @@ class CatchUp:
             if self._joins():
                 return
         self._patiently(self._letters.begin)  # Read again from the checkpoint.
+        self._hands.read_again()
         self._idle = None
-        company, over, left_out = self._company, self._is_over, self._left_out
-        again = ReadingAgain(
-            company, self._id, self.at, left_out, self._tell, over, self._patiently
-        )
+        company, over = self._company, self._is_over
+        again = ReadingAgain(company, self._id, self.at, self._tell, over, self._patiently)
         try:
             self._patiently(again.open)
             while not self._joins():
@@ -230,7 +223,7 @@ class CatchUp:
         if not self._patiently(self._letters.awaits_room):
             raise _Over
         self._idle = None
-        held = self._hands.holds(self._checkpoints.stand(self._id))
+        held = self._hands.holds(self._checkpoints.stand(self._id), position)
         self._store([self._checkpoints.put(self._id, position, held)])
         self.at = position
         crossing(Border.CAUGHT_UP_STORED)
@@ -288,8 +281,7 @@ class CatchUp:
         deadline = time.monotonic() + seconds
         while not self._is_over() and time.monotonic() < deadline:
             self._ending.wait(_POLL_S)
-            if self.unwanted is not None:
-                return
+            deadline = deadline if self.unwanted is None else 0.0
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         try:

@@ -91,7 +91,7 @@ class Delivering:
 
     def put(self, name: str, position: Position) -> Write:
         """Return the write that moves a sink's checkpoint."""
-        return self._checkpoints.put(name, position, self._held_by(name))
+        return self._checkpoints.put(name, position, self._held_by(name, position))
 
     def close(self) -> None:
         """Close every sink."""
@@ -180,9 +180,9 @@ class Delivering:
             self._patiently(lambda: self._letters.transact([]))
             self._patiently(self._letters.stored)
 
-    def _held_by(self, name: str) -> tuple[str, ...] | None:
+    def _held_by(self, name: str, position: Position) -> tuple[str, ...] | None:
         """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
-        return self._sinks.thread(name).holds(self._checkpoints.stand(name))
+        return self._sinks.thread(name).holds(self._checkpoints.stand(name), position)
 
     def _taken(self, ready: Ready, outcomes: Mapping[str, Delivered]) -> dict[str, list[Rejection]]:
         """Leave the sinks that have not taken the batch."""

@@ -31,8 +31,18 @@ class Once:
         self._cursor: Cursor | None = None
         self._sought: bytes | None = None
         self._searched = 0
-        self.held: tuple[str, ...] | None = None
-        """What the sink may tell while it lacks nothing of what it was given; None at first."""
+        self._again = False
+        self._held: tuple[str, ...] | None = None
+
+    def holds(self, position: Position) -> tuple[str, ...] | None:
+        """Return what the sink may tell while it lacks nothing up to a position; None at first."""
+        if self._sought is not None:
+            return _texts(Cursor(position, self._sought))  # That event lies behind it still.
+        return self._held
+
+    def read_again(self) -> None:
+        """Expect what lies behind the checkpoint once more: the log is read from there again."""
+        self._again = True
 
     def write(
         self, messages: Messages, at: Position | None, stand: Stand | None
@@ -61,9 +71,9 @@ class Once:
             refused = self._writer.write_once(lacking, cursor, after)
             if refused:
                 return refused
-            self.held = _texts(after, replace(cursor, event_id=last))
+            self._held = _texts(after, replace(cursor, event_id=last))
         elif self._sought is not None:
-            self.held = _texts(cursor)
+            self._held = _texts(cursor)
         self._cursor, self._sought = after, None
         return ()
 
@@ -73,20 +83,24 @@ class Once:
             raise FencedError(f"sink {self._id}: it has no checkpoint yet")
         if self._cursor is None:
             return self._take_over(stand)
-        if self._cursor.event_id is None:
-            self._cursor = Cursor(stand.position)
+        again, self._again = self._again, False
+        if self._cursor.position != stand.position:
+            self._cursor = Cursor(stand.position, self._sought)
+        elif again and self._cursor.event_id is not None:
+            self._sought, self._searched = self._cursor.event_id, 0
         return self._cursor
 
     def _take_over(self, stand: Stand) -> Cursor:
         """Shut former writers out, and see that the sink stands where its checkpoint does."""
-        told = self._writer.recover()
+        told = known = self._writer.recover()
+        if stand.held is not None:
+            known = None if told is None else _known(told, stand.held)
         if stand.held is not None and not tells(told, stand.held):
             raise FencedError(f"sink {self._id}: it holds something else than its checkpoint says")
-        self.held = _texts(told)
+        self._held = _texts(told)
         self._cursor = Cursor(stand.position)
-        if told is not None and told.event_id is not None and told.position == stand.position:
-            self._cursor, self._sought = told, told.event_id
-            self.held = ()  # Moved now, the checkpoint would say that it lacks nothing.
+        if known is not None and _lies_behind(known, stand):
+            self._cursor, self._sought = known, known.event_id
         return self._cursor
 
     def _lacking(self, messages: Messages) -> tuple[Messages, bool]:
@@ -113,7 +127,34 @@ def tells(told: Cursor | None, held: Sequence[str]) -> bool:
     """Say whether what a sink tells is what it may tell."""
     if told is None:
         return not held
-    return any(Cursor.from_text(text, "a checkpoint") == told for text in held)
+    return _known(told, held) is not None
+
+
+def moved(stand: Stand, position: Position) -> tuple[str, ...] | None:
+    """Return what a sink may tell of its checkpoint that moves while nothing is written to it.
+
+    An event that it holds behind the checkpoint lies behind the new one still: what is between the
+    two held nothing for the sink.
+    """
+    if stand.held is None:
+        return None
+    told = [Cursor.from_text(text, "a checkpoint") for text in stand.held]
+    return _texts(
+        *(replace(one, position=position) if _lies_behind(one, stand) else one for one in told)
+    )
+
+
+def _lies_behind(told: Cursor, stand: Stand) -> bool:
+    return told.event_id is not None and told.position == stand.position
+
+
+def _known(told: Cursor, held: Sequence[str]) -> Cursor | None:
+    """Return what is stored of a cursor: behind which place its event lies may be known better."""
+    for text in held:
+        one = Cursor.from_text(text, "a checkpoint")
+        if one == told or (told.event_id is not None and one.event_id == told.event_id):
+            return one
+    return None
 
 
 def _texts(*cursors: Cursor | None) -> tuple[str, ...]:

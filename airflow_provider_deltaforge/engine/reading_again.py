@@ -1,7 +1,7 @@
 """The log, read once more beside a lane, for one sink that is behind."""
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.sources.contract import LeavesOut, LogReader
+from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.spec.document import Spec
 
 Tell = Callable[[BaseException | None], None]
@@ -78,7 +78,6 @@ class ReadingAgain:
         company: the lane's.
         sink_id: for whom.
         at: where to begin.
-        left_out: tables that were found to be unreadable here.
         tell: told why it does not go on, and None once it does.
         over: asked while waiting, whether to give up.
         patiently: repeats a call to the store while it is away.
@@ -89,7 +88,6 @@ class ReadingAgain:
         company: Company,
         sink_id: str,
         at: Position,
-        left_out: Collection[str],
         tell: Tell,
         over: Callable[[], bool],
         patiently: Callable[[Callable[[], Any]], Any],
@@ -99,7 +97,6 @@ class ReadingAgain:
         self._bench = company.bench
         self._sink_id = sink_id
         self._at = at
-        self._left_out = frozenset(left_out)
         self._tell = tell
         self._over = over
         # Its processors are the lane's once more: what they did is not counted twice.
@@ -132,8 +129,6 @@ class ReadingAgain:
         reader = source.behind(self._sink_id).open(self._at, self._over, tables.history())
         self._reader = reader
         tables.begin(reader)
-        if self._left_out and isinstance(reader, LeavesOut):
-            reader.leave_out(self._left_out | tables.left_out)
         self._pump = Pump(
             reader,
             _MeetingBatcher(bench.pipeline.spec, self._meeting, self._at),

@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.engine.once import Once
+from airflow_provider_deltaforge.engine.once import Once, moved
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
@@ -116,16 +116,22 @@ class SinkThread:
         self.failing = False
         self._jobs.put(partial(self._write, parcel))
 
-    def holds(self, stand: Stand | None) -> tuple[str, ...] | None:
+    def holds(self, stand: Stand | None, position: Position) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing; see ``Checkpoints.put``.
 
         Args:
             stand: its checkpoint.
+            position: where that moves.
         """
         if not self.is_exact:
             return None
-        told = self._once.held if self._once is not None else None
-        return told if told is not None or stand is None else stand.held
+        told = self._once.holds(position) if self._once is not None else None
+        return told if told is not None or stand is None else moved(stand, position)
+
+    def read_again(self) -> None:
+        """Note that the log is read from the checkpoint again; nothing is being written."""
+        if self._once is not None:
+            self._once.read_again()
 
     def result(self, timeout_s: float) -> Delivered | None:
         """Return how the batch ended, or None while it is being written."""

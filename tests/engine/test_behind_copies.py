@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
@@ -48,8 +50,10 @@ def test_a_copy_is_made_without_a_sink_that_was_given_up():
     assert (bool(delivered(made, "main")), delivered(made, "side")) == (True, [])
 
 
-def test_a_sink_that_holds_the_position_is_caught_up_with_nothing_given_twice(monkeypatch):
-    settings = {"rows": ROWS, "transactions": 600, "sinks": ("main", "side")}
+@pytest.mark.parametrize("batch", ["", "respect_source_tx: false, "], ids=["whole", "in parts"])
+def test_a_sink_that_holds_the_position_is_caught_up_with_nothing_given_twice(monkeypatch, batch):
+    rows = 7 if batch else ROWS
+    settings = {"rows": rows, "transactions": 600, "sinks": ("main", "side"), "batch": batch}
     growing = f"rate: 200, started_ms: {int(time.time() * 1000)}, "
     made = exact_pipeline(monkeypatch, optional=("side",), source=growing, **settings)
     made.begin_at(main=0, side=0)
@@ -59,6 +63,6 @@ def test_a_sink_that_holds_the_position_is_caught_up_with_nothing_given_twice(mo
     wait_until(lambda: at(made, "side") == at(made, "main") == 600)
     end(made, running)
     for sink in made.sinks:
-        assert len(held(made, sink).ids) == 600 * ROWS
-        assert len(set(held(made, sink).ids)) == 600 * ROWS
+        assert len(held(made, sink).ids) == 600 * rows
+        assert len(set(held(made, sink).ids)) == 600 * rows
     assert held(made, "side").ids == held(made, "main").ids

@@ -1,0 +1,99 @@
+"""What a sink that holds the position itself is given of a log that is read again."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_deltaforge.engine.sinking import Parcel, SinkThread
+from airflow_provider_deltaforge.events.message import Messages
+from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.storage.checkpoints import Stand
+from tests.engine.exact_memory import HELD, ExactSink
+from tests.waiting import PATIENCE_S
+
+
+def event(number):
+    return number.to_bytes(16, "big")
+
+
+def messages(*numbers):
+    count = len(numbers)
+    return Messages(
+        topics=pa.array(["topic"] * count).dictionary_encode(),
+        keys=pa.array([b"key"] * count, pa.binary()),
+        values=pa.array([b"value"] * count, pa.binary()),
+        headers=None,
+        event_ids=pa.array([event(number) for number in numbers], pa.binary(16)),
+        event_rows=pa.array(range(count), pa.int32()),
+    )
+
+
+class Ours:
+    """The sink's thread, with the sink's checkpoint beside it."""
+
+    def __init__(self, log, stand):
+        self.held = HELD[log]
+        self.stand = stand
+        self._sink = ExactSink(log=log)
+        self.restart()
+
+    def restart(self):
+        self.thread = SinkThread(self._sink, "pipeline", self, threading.Event())
+
+    def sink_trouble(self, sink_id, error):
+        pass
+
+    def write(self, at, *numbers):
+        self.thread.submit(Parcel(messages(*numbers), at, self.stand))
+        outcome = self.thread.result(PATIENCE_S)
+        if outcome.error is not None:
+            raise outcome.error
+        if at is not None:
+            self.store(at)
+
+    def store(self, at):
+        self.stand = Stand(at, self.thread.holds(self.stand, at))
+
+    @property
+    def numbers(self):
+        return [int.from_bytes(one, "big") for one in self.held.ids]
+
+
+@pytest.fixture
+def ours(request):
+    made = Ours(request.node.name, Stand({"tx": 0}, ()))
+    yield made
+    made.thread.close()
+
+
+def test_the_part_of_a_transaction_that_is_held_is_not_given_when_it_is_read_again(ours):
+    ours.write(None, 1, 2)
+    ours.thread.read_again()
+    ours.write(None, 1)
+    ours.write({"tx": 1}, 2, 3)
+    assert ours.numbers == [1, 2, 3]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_checkpoint_that_moves_towards_the_held_event_does_not_forget_it(ours, restarts):
+    ours.held.values += [(event(1), b""), (event(2), b"")]
+    ours.held.cursors += [Cursor({"tx": 0}, event(1)), Cursor({"tx": 0}, event(2))]
+    ours.stand = Stand({"tx": 0}, (Cursor({"tx": 0}, event(2)).as_text().decode(),))
+    ours.store({"tx": 1})  # Nothing in it was for this sink.
+    ours.write({"tx": 2}, 1)
+    if restarts:
+        ours.thread.close()
+        ours.restart()
+    ours.write({"tx": 3}, 2, 3)
+    assert ours.numbers == [1, 2, 3]
+
+
+def test_a_transaction_whose_end_holds_nothing_for_the_sink_is_over(ours):
+    ours.write(None, 1)
+    ours.store({"tx": 1})
+    ours.write(None, 2)
+    ours.thread.close()
+    ours.restart()
+    told = ours.held.cursor
+    assert told == Cursor({"tx": 1}, event(2))
