@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import uuid
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -15,6 +16,7 @@ from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.work import Work
 from tests.sinks.contract import messages, value
 from tests.sinks.kafka_reader import read_topic
+from tests.waiting import wait_until
 
 LIMIT = 2000
 
@@ -77,6 +79,18 @@ def create(brokers, name, **settings):
     admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(timeout=60)
 
 
+def freeze(server):
+    """Stop a broker, and wait until each of its threads stands still."""
+    os.kill(server.pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{server.pid}/task")
+
+    def stands():
+        told = [(each / "stat").read_text() for each in threads.iterdir()]
+        return all(each.rpartition(") ")[2].startswith("T") for each in told)
+
+    wait_until(stands)
+
+
 def test_what_is_written_and_where_it_stands_is_found_again(open_writer, rows, stored):
     writer = open_writer()
     assert isinstance(writer, ExactlyOnceWriter)
@@ -116,6 +130,20 @@ def test_the_position_is_found_behind_many_others(open_writer, rows, brokers, to
     assert producer.flush(30) == 0
 
     assert open_writer(id="one", positions_topic=topic).recover() == at(1)
+
+
+def test_behind_an_open_transaction_of_another_sink_the_position_is_waited_for(open_writer, rows):
+    other, one = open_writer(id="other"), open_writer(id="one")
+    other.recover()
+    one.recover()
+    other._send(Work(messages([("elsewhere", b"k", b"1")])), at(9), deadline=float("inf"))
+    one.write_once(rows(range(3)), at(0), at(1))
+
+    with pytest.raises(RetryableError, match="to its end"):
+        open_writer(id="one", send_timeout_secs=3).recover()
+    other.close()
+
+    assert open_writer(id="one").recover() == at(1)
 
 
 def test_a_writer_that_was_shut_out_writes_nothing_more(open_writer, rows, stored):
@@ -189,7 +217,7 @@ def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, ka
 
         def commit_transaction(self, timeout_s):
             producer.flush(timeout_s)
-            os.kill(kafka_server.pid, signal.SIGSTOP)
+            freeze(kafka_server)
             return commit(timeout_s)
 
     producer, writer._producer = writer._producer, Freezing()

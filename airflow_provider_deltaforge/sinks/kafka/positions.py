@@ -51,6 +51,8 @@ class Positions:
         refuse: Callable[[Any], Exception],
         check: Callable[[], None],
     ) -> None:
+        from confluent_kafka.admin import AdminClient
+
         self._kafka = kafka
         self._topic = topic
         self._where = where
@@ -62,15 +64,16 @@ class Positions:
             for key, value in settings.items()
             if key in kept or key.startswith(_OF_CONNECTIONS)
         }
+        self._admin: Any = AdminClient(self._settings)
 
     def make(self) -> None:
         """Make sure that the topic is there, and keeps its records."""
-        from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+        from confluent_kafka.admin import ConfigResource, NewTopic
 
-        admin = AdminClient(self._settings)
         resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         try:
-            told = admin.describe_configs([resource], request_timeout=_ASK_S)[resource].result()
+            asked = self._admin.describe_configs([resource], request_timeout=_ASK_S)
+            told = asked[resource].result()
         except self._kafka.KafkaException as error:
             code = error.args[0].code()
             if code not in replies.UNKNOWN_TOPIC | replies.AUTHORISATION:
@@ -82,7 +85,7 @@ class Positions:
         # way, a broker may make it with settings that delete what is a week old.
         new = NewTopic(self._topic, 1, -1, config=_SETTINGS)
         try:
-            admin.create_topics([new], request_timeout=_ASK_S)[self._topic].result()
+            self._admin.create_topics([new], request_timeout=_ASK_S)[self._topic].result()
         except self._kafka.KafkaException as error:
             if error.args[0].code() != replies.Code.TOPIC_ALREADY_EXISTS:
                 raise self._refuse(error.args[0]) from error
@@ -117,7 +120,8 @@ class Positions:
     def _last(self, consumer: Any, number: int, key: bytes) -> tuple[int, bytes | None] | None:
         """Return time and value of a key's last record, looking back further and further."""
         place = self._kafka.TopicPartition(self._topic, number)
-        low, high = consumer.get_watermark_offsets(place, timeout=_ASK_S)
+        low, _ = consumer.get_watermark_offsets(place, timeout=_ASK_S)
+        high = self._end(place)
         span = _FIRST_LOOK
         while high > low:
             start = max(low, high - span)
@@ -126,6 +130,20 @@ class Positions:
                 return found
             span *= _FURTHER
         return None
+
+    def _end(self, place: Any) -> int:
+        """Return where a partition ends, with what is not committed yet.
+
+        A consumer of what is committed is told where the first open transaction begins, though
+        records of ours that are committed may lie behind it.
+        """
+        from confluent_kafka.admin import OffsetSpec
+
+        level = self._kafka.IsolationLevel.READ_UNCOMMITTED
+        [told] = self._admin.list_offsets(
+            {place: OffsetSpec.latest()}, isolation_level=level, request_timeout=_ASK_S
+        ).values()
+        return int(told.result().offset)
 
     def _scan(
         self, consumer: Any, number: int, start: int, end: int, key: bytes
