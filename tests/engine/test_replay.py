@@ -1,7 +1,6 @@
 """Dead letters go to the sinks that miss them, and each row's last delivery is its last state."""
 
 import threading
-import uuid
 from collections import defaultdict
 
 import orjson
@@ -11,22 +10,13 @@ from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine import dead_letters, heart, replaying, staying
 from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.engine.driver import drive_snapshot
-from airflow_provider_deltaforge.engine.places import Place
-from airflow_provider_deltaforge.engine.replay_plan import Plan
 from airflow_provider_deltaforge.engine.replay_serving import replay_here
 from airflow_provider_deltaforge.errors import AccessError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import Cursor
-from airflow_provider_deltaforge.storage.dead_letters import (
-    DeadLetter,
-    DeadLetters,
-    Refusal,
-    Rest,
-    Which,
-)
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine import exact_memory
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
-from tests.engine.in_process import InProcess
 from tests.engine.planted import WORKS, keeping, plant, refusing
 from tests.engine.running import begun, events, run_to_the_end
 from tests.waiting import wait_until
@@ -485,29 +475,3 @@ def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             serve()
     assert counts(serve()) == {"sent": 1, "refused": 2}
-
-
-def test_a_plan_finds_what_comes_first_without_asking_every_entry(monkeypatch):
-    asked = []
-    real = Place.meets
-    monkeypatch.setattr(Place, "meets", lambda one, other: asked.append(1) or real(one, other))
-    spec = InProcess(journal="enabled: true").bench().pipeline.spec
-    plan = Plan(spec, Which(kind="meant"), "skip")
-    verdicts = []
-    for seq in range(1, 201):
-        kind = "meant" if seq % 2 == 0 else "other"
-        row = seq - 1 if seq == 200 else seq  # The last one stands behind one that stays.
-        letter = DeadLetter(
-            seq=seq,
-            timestamp=0,
-            pipeline="p",
-            event_id=str(uuid.UUID(int=seq)),
-            event={"op": "u", "source": {"db": "d", "table": "t"}},
-            rest=Rest(key=f'{{"id":{row}}}'),
-            meta=Refusal(sink_id="out", error_kind=kind, error_message="why"),
-        )
-        verdicts.append(plan.judge(letter))
-    meant = [one for one in verdicts if one is not None]
-    assert [one.action for one in meant] == ["send"] * 99 + ["behind"]
-    assert meant[-1].why == "entry 199 of the same row comes first"
-    assert len(asked) < 200

@@ -1,0 +1,34 @@
+"""What a replay does with each entry is decided without comparing it with all others."""
+
+import uuid
+
+from airflow_provider_deltaforge.engine.places import Place
+from airflow_provider_deltaforge.engine.replay_plan import Plan
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, Refusal, Rest, Which
+from tests.engine.in_process import InProcess
+
+
+def test_a_plan_finds_what_comes_first_without_asking_every_entry(monkeypatch):
+    asked = []
+    real = Place.meets
+    monkeypatch.setattr(Place, "meets", lambda one, other: asked.append(1) or real(one, other))
+    spec = InProcess(journal="enabled: true").bench().pipeline.spec
+    plan = Plan(spec, Which(kind="meant"), "skip")
+    verdicts = []
+    for seq in range(1, 201):
+        kind = "meant" if seq % 2 == 0 else "other"
+        row = seq - 1 if seq == 200 else seq  # The last one stands behind one that stays.
+        letter = DeadLetter(
+            seq=seq,
+            timestamp=0,
+            pipeline="p",
+            event_id=str(uuid.UUID(int=seq)),
+            event={"op": "u", "source": {"db": "d", "table": "t"}},
+            rest=Rest(key=f'{{"id":{row}}}'),
+            meta=Refusal(sink_id="out", error_kind=kind, error_message="why"),
+        )
+        verdicts.append(plan.judge(letter))
+    meant = [one for one in verdicts if one is not None]
+    assert [one.action for one in meant] == ["send"] * 99 + ["behind"]
+    assert meant[-1].why == "entry 199 of the same row comes first"
+    assert len(asked) < 200
