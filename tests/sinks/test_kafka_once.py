@@ -146,6 +146,19 @@ def test_behind_an_open_transaction_of_another_sink_the_position_is_waited_for(o
     assert open_writer(id="one").recover() == at(1)
 
 
+def test_pipelines_may_share_a_topic_of_positions(open_writer, rows, brokers, topic):
+    shared = f"{topic}-positions"
+    one = open_writer(positions_topic=shared)
+    one.recover()
+    one.write_once(rows(range(3)), at(0), at(1))
+    sink = KafkaSink(brokers=brokers, topic="t", exactly_once=True, positions_topic=shared)
+
+    another = sink.open(f"p-{uuid.uuid4().hex[:8]}")
+
+    assert another.recover() is None
+    another.close()
+
+
 def test_a_writer_that_was_shut_out_writes_nothing_more(open_writer, rows, stored):
     former = open_writer()
     former.recover()
@@ -232,3 +245,45 @@ def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, ka
 
     assert stored() == numbers(range(6))
     assert open_writer().recover() == at(2)
+
+
+def test_a_new_producer_that_could_not_begin_is_not_used(open_writer, rows, stored, kafka_server):
+    writer = open_writer()
+    writer.recover()
+    writer._patience_s = 1.0
+    freeze(kafka_server)
+    try:
+        with pytest.raises(RetryableError, match="begin with transactions"):
+            writer._begin_anew()
+    finally:
+        os.kill(kafka_server.pid, signal.SIGCONT)
+    writer._patience_s = 30.0
+
+    with pytest.raises(FencedError):
+        writer.write_once(rows(range(3)), at(0), at(1))
+    assert writer.recover() is None
+    writer.write_once(rows(range(3)), at(0), at(1))
+
+    assert stored() == numbers(range(3))
+
+
+def test_one_that_is_shut_out_while_messages_are_refused_says_so(open_writer, brokers, topic):
+    create(brokers, topic, max_message_bytes=LIMIT)
+    writer = open_writer()
+    writer.recover()
+    producer = writer._producer
+
+    class Late:
+        """The producer, which another one shuts out when it is asked to abort."""
+
+        def __getattr__(self, name):
+            return getattr(producer, name)
+
+        def abort_transaction(self, timeout_s):
+            open_writer().recover()
+            return producer.abort_transaction(timeout_s)
+
+    writer._producer = Late()
+
+    with pytest.raises(FencedError):
+        writer.write_once(messages([(topic, b"k", noise(2 * LIMIT))]), at(0), at(1))

@@ -53,7 +53,7 @@ class KafkaOnceWriter(KafkaWriter):
         self._committing: Cursor | None = None
         self._at_once: int | None = None
         self._positions_topic = sink.positions_topic or topic_of(pipeline)
-        self._key = sink.id.encode()
+        self._key = f"{pipeline}/{sink.id}"
         super().__init__(sink, pipeline)
 
     def recover(self) -> Cursor | None:
@@ -61,7 +61,7 @@ class KafkaOnceWriter(KafkaWriter):
         deadline = time.monotonic() + self._patience_s
         if self._used:
             self._renew()
-        self._used = True
+        self._used, self._stage = True, _Stage.NEW
         self._until(deadline, self._producer.init_transactions, "begin with transactions")
         positions = Positions(
             self._kafka,
@@ -72,8 +72,8 @@ class KafkaOnceWriter(KafkaWriter):
             lambda: self._pause(deadline, f"read topic {self._positions_topic!r} to its end"),
         )
         positions.make()
-        text = positions.read(self._key)
-        where = f"{self._where}: record {self._sink.id!r} of topic {self._positions_topic!r}"
+        text = positions.read(self._key.encode())
+        where = f"{self._where}: record {self._key!r} of topic {self._positions_topic!r}"
         self._cursor = None if text is None else Cursor.from_text(text, where)
         self._stage = _Stage.IDLE
         return self._cursor
@@ -156,6 +156,7 @@ class KafkaOnceWriter(KafkaWriter):
         self._access_errors = 0
 
     def _abort(self, deadline: float) -> None:
+        self._work = None  # What was refused of it says nothing about how this ends.
         if self._stage is _Stage.OPEN:
             call = self._producer.abort_transaction
             self._until(deadline, call, "abort a transaction", gives_up=True)
