@@ -33,7 +33,7 @@ class Ahead:
         self._ahead = {
             name: position
             for name, position in (known or {}).items()
-            if start is not None and source.compare(position, start) > 0
+            if start is not None and not source.covers(start, position)
         }
 
     @property

@@ -200,4 +200,5 @@ class Delivering:
         return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
 
     def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:
-        return self._policy.holds([*taken, *self._ahead.holders(position)])
+        others = [*self._ahead.holders(position), *self._stragglers.holders(position)]
+        return self._policy.holds([*taken, *others])

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cmp_to_key
 
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Source
@@ -50,9 +49,10 @@ class Policy:
             source: compares positions.
             stands: where each sink stands.
         """
-        ordered = sorted(stands.values(), key=cmp_to_key(source.compare), reverse=True)
-        for position in ordered:
-            there = [n for n, at in stands.items() if source.compare(at, position) >= 0]
-            if self.holds(there):
-                return position
-        return source.earliest(list(stands.values()))
+        furthest: Position | None = None
+        for position in stands.values():
+            there = [name for name, at in stands.items() if source.covers(at, position)]
+            further = furthest is None or not source.covers(furthest, position)
+            if further and self.holds(there):
+                furthest = position
+        return source.earliest(list(stands.values())) if furthest is None else furthest

@@ -57,6 +57,7 @@ class Stragglers:
                 self._board.stands(name, "running")
         for name in stood.behind:
             self._leave(name, stood.known[name], None, None)
+        self._patiently(self._forget_wishes)
 
     def leave(self, name: str, carried: Carried | None, error: Exception | None) -> None:
         """Go on without a sink that did not take a batch.
@@ -92,6 +93,8 @@ class Stragglers:
         for name, position in self.meeting.taken().items() if self._behind else ():
             self._join(name, position)
             joined.append(name)
+        if joined:
+            self._patiently(self._forget_wishes)
         return joined
 
     def wait(self) -> None:
@@ -106,6 +109,16 @@ class Stragglers:
         behind = [one.at for one in self._behind.values()]
         found: Position | None = self._source.earliest([position, *behind])
         return position if found is None else found
+
+    def holders(self, position: Position | None) -> list[str]:
+        """Return who holds a batch up to a position, although it has not joined.
+
+        A sink that is given nothing twice joins only where the lane stands, which may wait for it.
+        """
+        if position is None:
+            return []
+        covers = self._source.covers
+        return [name for name, one in self._behind.items() if covers(one.at, position)]
 
     @property
     def any(self) -> bool:
@@ -146,6 +159,13 @@ class Stragglers:
         self._board.stands(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
         crossing(Border.SINK_JOINED)
+
+    def _forget_wishes(self) -> None:
+        """Let no wish that came too late give up a sink that falls behind another day."""
+        concerned = self._behind.keys() | self._given_up.keys()
+        late = [one for one in self._gaps.wishes() if one.sink not in concerned]
+        if late:
+            self._store([self._gaps.granted(one) for one in late])
 
     def _hear(self) -> list[str]:
         """Do what people want of sinks; return those that go on."""
