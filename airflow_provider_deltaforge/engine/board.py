@@ -129,16 +129,22 @@ class Board:
             state.standing_since_ms = since_ms
             state.trouble = Trouble(why, "given_up", since_ms)
 
-    def lag_of(self, sink_id: str) -> int | None:
+    def lag_of(self, sink_id: str, *, unread: bool = False) -> int | None:
         """Return for how long a sink has lacked what it lacks, in ms; None if that is unknown.
 
         Not longer than it has been behind: the log itself may be read late.
+
+        Args:
+            sink_id: the sink.
+            unread: nobody can read what it lacks; it counts as all it missed since it was left.
         """
         with self._lock:
             state = self.sinks.get(sink_id)
-            if state is None or state.lacks_ms is None or state.standing_since_ms is None:
+            if state is None or state.standing_since_ms is None:
                 return None
-            since_ms = max(state.lacks_ms, state.standing_since_ms)
+            if state.lacks_ms is None and not unread:
+                return None
+            since_ms = max(state.lacks_ms or 0, state.standing_since_ms)
             return max(0, int(time.time() * 1000) - since_ms)
 
     @property

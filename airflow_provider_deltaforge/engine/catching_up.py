@@ -36,6 +36,7 @@ from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
+Rest = Callable[[float], None]
 
 _POLL_S = 0.1
 _AGAIN_S, _SOON_S = 30.0, 2.0
@@ -142,7 +143,7 @@ class CatchUp:
         company, over = self._company, self._is_over
         again = ReadingAgain(company, self._id, self.at, self._tell, over, self._patiently)
         try:
-            self._patiently(again.open)
+            self._patiently(again.open, self._rest_unless_late)
             while not self._joins():
                 if (ready := again.next(_POLL_S)) is not None:
                     self._deliver(ready)
@@ -162,8 +163,10 @@ class CatchUp:
         waits = self._patiently(lambda: self._letters.held_back(carried.rendered, [self._id]))
         messages, held = waits
         carried = replace(carried, held=held.get(self._id, ()))
-        if self._hands.is_exact and (carried.held or carried.rendered.rejections[self._id]):
-            self._set_aside(carried, carried.held)
+        if self._hands.is_exact:
+            told = carried.held or carried.rendered.rejections[self._id]
+            if told or self._letters.order.would_tell(carried.rendered, [self._id]):
+                self._set_aside(carried, carried.held)
         self._hands.submit(self._parcel(carried, messages[self._id]))
         self._settle(carried, self._result(carried))
 
@@ -250,11 +253,11 @@ class CatchUp:
             self._commit(position)  # The source may forget what lies before it.
         return self._meeting.offer(self._id, position, self._is_over, exact=exact)
 
-    def _check(self) -> None:
+    def _check(self, *, unread: bool = False) -> None:
         """See whether the sink is to be given up, or the lane ends."""
         if self._is_over():
             raise _Over
-        why = self.unwanted or too_late(self._sink, self._board.lag_of(self._id))
+        why = self.unwanted or too_late(self._sink, self._board.lag_of(self._id, unread=unread))
         if why is not None:
             raise PositionLostError(why)
 
@@ -265,6 +268,7 @@ class CatchUp:
         except (DeltaForgeError, _Over):
             return  # Another lane is there, or this one ends: the next one judges anew.
         crossing(Border.SINK_GIVEN_UP)
+        self._hands.has_ended()  # It would go on trying, and hide why the sink was given up.
         tell_given_up(self._bench, self._id, self.at, error)
         self._board.stands(self._id, "given_up")
         self._tell(error)
@@ -283,9 +287,13 @@ class CatchUp:
             self._ending.wait(_POLL_S)
             deadline = deadline if self.unwanted is None else 0.0
 
-    def _patiently(self, call: Callable[[], Result]) -> Result:
+    def _rest_unless_late(self, seconds: float) -> None:
+        self._rest(seconds)
+        self._check(unread=True)
+
+    def _patiently(self, call: Callable[[], Result], rest: Rest | None = None) -> Result:
         try:
-            return patiently(call, self._tell, self._is_over, self._rest)
+            return patiently(call, self._tell, self._is_over, rest or self._rest)
         except RetryableError:
             if self._is_over():
                 raise _Over from None

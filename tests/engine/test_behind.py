@@ -3,7 +3,8 @@
 import pytest
 
 from airflow_provider_deltaforge.engine import catching_up
-from airflow_provider_deltaforge.errors import AccessError
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.gaps import Gaps
 from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
@@ -204,3 +205,27 @@ def test_what_a_sink_that_is_behind_refuses_is_set_aside_once():
     refused = [one["tx"] for one in letters]
     assert sorted(set(refused)) == list(range(1, ends["side"] + 1))
     assert {tx for tx, row in delivered(made, "side") if row == 0} == set(refused)
+
+
+def test_a_sink_for_which_the_log_cannot_be_opened_is_given_up_in_time(monkeypatch):
+    def refused(source, reader):
+        raise RetryableError("no slot is free for a second reader")
+
+    monkeypatch.setattr(ScriptedSource, "behind", refused)
+    made = pipeline(sink="lag_limit_secs: 1, ")
+    made.begin_at(main=100, side=3)
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "given_up")
+    (gap,) = Gaps(made.store, made.name).all()
+    assert (gap.start, "lag_limit_secs" in gap.why) == ({"tx": 3}, True)
+    assert end(made, running)["main"] > 100
+
+
+def test_a_wish_that_came_too_late_does_not_give_a_sink_up_later():
+    made = pipeline()
+    gaps = Gaps(made.store, made.name)
+    made.store.transact([gaps.wish("side", "give_up", "a test")])
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") > 20)
+    assert gaps.wishes() == []
+    end(made, running)
