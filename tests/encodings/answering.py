@@ -11,8 +11,8 @@ from tests.waiting import PATIENCE_S
 class Answering(ThreadingHTTPServer):
     """Hands requests on, or answers each with one status; or, with neither, not at all."""
 
-    def __init__(self, status=None, forward=None):
-        self.status, self.forward = status, forward
+    def __init__(self, status=None, forward=None, code=1):
+        self.status, self.forward, self.code = status, forward, code
         self.asked, self.over = [], threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -36,7 +36,8 @@ class _Handler(BaseHTTPRequestHandler):
         if server.forward is not None:
             self._answer(*self._forwarded(body))
         elif server.status is not None:
-            self._answer(server.status, b'{"error_code": 1, "message": "told"}')
+            told = b'{"error_code": %d, "message": "told"}' % server.code
+            self._answer(server.status, told)
         else:
             server.over.wait(PATIENCE_S)
 

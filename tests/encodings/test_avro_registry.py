@@ -332,17 +332,18 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known_yet(
 
 
 @pytest.mark.parametrize(
-    ("status", "error"),
+    ("status", "code", "error"),
     [
-        (401, AccessError),
-        (403, AccessError),
-        (404, FatalError),
-        (429, RetryableError),
-        (503, RetryableError),
+        (401, 1, AccessError),
+        (403, 1, AccessError),
+        (404, 1, FatalError),
+        (422, 42205, RetryableError),  # Read-only.
+        (429, 1, RetryableError),
+        (503, 1, RetryableError),
     ],
 )
-def test_refusals_are_told_apart_and_hold_no_secret(renderer, status, error):
-    server = Answering(status)
+def test_refusals_are_told_apart_and_hold_no_secret(renderer, status, code, error):
+    server = Answering(status, code=code)
     try:
         with pytest.raises(error) as caught:
             renderer(url=server.url, username="df", password="s3cret-df").render(one())

@@ -22,6 +22,8 @@ _UNAUTHORISED = (401, 403)
 _BUSY = (408, 425, 429)
 _SERVER_ERROR = 500
 _UNPROCESSABLE = (409, 422)
+_READ_ONLY = 42205
+"""The registry's own code, with 422: it takes no schema now, whatever that is."""
 
 _REMEMBERED_MAX = 10_000
 _remembered: dict[tuple[str, str, str], int] = {}
@@ -132,18 +134,19 @@ class Subjects:
         try:
             return int(self._client.register_schema(subject, Schema(schema, "AVRO")))
         except SchemaRegistryError as error:
-            return self._judged(subject, error.http_status_code, str(error.error_message))
+            status, code = error.http_status_code, error.error_code
+            return self._judged(subject, status, code, str(error.error_message))
         except Exception as error:
             raise self._away(error) from error
 
-    def _judged(self, subject: str, status: int, message: str) -> Refused:
+    def _judged(self, subject: str, status: int, code: int, message: str) -> Refused:
         told = f"{self._where}: the schema registry answers {status} for subject {subject!r}"
         if status in _UNAUTHORISED:
             raise AccessError(
                 f"{told}; check encoding.username and encoding.password, and that the user may "
                 "register schemas"
             )
-        if status in _BUSY or (status >= _SERVER_ERROR):
+        if status in _BUSY or status >= _SERVER_ERROR or code == _READ_ONLY:
             raise RetryableError(f"{told}: {message}")
         if status in _UNPROCESSABLE:
             return Refused(
