@@ -12,8 +12,10 @@ from airflow_provider_deltaforge.events.shapes import Shape
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
-Schemas: TypeAlias = Callable[[str, str | None, str, str], TableSchema | None]
+Schemas: TypeAlias = Callable[[str, str | None, str, str | None], TableSchema | None]
 """From database, schema, table and fingerprint to the table as it was; None if nobody knows it.
+
+Without a fingerprint, or with one that nobody knows any more, as it was registered last.
 
 Raises:
     RetryableError: the state store is away.

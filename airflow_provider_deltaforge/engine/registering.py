@@ -36,12 +36,15 @@ def lookup(registry: Registry) -> Schemas:
         versions = registry.versions(db, schema, table)
         return next((v.schema for v in versions if v.fingerprint == fingerprint), None)
 
-    def find(db: str, schema: str | None, table: str, fingerprint: str) -> TableSchema | None:
-        found = known(db, schema, table, fingerprint)
-        if found is None:
+    def find(
+        db: str, schema: str | None, table: str, fingerprint: str | None
+    ) -> TableSchema | None:
+        found = known(db, schema, table, fingerprint) if fingerprint is not None else None
+        if found is None and fingerprint is not None:
             registry.refresh()  # Another worker of the same driver may have registered it.
             found = known(db, schema, table, fingerprint)
-        return found
+        latest = registry.latest(db, schema, table) if found is None else None
+        return found if latest is None else latest.schema
 
     return find
 

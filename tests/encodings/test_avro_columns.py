@@ -1,6 +1,7 @@
 """The writers of columns, against fastavro and Python's own calendar; and what is refused."""
 
 import io
+import math
 from datetime import date, datetime, time, timezone
 
 import fastavro
@@ -266,3 +267,65 @@ def test_the_page_shows_the_types_that_columns_have():
 
     for connector, table in avro_page.tables().items():
         assert table in page, f"{connector}: run python -m tests.encodings.avro_page"
+
+
+def test_an_event_without_a_version_has_the_record_of_its_table():
+    """An empty record between two versions would let a registry pass any change of columns."""
+    writing, _ = written()
+    writing.known["shop", None, "orders", None] = TABLE
+    image = b'{"id":1,"_raw":1,"odd name":"a","e":"a","t":""}'
+    rows = change_rows(
+        [
+            change(after=image, schema_version=TABLE.fingerprint),
+            change(after=None, op="t", schema_version=None),
+        ]
+    )
+    assert [event["op"] for event in writing.read(rows)] == ["c", "t"]
+    assert len(writing.numbers.schemas) == 1
+
+
+def test_a_row_whose_keys_cannot_be_told_is_refused_alone():
+    plain = [b'{"id":%d,"more":%d}' % (number, number) for number in range(5)]
+    writing, rows = written(*plain[:3], b'{"id":3,"\\ud800":1}', *plain[3:])
+
+    encoded, _ = writing.write(rows)
+
+    (refused,) = encoded.rejections
+    assert (refused.event_row, refused.kind) == (3, "serialization")
+    assert "json encoding" in refused.reason
+    found = [writing.numbers.read(one) for one in encoded.values.to_pylist() if one is not None]
+    assert [event["after"]["more"] for event in found] == [0, 1, 2, 3, 4]
+
+
+def test_a_number_of_many_digits_is_no_trouble():
+    digits = b"7" * 5000
+    writing, rows = written(b'{"id":1,"more":%b}' % digits)
+    (event,) = writing.read(rows)
+    assert event["after"]["more"] == {"text": digits.decode()}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0.1", 0.1),
+        ("-12345678.1234567", -12345678.1234567),
+        ("1.7976931348623157e308", 1.7976931348623157e308),
+        ("0.10000000000000001", 0.1),
+        ("5e-324", 5e-324),
+        *((text, {"text": text}) for text in ("0.12345678901234567890", "1e-400", "1e400")),
+    ],
+)
+def test_a_number_that_a_double_does_not_hold_is_text(text, found):
+    writing, rows = written(b'{"more":%b}' % text.encode())
+    (event,) = writing.read(rows)
+    assert event["after"]["more"] == found
+
+
+def test_a_float_is_what_was_told_or_text():
+    table = TableSchema("shop", None, "orders", (Column("f", "float", "float"),))
+    writing = Writing("mysql", [table])
+    texts = [b"1.5", b"1e300", b'"1_0"', b'"Infinity"']
+    images = [change(after=b'{"f":%b}' % t, schema_version=table.fingerprint) for t in texts]
+    rows = [event["after"] for event in writing.read(change_rows(images))]
+    assert [row["f"] for row in rows] == [1.5, None, None, math.inf]
+    assert [row["_raw"] for row in rows] == [None, {"f": "1e300"}, {"f": "1_0"}, None]

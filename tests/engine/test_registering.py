@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_deltaforge.engine.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.registering import Registrar, registry_of
+from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.schemas.registry import Registry
@@ -299,3 +299,12 @@ def test_a_copy_carries_version_and_sequence():
     assert {(e["schema_version"], e["schema_sequence"]) for e in events} == {
         (version.fingerprint, version.sequence)
     }
+
+
+def test_a_version_that_nobody_knows_any_more_is_read_as_the_latest(inside):
+    registrar_of(inside).admit(batch((0, A), (1, B)))
+    find = lookup(registry_of(inside.bench()))
+    assert find("d", None, "t", A.fingerprint) == A
+    assert find("d", None, "t", "sha256:gone") == B
+    assert find("d", None, "t", None) == B
+    assert find("d", None, "other", None) is None

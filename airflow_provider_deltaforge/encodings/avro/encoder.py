@@ -12,7 +12,11 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.encodings.avro import frames
 from airflow_provider_deltaforge.encodings.avro.column_types import AvroType, Modes, type_of
 from airflow_provider_deltaforge.encodings.avro.names import dotted
-from airflow_provider_deltaforge.encodings.avro.rows import EXTRA_MAX, RowRecord
+from airflow_provider_deltaforge.encodings.avro.rows import (
+    EXTRA_MAX,
+    RowRecord,
+    UnreadableError,
+)
 from airflow_provider_deltaforge.encodings.avro.subjects import Refused, Subjects
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoded, Wanted
 from airflow_provider_deltaforge.events.message import Rejection
@@ -27,6 +31,11 @@ _MAGIC = 0
 _KNOWN_MAX = 2000
 _NO_RECORD = (
     "the message is no JSON object of the shape that its record has; a raw payload must be one, too"
+)
+
+_UNREADABLE = (
+    "a row has a key with half a surrogate pair, or is nested too deep: Avro has no name for it, "
+    "so use the json encoding for this sink"
 )
 
 
@@ -131,6 +140,22 @@ class AvroEncoder:
         self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray
     ) -> tuple[pa.BinaryArray, Callable[[int], str]]:
         """Return the messages of one place, null where one cannot be written, and why."""
+        try:
+            return self._written(place, texts, topics)
+        except UnreadableError:
+            if len(texts) == 1:
+                reason = f"sink {self._wanted.sink}: {place.db}.{place.table}: {_UNREADABLE}"
+                return pa.nulls(1, pa.binary()), lambda _: reason
+        half = len(texts) // 2
+        column, reasons = self._group(place, texts[:half], topics[:half])
+        behind, reasons_behind = self._group(place, texts[half:], topics[half:])
+        return pa.concat_arrays(
+            [column, behind]
+        ), lambda at: reasons(at) if at < half else reasons_behind(at - half)
+
+    def _written(
+        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray
+    ) -> tuple[pa.BinaryArray, Callable[[int], str]]:
         where = f"sink {self._wanted.sink}: {place.db}.{place.table}"
         known = self._known.get(place) or self._learn(place)
         message = frames.Message(None if place.topic is not None else self._shape, texts)
@@ -168,7 +193,9 @@ class AvroEncoder:
 
     def _learn(self, place: _Place) -> _Known:
         table = None
-        if place.version is not None and place.topic is None:
+        if place.topic is None:
+            # A record without the columns, as of a truncation, would be the one that the registry
+            # compares the next schema with, and let every change pass.
             table = self._wanted.schemas(*place.table_name, place.version)
         columns = [
             (column.name, type_of(column, self._wanted.connector, self._modes))

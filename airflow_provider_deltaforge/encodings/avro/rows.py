@@ -52,6 +52,10 @@ class Images:
         return self._places
 
 
+class UnreadableError(Exception):
+    """The keys of an image cannot be told."""
+
+
 class RowRecord:
     """The record ``Value`` of one table, as it looks now.
 
@@ -110,6 +114,9 @@ class RowRecord:
 
         An image as sources write it has no byte that its known members do not account for, so
         only those of other sizes are parsed.
+
+        Raises:
+            UnreadableError: an image has keys that no schema can name, or is nested too deep.
         """
         texts = images.texts
         told = np.full(len(texts), len("{}"), np.int64)
@@ -122,9 +129,18 @@ class RowRecord:
         told += np.maximum(members - 1, 0)
         sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
         odd = texts.take(pa.array(np.flatnonzero(sizes != told))).to_pylist()
-        # The standard library's parser takes what PostgreSQL's ``json`` may hold, too.
-        keys = {key for text in odd for key in json.loads(text)}
+        keys = {key for text in odd for key in _keys(text)}
         return keys - {field.key for field in self.fields}
+
+
+def _keys(text: bytes) -> set[str]:
+    """Return an image's keys; the standard library takes what PostgreSQL's ``json`` holds, too."""
+    try:
+        keys = set(json.loads(text, parse_int=len))  # However many digits it has.
+        "".join(keys).encode()
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(type(error).__name__) from None
+    return keys
 
 
 def _described(field: RowField) -> dict[str, Any]:

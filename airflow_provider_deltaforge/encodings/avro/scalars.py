@@ -62,7 +62,10 @@ def floating(width: type[np.floating[Any]]) -> Writer:
     def write(values: Values) -> pa.BinaryArray:
         good = values.are(NUMBER, STRING)
         numbers, fits = _numbers(_where(values.text, good), pa.float64(), _float64)
-        return binary.present(binary.fixed(numbers.astype(width)), good & fits)
+        with np.errstate(over="ignore"):
+            narrow = numbers.astype(width)
+        fits = fits & (np.isfinite(narrow) | ~np.isfinite(numbers))
+        return binary.present(binary.fixed(narrow), good & fits)
 
     return write
 
@@ -135,7 +138,8 @@ def anything(values: Values) -> pa.BinaryArray:
     longs = binary.present(binary.integers(numbers), whole & fits)
     part = values.are(NUMBER) & ~whole
     numbers, fits = _numbers(_where(values.text, part), pa.float64(), _float64)
-    doubles = binary.present(binary.fixed(numbers), part & fits & np.isfinite(numbers))
+    part &= fits & np.isfinite(numbers)
+    doubles = binary.present(binary.fixed(numbers), part & _said(values.text, numbers, part))
     strings = binary.present(binary.texts(values.text), values.are(STRING))
     wide = values.are(NUMBER) & ~_valid(longs) & ~_valid(doubles)
     rest = binary.present(binary.texts(values.json), values.are(OBJECT, ARRAY) | wide)
@@ -145,6 +149,16 @@ def anything(values: Values) -> pa.BinaryArray:
         for place, column in enumerate(branches)
     ]
     return pc.coalesce(*written, pa.scalar(binary.NOTHING, pa.binary()))
+
+
+def _said(texts: pa.StringArray, numbers: Any, where: Any) -> Any:
+    """Say which texts their doubles say again, to 17 digits: more, or too small, would be lost."""
+    short = flags(pc.match_substring_regex(texts, r"^-?[\d.]{1,16}$"))
+    said = short.copy()
+    for row in np.flatnonzero(where & ~short).tolist():
+        told, number = Decimal(texts[row].as_py()), float(numbers[row])
+        said[row] = told in (Decimal(repr(number)), Decimal(f"{number:.17g}"))
+    return said
 
 
 def _clock(values: Values, read: Callable[[pa.StringArray], Any], divisor: int) -> pa.BinaryArray:
@@ -182,6 +196,8 @@ def _int64(text: str) -> int | None:
 
 
 def _float64(text: str) -> float | None:
+    if "_" in text:  # Python's own way to write numbers.
+        return None
     try:
         return float(text)
     except ValueError:
