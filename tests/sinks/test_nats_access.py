@@ -1,5 +1,6 @@
 """Who may write to NATS: passwords, keys, permissions, TLS."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.sinks.nats.line import Line
 from tests.servers import nats
+from tests.servers.process import free_port
 from tests.sinks import nats_reader as reader
 from tests.sinks.contract import messages, value
 from tests.sinks.nats_credentials import Issuer
@@ -162,6 +165,37 @@ class TestAccess:
             writer.write(rows(place, range(1)))
 
 
+def test_servers_that_are_not_named_get_the_login_of_the_one_that_told_them(tmp_path):
+    routes = [free_port(), free_port()]
+    listed = ", ".join(f'"nats://127.0.0.1:{route}"' for route in routes)
+    named, other = (
+        nats.start(
+            tmp_path / f"{route}",
+            jetstream=False,
+            settings=f'cluster {{ name: c, listen: "127.0.0.1:{route}", routes: [{listed}] }}\n'
+            "authorization { user: df, password: s3cret }",
+        )
+        for route in routes
+    )
+    place = named.dsn().removeprefix("nats://")
+    line = Line(NatsSink(url=f"nats://df:s3cret@{place}", subject="t"), "test")
+
+    async def known(client, _):
+        return client.discovered_servers
+
+    async def next_server():
+        await line.up()
+        await line.drop()
+        named.stop()
+        streams = await line.up()
+        await line.drop()
+        return streams.link.server
+
+    wait_until(lambda: reader.asked(named.dsn(), known, user="df", password="s3cret"))
+    assert asyncio.run(next_server()) == other.dsn()
+    other.stop()
+
+
 def until_logged_in(open_writer, place):
     def logged_in():
         try:
@@ -289,6 +323,15 @@ class TestTls:
             self.first_use(self.sink(server))
         server.stop()
         assert "CONNECT" not in server.log_path.read_text()
+
+    @pytest.mark.parametrize("login", [{}, {"nkey_seed": SEED}])
+    def test_nothing_is_sent_to_a_server_without_tls(self, login, tmp_path):
+        server = nats.start(tmp_path)
+        nobody = {"username": None, "password": None}
+
+        with pytest.raises(AccessError, match="offers no TLS"):
+            self.first_use(self.sink(server, **nobody, **login))
+        server.stop()
 
     def test_a_missing_file_is_named_by_its_key(self, server, tmp_path):
         for key in ("ca_file", "cert_file"):

@@ -18,7 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
-from airflow_provider_deltaforge.sinks.nats.login import connect_options, without_login
+from airflow_provider_deltaforge.sinks.nats.login import (
+    connect_options,
+    insist_on_tls,
+    with_login,
+    without_login,
+)
 from airflow_provider_deltaforge.sinks.nats.replies import (
     NO_RESPONDERS,
     Refusal,
@@ -56,6 +61,7 @@ class Link:
         import nats.aio.client
 
         self._where = f"nats sink {sink.id}"
+        self._address = address
         self.server = without_login(address)
         self._client: Any = nats.aio.client.Client()
         self._inbox = ""
@@ -79,6 +85,7 @@ class Link:
         options["error_cb"], options["disconnected_cb"] = link._note, link._closed
         try:
             await asyncio.wait_for(link._client.connect(**options), sink.connect_timeout_secs)
+            insist_on_tls(sink, address, link._speaks_tls)
             link._inbox = link._client.new_inbox()
             link._replies = await link._client.subscribe(
                 f"{link._inbox}.*", cb=link._take, pending_msgs_limit=0, pending_bytes_limit=0
@@ -107,8 +114,9 @@ class Link:
 
     @property
     def known_servers(self) -> list[str]:
-        """Servers of the cluster, as this one told."""
-        return [uri.geturl() for uri in self._client.discovered_servers]
+        """Servers of the cluster, as this one told, with the login that it took."""
+        told = self._client.discovered_servers
+        return [with_login(uri.geturl(), self._address) for uri in told]
 
     def check(self) -> None:
         """Raise what broke the connection, or what the server refused.

@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from airflow_provider_deltaforge.errors import AccessError, SpecError
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
@@ -34,11 +34,7 @@ def connect_options(sink: NatsSink, address: str, speaks_tls: Callable[[], bool]
 
     def only_encrypted(secret: str) -> Callable[[], str]:
         def tell() -> str:
-            if sink.encrypted and not speaks_tls():
-                raise AccessError(
-                    f"nats sink {sink.id}: {without_login(address)} offers no TLS, which the "
-                    "document asks for; enable it there, or use nats:// and no certificate"
-                )
+            insist_on_tls(sink, address, speaks_tls)
             return secret
 
         return tell
@@ -55,12 +51,36 @@ def connect_options(sink: NatsSink, address: str, speaks_tls: Callable[[], bool]
 
 def without_login(address: str) -> str:
     """Return an address as people may see it."""
-    parts = urlsplit(address if "://" in address else f"nats://{address}")
+    parts = _parts(address)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
+def with_login(told: str, address: str) -> str:
+    """Return the address of a server with the login, if any, in that of another."""
+    login, at, _ = _parts(address).netloc.rpartition("@")
+    parts = _parts(told)
+    return f"{parts.scheme}://{login}{at}{parts.netloc}"
+
+
+def insist_on_tls(sink: NatsSink, address: str, speaks_tls: Callable[[], bool]) -> None:
+    """Refuse a server that does not encrypt, where the document asks for it.
+
+    Raises:
+        AccessError: it offers no TLS.
+    """
+    if sink.encrypted and not speaks_tls():
+        raise AccessError(
+            f"nats sink {sink.id}: {without_login(address)} offers no TLS, which the document asks "
+            "for; enable it there, or use nats:// and no certificate"
+        )
+
+
+def _parts(address: str) -> SplitResult:
+    return urlsplit(address if "://" in address else f"nats://{address}")
+
+
 def _login(sink: NatsSink, address: str) -> dict[str, str]:
-    parts = urlsplit(address if "://" in address else f"nats://{address}")
+    parts = _parts(address)
     if parts.username and parts.password is not None:
         return {"user": unquote(parts.username), "password": unquote(parts.password)}
     if parts.username:

@@ -2,6 +2,7 @@
 
 import re
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator, model_validator
 
@@ -77,6 +78,11 @@ class NatsSink(Sink):
                 raise ValueError(f"a server begins with nats:// or tls://, not {scheme}://")
             if not (rest if found else scheme):
                 raise ValueError("a server has no name")
+            if not _is_address(address):
+                raise ValueError(
+                    "write each server as nats://host:4222; in a login '/', '?', '#', '@' and ',' "
+                    "are %2F, %3F, %23, %40 and %2C"
+                )
         return value
 
     @field_validator("stream")
@@ -126,6 +132,20 @@ class NatsSink(Sink):
             raise SpecError(
                 "sink type 'nats' needs an extra: pip install 'airflow-provider-deltaforge[nats]'"
             ) from error
+
+
+def _is_address(address: str) -> bool:
+    """Say whether nothing of a login is taken for the server's name, which errors show."""
+    try:
+        parts = urlsplit(address if "://" in address else f"nats://{address}")
+        return (
+            bool(parts.hostname)
+            and parts.port != 0
+            and parts.path + parts.query in ("", "/")
+            and not parts.fragment
+        )
+    except ValueError:
+        return False
 
 
 def split_addresses(url: SecretStr) -> list[str]:
