@@ -78,7 +78,8 @@ def replay(  # noqa: PLR0917 - a command's options
     if which == Which() and not everything:
         raise SpecError("say which entries: --seq, --first, --last, --sink, … or --all")
     with opened(store) as state:
-        meant = list(replays.foresee(state, name, which, overtaken))
+        # Without the events, which may be large.
+        meant = [_row(one) for one in replays.foresee(state, name, which, overtaken)]
         if dry_run:
             _show(meant, as_json=as_json)
             return
@@ -179,8 +180,7 @@ def _tell(told: Replay, *, as_json: bool) -> None:
             out.print(f"{counts[what]} stay, {words}", highlight=False)
 
 
-def _show(meant: list[replays.Foreseen], *, as_json: bool) -> None:
-    rows = [_row(one) for one in meant]
+def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif not rows:

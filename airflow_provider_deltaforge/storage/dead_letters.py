@@ -139,17 +139,20 @@ class DeadLetters:
         entries = self._store.peek(names.JOURNAL, self._key, 1)
         return entries[0].seq if entries else None
 
-    def stored(self, after: int = 0, *, damaged: bool = True) -> Iterator[Stored]:
+    def stored(
+        self, after: int = 0, *, damaged: bool = True, page: int = _PAGE
+    ) -> Iterator[Stored]:
         """Yield what is set aside behind a sequence number, oldest first, page by page.
 
         Args:
             after: the sequence number.
             damaged: raise for an entry that cannot be read, instead of leaving it out.
+            page: so many are read at once.
 
         Raises:
             FatalError: an entry is damaged, or of a later release.
         """
-        while entries := self._store.peek(names.JOURNAL, self._key, _PAGE, after):
+        while entries := self._store.peek(names.JOURNAL, self._key, page, after):
             for entry in entries:
                 name = f"dead letter {entry.seq} of {self._pipeline}"
                 try:
@@ -167,7 +170,7 @@ class DeadLetters:
 
     def find(self, seq: int) -> Stored | None:
         """Return one entry, or None if it is not there."""
-        found = next(self.stored(seq - 1), None)
+        found = next(self.stored(seq - 1, page=1), None)
         return found if found is not None and found.letter.seq == seq else None
 
     def ack(self, upto: int) -> int:

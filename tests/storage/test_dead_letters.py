@@ -69,3 +69,18 @@ def test_an_entry_is_not_stored_by_who_has_lost_the_fence(store):
     with pytest.raises(FencedError):
         store.transact([queue.push(letter(1))], Fence(names.EPOCHS, "orders", version))
     assert queue.count() == 0
+
+
+def test_one_entry_is_read_alone():
+    store = StoreLocation.from_dsn("memory://alone").open()
+    queue = fill(store, 5)
+    fetched = []
+    peek = store.peek
+    store.peek = lambda *told: fetched.append(peek(*told)) or fetched[-1]
+    try:
+        third = next(one.letter.seq for one in queue.stored() if one.letter.event["n"] == 2)
+        fetched.clear()
+        assert queue.find(third).letter.event == {"n": 2}
+        assert [len(page) for page in fetched] == [1]
+    finally:
+        store.close()
