@@ -6,6 +6,7 @@ Everything after that only knows checkpoints.
 """
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,12 @@ from airflow_provider_deltaforge.engine.once import tells
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.sinking import SinkWatcher, exact_writer, holds_position
-from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, FencedError
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    FatalError,
+    FencedError,
+    RetryableError,
+)
 from airflow_provider_deltaforge.sinks.contract import Cursor, Interruptible, Sink, SinkWriter
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints, Stand
@@ -142,7 +148,8 @@ class Cursors:
     def _recovered(self) -> dict[str, Cursor | None]:
         """Ask all sinks at once; those that the pipeline needs are waited for."""
         pool = ThreadPoolExecutor(len(self._sinks), thread_name_prefix="cursor")
-        asked = {sink.id: pool.submit(self._recover, sink) for sink in self._sinks}
+        late = threading.Event()
+        asked = {sink.id: pool.submit(self._recover, sink, late) for sink in self._sinks}
         pool.shutdown(wait=False)
         count = len(self._bench.pipeline.spec.sinks)
         may_lag = self._policy.may_lag
@@ -152,17 +159,26 @@ class Cursors:
         deadline = time.monotonic() + _OPTIONAL_S
         while wait(asked.values(), _POLL_S).not_done and time.monotonic() < deadline:
             self._abandon_if_ending()
+        late.set()
+        self._abandon()
         found = {name: one.result() for name, one in needed.items()}
         optional = {name: one for name, one in asked.items() if name not in needed and one.done()}
         return found | _answers(optional)
 
     def _abandon_if_ending(self) -> None:
-        for writer in list(self._opened) if self._ending.is_set() else ():
+        if self._ending.is_set():
+            self._abandon()
+
+    def _abandon(self) -> None:
+        for writer in list(self._opened):
             if isinstance(writer, Interruptible):
                 writer.abandon()
 
-    def _recover(self, sink: Sink) -> Cursor | None:
+    def _recover(self, sink: Sink, late: threading.Event) -> Cursor | None:
         def attempt() -> Cursor | None:
+            if late.is_set():
+                # Now it would shut out the writer with which the lane goes on.
+                raise RetryableError(f"sink {sink.id}: it did not tell its position in time")
             writer = sink.open(self._bench.pipeline.name)
             self._opened.append(writer)
             try:
@@ -174,7 +190,11 @@ class Cursors:
 
         ending = self._ending
         tell = partial(self._watcher.sink_trouble, sink.id)
-        return patiently(attempt, tell, ending.is_set, ending.wait)
+        try:
+            return patiently(attempt, tell, lambda: ending.is_set() or late.is_set(), ending.wait)
+        finally:
+            if late.is_set():
+                tell(None)  # From here on the lane's own writer says how the sink is.
 
     def _is_reset(self) -> bool:
         """Say whether a person has the pipeline begin anew, whatever its sinks hold."""

@@ -6,11 +6,14 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.engine import cursors
 from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from tests.engine import exact_memory
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -257,3 +260,22 @@ def test_a_sink_that_is_caught_up_is_given_nothing_twice(begun, in_headers):
     for sink in pipeline.sinks:
         assert held(pipeline, sink).ids == expected(pipeline), sink
     finish(pipeline, *pipeline.sinks)
+
+
+def test_who_tells_its_position_too_late_does_not_shut_out_the_writer_of_the_lane(
+    begun, monkeypatch
+):
+    told = exact_memory._Writer.recover
+
+    def slow_is_away(writer):
+        if writer._held is held(pipeline, "slow"):
+            raise RetryableError("away")
+        return told(writer)
+
+    pipeline = begun(sinks=("fast", "slow"), optional=("slow",))
+    monkeypatch.setattr(cursors, "_OPTIONAL_S", 0.1)
+    monkeypatch.setattr(exact_memory._Writer, "recover", slow_is_away)
+    running = Running(pipeline)
+    wait_until(lambda: pipeline.checkpoints().load().get("fast") == {"tx": TRANSACTIONS})
+    wait_until(lambda: not any(one.name.startswith("cursor") for one in threading.enumerate()))
+    running.stop()
