@@ -141,7 +141,7 @@ def test_what_cannot_work_is_refused_with_the_document(conf, message):
 def test_exactly_once_is_made_with_what_the_documents_say():
     told = producer_settings(sink(exactly_once=True), "shop")
 
-    assert told["transactional.id"] == "deltaforge-shop-kafka"
+    assert told["transactional.id"] == "deltaforge-shop/kafka"
     assert (told["transaction.timeout.ms"], told["message.timeout.ms"]) == (60_000, 30_000)
     assert (told["request.timeout.ms"], told["acks"]) == (15_000, "all")
 
@@ -248,3 +248,10 @@ def test_how_topics_are_made():
     for wrong in ({"partitions": 0}, {"replicas": 1}, {"config": {"a": None}}):
         with pytest.raises(ValidationError, match=r"create_topics\."):
             sink(create_topics=wrong)
+
+
+def test_sinks_of_different_pipelines_do_not_shut_each_other_out():
+    one = producer_settings(sink(id="eu-kafka", exactly_once=True), "shop")
+    another = producer_settings(sink(id="kafka", exactly_once=True), "shop-eu")
+
+    assert one["transactional.id"] != another["transactional.id"]

@@ -88,7 +88,7 @@ def _of_transactions(sink: KafkaSink, pipeline: str, given: Mapping[str, Any]) -
                 extra={"sink": sink.id, "transaction_timeout_ms": transaction_ms},
             )
     return {
-        "transactional.id": f"deltaforge-{pipeline}-{sink.id}",
+        "transactional.id": f"deltaforge-{pipeline}/{sink.id}",
         "transaction.timeout.ms": transaction_ms,
         "message.timeout.ms": _MESSAGE_MS,
         "request.timeout.ms": 15_000,

@@ -195,7 +195,7 @@ class KafkaOnceWriter(KafkaWriter):
         """Return what the brokers say against messages, which nobody will ever see."""
         deadline = time.monotonic() + self._patience_s
         if self._producer is None:
-            own_id = f"{self._settings['transactional.id']}-probe"
+            own_id = f"{self._settings['transactional.id']}/probe"
             self._producer = self._new_producer(**{"transactional.id": own_id})
             self._until(deadline, self._producer.init_transactions, "begin with transactions")
         work = Work(messages)
