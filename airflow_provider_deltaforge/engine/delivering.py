@@ -136,7 +136,7 @@ class Delivering:
             self._heart.gives_up,
             lambda taken: self._is_enough(taken, position),
             (lambda: self._joining(ready)) if self._stragglers.any else dict,
-            lambda name, refused: self._set_aside(ready, {name: refused}),
+            lambda name, refused: self._refused(ready, name, refused),
         )
         return None if outcomes is None else self._taken(ready, outcomes)
 
@@ -171,6 +171,11 @@ class Delivering:
         told = told or self._letters.order.would_tell(rendered, exact)
         if exact and (told or rendered.chained.refused):
             self._set_aside(ready, held)
+
+    def _refused(self, ready: Ready, name: str, refused: Sequence[Rejection]) -> None:
+        """Set aside what a sink refuses that is given the rest of the batch then."""
+        self._set_aside(ready, {name: refused})
+        self._held[name] = [*self._held.get(name, ()), *refused]
 
     def _set_aside(self, ready: Ready, refused: Mapping[str, Sequence[Rejection]]) -> None:
         self._letters.take(ready.rendered, ready.batch.rows, refused)

@@ -242,6 +242,7 @@ def test_what_a_sink_refuses_is_set_aside_before_it_holds_the_rest(begun):
     running.stop()
 
     assert held(pipeline).ids == expected(pipeline, without={REFUSED})
+    assert pipeline.control.progress().sinks["out"].events == len(held(pipeline).ids)
     letters = DeadLetters(pipeline.store, pipeline.name).read()
     assert [is_refused(orjson.dumps(letter.event)) for letter in letters] == [True]
 
