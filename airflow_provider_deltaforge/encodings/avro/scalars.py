@@ -64,7 +64,7 @@ def floating(width: type[np.floating[Any]]) -> Writer:
         numbers, fits = _numbers(_where(values.text, good), pa.float64(), _float64)
         with np.errstate(over="ignore"):
             narrow = numbers.astype(width)
-        fits = fits & (np.isfinite(narrow) | ~np.isfinite(numbers))
+        fits = fits & (np.isfinite(narrow) | (values.are(STRING) & ~np.isfinite(numbers)))
         return binary.present(binary.fixed(narrow), good & fits)
 
     return write
