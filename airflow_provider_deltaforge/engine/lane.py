@@ -210,14 +210,14 @@ class Lane:
         if missing or settled:
             self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
         self._cursors.adopt()
-        self._checkpoints.load()
+        stored = self._checkpoints.load()
         crossing(Border.START_POSITION_STORED)
         exact = {*self._cursors.sink_ids, *stood.fresh}
         self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact)
         self._idle_since = None  # Read again, the log is behind it.
-        self._board.checkpointed(start, self._sink_ids)
-        for name in stood.behind:
-            self._board.caught_up(name, stood.known[name], None)
+        self._board.checkpointed(start, [])
+        for name, at in stored.items():
+            self._board.caught_up(name, at, None)
         history = self._tables.history()
         reader = self._source.open(start, self._heart.ending.is_set, history)
         self._tables.begin(reader)
