@@ -24,8 +24,8 @@ from airflow_provider_deltaforge.cli.options import err
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_HELP = """Change data capture from one YAML document: MySQL, MariaDB, PostgreSQL and Turso to Kafka
-and files.
+_HELP = """Change data capture from one YAML document: MySQL, MariaDB, PostgreSQL and Turso to
+Kafka, Redis, NATS, webhooks and files.
 
 Start here: `deltaforge validate orders.yaml`, `deltaforge preflight orders.yaml`,
 `deltaforge run orders.yaml`, and in a second shell `deltaforge status --watch`.
