@@ -1,5 +1,7 @@
 """Trying again what a server that is away, or busy, may do later."""
 
+import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -8,6 +10,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_ran
 from airflow_provider_deltaforge.errors import RetryableError
 
 Result = TypeVar("Result")
+
+_POLL_S = 0.1
 
 
 def patiently(
@@ -47,3 +51,34 @@ def patiently(
     if attempts.statistics["attempt_number"] > 1:
         tell(None)
     return result
+
+
+class Closing:
+    """Says when to try no longer: something was closed, or what it belongs to ends.
+
+    Args:
+        ending: asked whether what it belongs to ends.
+    """
+
+    def __init__(self, ending: Callable[[], bool]) -> None:
+        self._ending = ending
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Wake whoever rests. Called from any thread."""
+        self._closed.set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed, whatever else ends."""
+        return self._closed.is_set()
+
+    def over(self) -> bool:
+        """Say whether to give up."""
+        return self.is_closed or self._ending()
+
+    def rest(self, seconds: float) -> None:
+        """Wait for so long, or until it is over."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.over():
+            self._closed.wait(min(left, _POLL_S))

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.marking import checked, flags, marked, numbers, with_ends
-from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.patience import Closing, patiently
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
@@ -32,7 +32,6 @@ from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed, Processor, Worker
 
-_POLL_S = 0.1
 _CLOSE_S = 10.0
 _PLAIN = (EventError, FatalError, RetryableError, SpecError)
 
@@ -104,9 +103,8 @@ class Chain:
         self._processors = processors
         self._tallies = tallies
         self._watcher = watcher
-        self._ending = ending
         self._links: list[_Link] = []
-        self._closing = threading.Event()
+        self._closing = Closing(ending)
         self._busy = threading.Lock()
 
     def open(self) -> None:
@@ -138,7 +136,7 @@ class Chain:
             RetryableError: asked to end while a processor was tried again.
         """
         with self._busy:
-            if self._closing.is_set():
+            if self._closing.is_closed:
                 raise RetryableError("the processors are closed: the lane has ended")
             if not self._links or not rows.num_rows:
                 return Chained(rows)
@@ -168,7 +166,7 @@ class Chain:
 
         An interpreter that nobody closes can keep the process from ending.
         """
-        self._closing.set()
+        self._closing.close()
         idle = self._busy.acquire(timeout=_CLOSE_S)
         try:
             self._let_go()
@@ -191,7 +189,9 @@ class Chain:
             plain = cause if isinstance(cause, DeltaForgeError) else error
             self._watcher.processor_trouble(link.id, plain)
 
-        done = patiently(partial(self._once, link, rows), tell, self._over, self._rest)
+        done = patiently(
+            partial(self._once, link, rows), tell, self._closing.over, self._closing.rest
+        )
         events = (rows.num_rows, done.rows.num_rows)
         self._tallies.processed(link.id, events, len(done.rejections), done.counts)
         return done
@@ -208,14 +208,6 @@ class Chain:
         finally:
             self._tallies.called(link.id, time.perf_counter() - began, failed=failed)
         return done
-
-    def _over(self) -> bool:
-        return self._closing.is_set() or self._ending()
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._over():
-            self._closing.wait(min(left, _POLL_S))
 
 
 class _Link:

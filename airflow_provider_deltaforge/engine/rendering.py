@@ -1,7 +1,6 @@
 """Processors and rendering of one pipeline: from a batch to messages for every sink."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,15 +11,13 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.batch_facts import Taken
-from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.patience import Closing, patiently
 from airflow_provider_deltaforge.engine.processing import Chain, Chained, ProcessorWatcher
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.spec.document import Pipeline
-
-_POLL_S = 0.1
 
 
 class RenderingWatcher(ProcessorWatcher, Protocol):
@@ -72,8 +69,7 @@ class Rendering:
     ) -> None:
         self._chain = chain_of(pipeline, tallies, watcher, ending)
         self._watcher = watcher
-        self._ending = ending
-        self._closing = threading.Event()
+        self._closing = Closing(ending)
         # A lane that begins anew does not wait for the thread that still renders for the old one.
         self._busy = threading.Lock()
         self._renderers = {
@@ -103,25 +99,17 @@ class Rendering:
                 messages[name], rejections[name] = patiently(
                     partial(renderer.render, chained.rows),
                     partial(self._watcher.trouble, f"encoding of sink {name}"),
-                    self._over,
-                    self._rest,
+                    self._closing.over,
+                    self._closing.rest,
                 )
         return Rendered(chained, messages, rejections)
 
     def close(self) -> None:
         """Close processors and encodings. Safe to call twice."""
-        self._closing.set()
+        self._closing.close()
         self._chain.close()
         for renderer in self._renderers.values():
             renderer.close()
-
-    def _over(self) -> bool:
-        return self._closing.is_set() or self._ending()
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._over():
-            self._closing.wait(min(left, _POLL_S))
 
 
 def chain_of(
