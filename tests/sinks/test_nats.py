@@ -14,11 +14,9 @@ from tests.sinks.contract import SinkContract, messages, value
 from tests.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = nats.start(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.stop()
+@pytest.fixture
+def server(nats_server):
+    return nats_server
 
 
 @pytest.fixture

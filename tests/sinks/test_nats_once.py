@@ -18,11 +18,9 @@ from tests.waiting import wait_until
 BEGIN = Cursor({"gtid": "a:1"})
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = nats.start(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.stop()
+@pytest.fixture
+def server(nats_server):
+    return nats_server
 
 
 @pytest.fixture
