@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.errors import FatalError, FencedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -112,7 +111,7 @@ class Once:
         if not len(places):
             return messages, False
         rest = np.arange(int(places[-1]) + 1, len(messages), dtype=np.int32)
-        return take(messages, pa.array(rest)), True
+        return messages.take(pa.array(rest)), True
 
     def _check_search(self, at: Position | None) -> None:
         if at is not None and self._searched > _SEARCHED_MOST and self._cursor is not None:

@@ -1,7 +1,6 @@
 """From change events to messages, once per sink, before the sink: route, wrap, encode."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +90,7 @@ class Renderer:
         bare = routing.bare()
         if placed is not None:
             kept = pc.indices_nonzero(placed)
-            messages, rows = take(messages, kept), rows.take(kept)
+            messages, rows = messages.take(kept), rows.take(kept)
             bare = None if bare is None else bare.take(kept)
         messages, rows, unwritten = self._encoded(messages, rows, bare)
         if self._tombstones:
@@ -113,7 +112,7 @@ class Renderer:
             for one in encoded.rejections
         ]
         kept = pa.array(np.setdiff1d(np.arange(len(messages)), lost))
-        return take(messages, kept), rows.take(kept), refused
+        return messages.take(kept), rows.take(kept), refused
 
     def _wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
         keep = self._sink.filter
@@ -146,7 +145,7 @@ class Renderer:
             return messages
         copies = np.repeat(np.arange(len(messages)), 1 + marked)
         is_tombstone = np.concatenate([[False], copies[1:] == copies[:-1]])
-        doubled = take(messages, pa.array(copies))
+        doubled = messages.take(pa.array(copies))
         nothing = pa.scalar(None, pa.binary())
         return replace(doubled, values=pc.if_else(pa.array(is_tombstone), nothing, doubled.values))
 
@@ -193,17 +192,3 @@ class _Routing:
         if not self._said or self._headers.null_count == len(self._headers):
             return None
         return self._headers
-
-
-def take(messages: Messages, indices: pa.Array) -> Messages:
-    """Return the messages at ``indices``, in that order."""
-    columns: dict[str, Any] = {
-        name: getattr(messages, name)
-        for name in ("topics", "keys", "values", "headers", "event_ids", "event_rows")
-    }
-    return Messages(
-        **{
-            name: None if column is None else column.take(indices)
-            for name, column in columns.items()
-        }
-    )

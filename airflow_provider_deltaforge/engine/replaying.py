@@ -19,7 +19,6 @@ from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.places import place_of
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.registering import lookup, registry_of
-from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.replay_plan import Plan, Verdict
 from airflow_provider_deltaforge.engine.replay_sinks import opened, sinks_behind
@@ -210,7 +209,7 @@ class Replaying:
         mine = {number for number, one in enumerate(sent) if one in wanted}
         chained, messages = rendered.chained, rendered.messages[sink_id]
         of = np.array([chained.origin(row) for row in messages.event_rows.to_pylist()], np.int64)
-        chosen = take(messages, pa.array(np.flatnonzero(np.isin(of, sorted(mine)))))
+        chosen = messages.take(pa.array(np.flatnonzero(np.isin(of, sorted(mine)))))
         rejections = list(rendered.rejections[sink_id])
         # What a processor refused lies in front of a sink that has still to be caught up.
         early = bool(wanted[0].stored.letter.meta.processor_id) and sink_id in self._behind

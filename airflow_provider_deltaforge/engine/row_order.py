@@ -16,7 +16,6 @@ from airflow_provider_deltaforge.engine.entries import Entries, Entry, newer
 from airflow_provider_deltaforge.engine.letters import Letter
 from airflow_provider_deltaforge.engine.places import Places, place_of, places_of
 from airflow_provider_deltaforge.engine.processing import Chained
-from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.engine.rendering import Rendered
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.storage.contract import Write
@@ -112,7 +111,7 @@ class RowOrder:
             if held_back.any():
                 there = np.unique(given.event_rows.to_numpy()[held_back]).tolist()
                 held[name] = [Rejection(row, HELD, _HELD_REASON) for row in there]
-                messages[name] = take(given, pa.array(np.flatnonzero(~held_back)))
+                messages[name] = given.take(pa.array(np.flatnonzero(~held_back)))
         return messages, held
 
     def _rows_held(

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.engine.once import Once, moved
 from airflow_provider_deltaforge.engine.patience import patiently
-from airflow_provider_deltaforge.engine.render import take
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -53,7 +52,7 @@ class Parcel:
         """Return the parcel without what was refused of it."""
         rows = pa.array({one.event_row for one in refused}, pa.int32())
         kept = pc.invert(pc.is_in(self.messages.event_rows, rows))
-        return replace(self, messages=take(self.messages, pc.indices_nonzero(kept)))
+        return replace(self, messages=self.messages.take(pc.indices_nonzero(kept)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What sinks receive: finished messages, in columns."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
@@ -28,6 +29,29 @@ class Messages:
     def __len__(self) -> int:
         """Return the number of messages."""
         return len(self.values)
+
+    def slice(self, start: int, count: int) -> "Messages":
+        """Return so many messages from one on, without copying them."""
+        return self._each(lambda column: column.slice(start, count))
+
+    def take(self, rows: pa.Array) -> "Messages":
+        """Return the messages at ``rows``, in that order."""
+        return self._each(lambda column: column.take(rows))
+
+    def same_as(self, other: "Messages") -> bool:
+        """Say whether these are the same messages, perhaps rendered again."""
+        return self is other or (
+            self.event_ids.equals(other.event_ids)
+            and self.keys.equals(other.keys)
+            and self.values.equals(other.values)
+            and self.topics.cast("string").equals(other.topics.cast("string"))
+        )
+
+    def _each(self, change: Callable[[pa.Array], pa.Array]) -> "Messages":
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Messages(
+            **{name: None if one is None else change(one) for name, one in columns.items()}
+        )
 
 
 @dataclass(frozen=True, slots=True)

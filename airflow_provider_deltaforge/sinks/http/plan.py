@@ -62,16 +62,6 @@ class Plan:
         self.rejections += [Rejection(row, kind, reason) for row in rows]
         self.answered()
 
-    def is_for(self, messages: Messages) -> bool:
-        """Say whether these are the same messages, perhaps rendered again."""
-        mine = self.messages
-        return mine is messages or (
-            mine.event_ids.equals(messages.event_ids)
-            and mine.keys.equals(messages.keys)
-            and mine.values.equals(messages.values)
-            and mine.topics.cast("string").equals(messages.topics.cast("string"))
-        )
-
 
 def plans(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[Plan]:
     """Divide a batch so that all messages of a key are in one plan, in their order.

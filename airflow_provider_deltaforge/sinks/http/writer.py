@@ -59,7 +59,7 @@ class HttpWriter:
 
     def _take_up(self, messages: Messages) -> None:
         """Go on with these messages, or begin with them."""
-        if not (self._plans and self._plans[0].is_for(messages)):
+        if not (self._plans and self._plans[0].messages.same_as(messages)):
             self._plans = plans(
                 messages, in_arrays=self._manner.in_arrays, count=len(self._couriers)
             )

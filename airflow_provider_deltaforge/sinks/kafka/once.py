@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.sinks.kafka import replies
 from airflow_provider_deltaforge.sinks.kafka.configuration import scrub
 from airflow_provider_deltaforge.sinks.kafka.positions import Positions, error_of, topic_of
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
-from airflow_provider_deltaforge.sinks.kafka.work import Work, part
+from airflow_provider_deltaforge.sinks.kafka.work import Work
 from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
 
 _STEP_S, _SLICE_S = 0.5, 0.25
@@ -129,7 +129,7 @@ class KafkaOnceWriter(KafkaWriter):
         most = self._at_once or total
         with suppress(_RefusedError):
             for start in range(0, total, most):
-                share = self._work = Work(part(work.messages, start, most))
+                share = self._work = Work(work.messages.slice(start, most))
                 self._deliver(share, deadline)
                 work.refused.update({start + index: why for index, why in share.refused.items()})
             return not work.refused
@@ -175,7 +175,7 @@ class KafkaOnceWriter(KafkaWriter):
         try:
             while spans:
                 start, stop = spans.pop()
-                errors = self._probe(part(messages, start, stop - start))
+                errors = self._probe(messages.slice(start, stop - start))
                 if not errors:
                     taken.append(stop - start)
                 elif stop - start == 1:

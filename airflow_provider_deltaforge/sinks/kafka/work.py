@@ -37,16 +37,6 @@ class Work:
             self.messages.values[these].to_pylist(),
         )
 
-    def is_for(self, messages: Messages) -> bool:
-        """Say whether these are the same messages, perhaps rendered again."""
-        mine = self.messages
-        return mine is messages or (
-            mine.event_ids.equals(messages.event_ids)
-            and mine.keys.equals(messages.keys)
-            and mine.values.equals(messages.values)
-            and mine.topics.cast("string").equals(messages.topics.cast("string"))
-        )
-
     def note(self, index: int, error: Any | None, _message: Any) -> None:
         """Take the answer for one message."""
         if error is None:
@@ -66,12 +56,3 @@ class Work:
             )
             for index, error in sorted(self.refused.items())
         ]
-
-
-def part(messages: Messages, start: int, count: int) -> Messages:
-    """Return so many messages from one on."""
-    columns = ("topics", "keys", "values", "headers", "event_ids", "event_rows")
-    told = {name: getattr(messages, name) for name in columns}
-    return Messages(
-        **{name: None if one is None else one.slice(start, count) for name, one in told.items()}
-    )

@@ -82,7 +82,7 @@ class KafkaWriter:
             self._producer = None
 
     def _take_up(self, messages: Messages) -> Work:
-        if self._work is not None and self._work.is_for(messages):
+        if self._work is not None and self._work.messages.same_as(messages):
             return self._work
         if self._work is not None:
             self._replace_producer()

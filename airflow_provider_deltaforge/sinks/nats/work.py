@@ -64,16 +64,6 @@ class Work:
         self.next = self.low
         self.again.clear()
 
-    def is_for(self, messages: Messages) -> bool:
-        """Say whether these are the same messages, perhaps rendered again."""
-        mine = self.messages
-        return mine is messages or (
-            mine.event_ids.equals(messages.event_ids)
-            and mine.keys.equals(messages.keys)
-            and mine.values.equals(messages.values)
-            and mine.topics.cast("string").equals(messages.topics.cast("string"))
-        )
-
     def rejections(self) -> list[Rejection]:
         """Return what was refused, in the order of the messages."""
         return [rejection for _, rejection in sorted(self.refused.items())]

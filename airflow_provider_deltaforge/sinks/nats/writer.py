@@ -76,7 +76,7 @@ class NatsWriter:
 
     async def _write(self, messages: Messages) -> Sequence[Rejection]:
         streams = await self._line.up()
-        if self._delivery is None or not self._delivery.work.is_for(messages):
+        if self._delivery is None or not self._delivery.work.messages.same_as(messages):
             self._delivery = Delivery(self._sink, messages, self._memory)
         await self._delivery.run(streams, await self._more(streams))
         rejections = self._delivery.work.rejections()

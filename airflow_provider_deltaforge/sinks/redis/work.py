@@ -9,8 +9,6 @@ import pyarrow as pa
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.redis import entries
 
-_COLUMNS = ("topics", "keys", "values", "event_ids", "event_rows")
-
 
 @dataclass
 class Work:
@@ -36,16 +34,6 @@ class Work:
             self._ahead = (step, entries.commands(step, max_len))
         return self._ahead[1]
 
-    def is_for(self, messages: Messages) -> bool:
-        """Say whether these are the same messages, perhaps rendered again."""
-        mine = self.messages
-        return mine is messages or (
-            mine.event_ids.equals(messages.event_ids)
-            and mine.keys.equals(messages.keys)
-            and mine.values.equals(messages.values)
-            and mine.topics.cast("string").equals(messages.topics.cast("string"))
-        )
-
 
 def work(messages: Messages, slot: Callable[[str], int]) -> Work:
     """Return a batch as steps, each of which the server can carry out as a whole.
@@ -59,12 +47,7 @@ def work(messages: Messages, slot: Callable[[str], int]) -> Work:
 
 def stretch(messages: Messages, first: int, last: int) -> Messages:
     """Return the messages from ``first`` to before ``last``, without copying them."""
-    return _each(messages, lambda column: column.slice(first, last - first))
-
-
-def take(messages: Messages, rows: pa.Array) -> Messages:
-    """Return the messages at ``rows``, in that order."""
-    return _each(messages, lambda column: column.take(rows))
+    return messages.slice(first, last - first)
 
 
 def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Messages]:
@@ -76,17 +59,9 @@ def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Message
         yield messages
         return
     for one in found[np.argsort(first)]:
-        yield take(messages, pa.array(np.flatnonzero(of_each == one)))
+        yield messages.take(pa.array(np.flatnonzero(of_each == one)))
 
 
 def _steps(messages: Messages) -> Iterator[Messages]:
     for first, last in entries.spans(messages):
         yield stretch(messages, first, last)
-
-
-def _each(messages: Messages, change: Callable[[pa.Array], pa.Array]) -> Messages:
-    headers = messages.headers
-    return Messages(
-        headers=None if headers is None else change(headers),
-        **{name: change(getattr(messages, name)) for name in _COLUMNS},
-    )

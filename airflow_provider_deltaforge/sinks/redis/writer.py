@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.sinks.redis import entries, replies
 from airflow_provider_deltaforge.sinks.redis.line import Line, UnansweredError
 from airflow_provider_deltaforge.sinks.redis.servers import secrets, servers
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
-from airflow_provider_deltaforge.sinks.redis.work import Work, take, work
+from airflow_provider_deltaforge.sinks.redis.work import Work, work
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class RedisWriter:
         self._drop()
 
     def _take_up(self, messages: Messages, deadline: float) -> Work:
-        if self._work is not None and self._work.is_for(messages):
+        if self._work is not None and self._work.messages.same_as(messages):
             return self._work
         self._settle(deadline)
         fitting, rejections = self._fitting(messages)
@@ -101,7 +101,7 @@ class RedisWriter:
             why = _NO_VALUE if size < 0 else _TOO_LARGE.format(size=size, most=most)
             kind = "invalid_record" if size < 0 else "message_too_large"
             rejections.append(self._rejection(messages, row, kind, f"{self._where}: {why}"))
-        return take(messages, pc.indices_nonzero(pc.invert(wrong))), rejections
+        return messages.take(pc.indices_nonzero(pc.invert(wrong))), rejections
 
     def _limit(self) -> int:
         """Return how long a value may be; servers that do not tell have the usual limit."""
