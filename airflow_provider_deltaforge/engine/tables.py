@@ -110,11 +110,6 @@ class TableWatch:
         if self._left_out and isinstance(reader, LeavesOut):
             reader.leave_out(self._left_out)
 
-    @property
-    def left_out(self) -> frozenset[str]:
-        """The tables that the reader was told to leave out."""
-        return self._left_out
-
     def stop(self, error: TableError, reader: LogReader | None) -> None:
         """Stop a table alone.
 

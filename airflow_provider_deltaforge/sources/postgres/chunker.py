@@ -94,11 +94,6 @@ class Chunker:
         return replace(self.position, lsn=int(commit))
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction's commit is still to come."""
-        return bool(self._state[f.IN_TX])
-
-    @property
     def moved(self) -> bool:
         """Whether the server has read on without anything for us."""
         quiet = not self._state[f.TX_COUNT] and self._open_commit is None
