@@ -305,6 +305,38 @@ def test_what_a_full_stream_refuses_is_told_and_the_rest_written_once(
     assert open_writer().recover() == at(3)
 
 
+def test_what_a_lost_answer_refused_is_told_by_the_next(redis_server, stream, open_writer):
+    full = f"{stream}-full"
+    client(redis_server).xadd(full, {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    writer = open_writer()
+    writer.recover()
+    given = [(stream, b"k", value(0)), (full, b"k", value(1)), (stream, b"k", value(2))]
+    given += [(full, b"k", value(3))]
+    batch, rest = messages(given), messages(given[::2])
+    ask = writer._answers
+
+    def lose_the_answer(line, deadline):
+        ask(line, deadline)
+        writer._answers = ask
+        writer._drop()
+        raise RetryableError("lost")
+
+    writer._answers = lose_the_answer
+    with pytest.raises(RetryableError, match="lost"):
+        writer.write_once(batch, STARTS, at(1))
+
+    refused = writer.write_once(batch, STARTS, at(1))
+    assert [(one.event_row, one.kind) for one in refused] == [(1, "routing"), (3, "routing")]
+    assert all(full in one.reason and "exhausted" in one.reason for one in refused)
+    # Told once: the steps behind it have refused nothing.
+    assert list(writer.write_once(rest, STARTS, at(1))) == []
+    writer._answers = lose_the_answer
+    with pytest.raises(RetryableError, match="lost"):
+        writer.write_once(messages([(stream, b"k", value(4))]), at(1), at(2))
+    assert list(writer.write_once(messages([(stream, b"k", value(4))]), at(1), at(2))) == []
+    assert values(redis_server, stream) == [value(0), value(2), value(4)]
+
+
 def test_without_memory_all_or_nothing(redis_server, stream, rows, open_writer):
     writer = open_writer()
     writer.recover()

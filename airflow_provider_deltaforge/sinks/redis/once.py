@@ -1,9 +1,10 @@
 """The writer that delivers exactly once: the position lies beside the entries.
 
-A hash holds who may write, the number of the last step and the cursor behind it. The script that
-adds entries compares the first two and sets the last two, all in one step of the server. So a
-writer that lost an answer asks again and learns that the step is held; one that was replaced is
-refused; and a server that lost its memory is noticed.
+A hash holds who may write, the number of the last step, the cursor behind it and what the step
+refused. The script that adds entries compares the first two and sets the last three, all in one
+step of the server. So a writer that lost an answer asks again and learns that the step is held, and
+without which entries; one that was replaced is refused; and a server that lost its memory is
+noticed.
 """
 
 import time

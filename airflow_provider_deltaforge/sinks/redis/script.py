@@ -6,13 +6,19 @@ import hashlib
 # it, about how many entries a stream keeps (0: all), how many words a message has, and these: which
 # of the streams, and the values of the fields. A table of them per entry would cost a quarter more.
 # Whether a key is a stream is asked before anything is written; memory and disk can only refuse
-# the first entry. What a later entry meets is told with its number: it cannot be undone.
+# the first entry. What a later entry meets is told with its number: it cannot be undone. It stays
+# beside the step, for a writer that lost the answer; most steps have nothing to tell.
 WRITE = """
-local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor')
+local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor', 'refused')
 if not held[1] then return {'lost'} end
 if held[1] ~= ARGV[1] then return {'fenced'} end
 local step = tonumber(held[2] or '0')
-if step == tonumber(ARGV[2]) and held[3] == ARGV[3] then return {'held'} end
+if step == tonumber(ARGV[2]) and held[3] == ARGV[3] then
+  if not held[4] or held[4] == '' then return {'held'} end
+  local told = cjson.decode(held[4])
+  told[1] = 'held'
+  return told
+end
 if step ~= tonumber(ARGV[2]) - 1 then return {'lost'} end
 local refused = {'refused'}
 for i = 2, #KEYS do
@@ -49,7 +55,8 @@ for i = 6, #ARGV, words do
     told[#told + 1] = answer['err']
   end
 end
-redis.call('HSET', KEYS[1], 'step', ARGV[2], 'cursor', ARGV[3])
+local refusals = #told > 1 and cjson.encode(told) or ''
+redis.call('HSET', KEYS[1], 'step', ARGV[2], 'cursor', ARGV[3], 'refused', refusals)
 return told
 """.strip()
 
