@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka.topics import of_connections
 
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -20,7 +21,6 @@ _SETTINGS = {
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_OF_CONNECTIONS = ("security.", "sasl.", "ssl.", "enable.ssl", "https.", "socket.", "broker.")
 _FIRST_LOOK, _FURTHER = 1000, 20
 _ASK_S, _POLL_S = 5.0, 0.2
 
@@ -58,12 +58,7 @@ class Positions:
         self._where = where
         self._refuse = refuse
         self._check = check
-        kept = ("bootstrap.servers", "client.id", "log_level")
-        self._settings = {
-            key: value
-            for key, value in settings.items()
-            if key in kept or key.startswith(_OF_CONNECTIONS)
-        }
+        self._settings = of_connections(settings)
         self._admin: Any = AdminClient(self._settings)
 
     def make(self) -> None:

@@ -122,7 +122,7 @@ class Topics:
         partitions, copies = wanted.partitions or -1, wanted.replication_factor or -1
         new = [NewTopic(name, partitions, copies, config=config) for name in names]
         # For a moment: a producer cannot say how a topic is to be made.
-        admin = AdminClient(_of_connections(self._settings))
+        admin = AdminClient(of_connections(self._settings))
         for name, made in admin.create_topics(new, request_timeout=_MAKE_S).items():
             try:
                 made.result()
@@ -136,6 +136,16 @@ class Topics:
                         "create_topics"
                     ) from error
                 self._refuse([told], name)
+
+
+def of_connections(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a producer's settings say about connections, for a client of another kind."""
+    kept = {"bootstrap.servers", "client.id", "log_level"}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key in kept or key.startswith(_OF_CONNECTIONS)
+    }
 
 
 def _named(messages: Messages) -> list[str]:
@@ -155,16 +165,6 @@ def _never(codes: Any) -> frozenset[int]:
             codes.POLICY_VIOLATION,
         }
     )
-
-
-def _of_connections(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a producer's settings say about connections, for a client of another kind."""
-    kept = {"bootstrap.servers", "client.id", "log_level"}
-    return {
-        key: value
-        for key, value in settings.items()
-        if key in kept or key.startswith(_OF_CONNECTIONS)
-    }
 
 
 def _text(value: object) -> str:
