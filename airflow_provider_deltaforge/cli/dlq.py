@@ -145,12 +145,15 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
         source = event.get("source") or {}
         overtaken = ", ".join(meta.get("overtaken", ()))
         who = f"sink {meta['sink_id']}" if meta["sink_id"] else f"processor {meta['processor_id']}"
+        table_name = f"{source.get('schema') or source.get('db')}.{source.get('table')}"
+        if not event:  # Of an entry that cannot be read.
+            table_name, who = "", "unknown"
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one["timestamp"]))
         table.add_row(
             str(one["seq"]),
             f"{at} UTC",
-            f"{source.get('schema') or source.get('db')}.{source.get('table')}",
-            str(event.get("op")),
+            table_name,
+            str(event.get("op", "")),
             who,
             meta["error_kind"],
             meta["error_message"],

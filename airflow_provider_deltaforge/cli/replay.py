@@ -25,7 +25,7 @@ from airflow_provider_deltaforge.control.starting import comes_back
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import FencedError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.dead_letters import Which
+from airflow_provider_deltaforge.storage.dead_letters import Damaged, Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.replays import Overtaken, Replay
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -197,10 +197,12 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 def _row(one: replays.Foreseen) -> dict[str, Any]:
     letter, meta = one.letter, one.letter.meta
     who = f"sink {meta.sink_id}" if meta.sink_id else f"processor {meta.processor_id}"
+    if isinstance(letter, Damaged):
+        who = "unknown"
     return {
         "seq": letter.seq,
         "table": letter.table,
-        "op": str(letter.event.get("op")),
+        "op": str(letter.event.get("op", "")),
         "refused_by": who,
         "attempts": meta.attempts,
         "action": one.action,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from airflow_provider_deltaforge.engine.places import Place, place_of
 from airflow_provider_deltaforge.spec.document import Spec
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, Which
+from airflow_provider_deltaforge.storage.dead_letters import Damaged, DeadLetter, Which
 from airflow_provider_deltaforge.storage.replays import Overtaken
 
 Action = Literal["send", "overtaken", "drop", "behind", "unfit"]
@@ -104,6 +104,8 @@ class Plan:
 
     def _unfit(self, letter: DeadLetter) -> str:
         meta = letter.meta
+        if isinstance(letter, Damaged):
+            return meta.error_message
         if meta.sink_id is not None and meta.sink_id not in self._sink_ids:
             return f"the document has no sink {meta.sink_id} any more"
         if meta.processor_id is not None and meta.processor_id not in self._processor_ids:

@@ -9,7 +9,7 @@ from pydantic import Field
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.contract import Amend, Push, Store, Take
+from airflow_provider_deltaforge.storage.contract import Amend, Entry, Push, Store, Take
 from airflow_provider_deltaforge.storage.records import Record
 
 _PAGE = 50
@@ -72,6 +72,15 @@ class DeadLetter(Record):
         if self.meta.sink_id is not None:
             return [sink for sink in sink_ids if sink == self.meta.sink_id]
         return [sink for sink in sink_ids if sink not in self.meta.delivered]
+
+
+class Damaged(DeadLetter):
+    """Stands for an entry that cannot be read; ``meta`` says why. It never goes into the store."""
+
+    @property
+    def table(self) -> str:
+        """Return nothing: its table is unknown."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +155,15 @@ class DeadLetters:
 
         Args:
             after: the sequence number.
-            damaged: raise for an entry that cannot be read, instead of leaving it out.
+            damaged: yield a ``Damaged`` for an entry that cannot be read, as one of a later
+                release, instead of leaving it out.
             page: so many are read at once.
-
-        Raises:
-            FatalError: an entry is damaged, or of a later release.
         """
         while entries := self._store.peek(names.JOURNAL, self._key, page, after):
             for entry in entries:
-                name = f"dead letter {entry.seq} of {self._pipeline}"
-                try:
-                    letter = DeadLetter.from_stored(entry.value, name)
-                except FatalError:
-                    if damaged:
-                        raise
-                    continue
-                yield Stored(letter.model_copy(update={"seq": entry.seq}), entry.value)
+                letter = self._letter(entry)
+                if damaged or not isinstance(letter, Damaged):
+                    yield Stored(letter, entry.value)
             after = entries[-1].seq
 
     def read(self, after: int = 0) -> Iterator[DeadLetter]:
@@ -169,9 +171,11 @@ class DeadLetters:
         return (stored.letter for stored in self.stored(after))
 
     def find(self, seq: int) -> Stored | None:
-        """Return one entry, or None if it is not there."""
+        """Return one entry, or None if it is not there, or cannot be read."""
         found = next(self.stored(seq - 1, page=1), None)
-        return found if found is not None and found.letter.seq == seq else None
+        if found is None or found.letter.seq != seq or isinstance(found.letter, Damaged):
+            return None
+        return found
 
     def ack(self, upto: int) -> int:
         """Forget everything up to and including a sequence number; return how many."""
@@ -194,6 +198,21 @@ class DeadLetters:
                 break
             forgotten += self.ack(max(old))
         return forgotten
+
+    def _letter(self, entry: Entry) -> DeadLetter:
+        name = f"dead letter {entry.seq} of {self._pipeline}"
+        try:
+            letter = DeadLetter.from_stored(entry.value, name)
+        except FatalError as error:
+            return Damaged(
+                seq=entry.seq,
+                timestamp=entry.ts_ms // 1000,
+                pipeline=self._pipeline,
+                event_id="",
+                event={},
+                meta=Refusal(error_kind="damaged", error_message=str(error)),
+            )
+        return letter.model_copy(update={"seq": entry.seq})
 
 
 def with_refusal(text: bytes, why: Refusal) -> bytes:

@@ -10,6 +10,8 @@ from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine import heart, staying
 from airflow_provider_deltaforge.errors import AccessError, SpecError
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Amend
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine.driving import Driving
 from tests.engine.running import begun, events, run_to_the_end
@@ -54,6 +56,26 @@ def test_a_dry_run_says_what_would_become_of_each_entry(refused):
     only = json.loads(deltaforge(refused, "--seq", rows[0]["seq"], "--dry-run", "--json").stdout)
     assert only == rows[:1]
     assert "No entry fits" in deltaforge(refused, "--sink", "none", "--dry-run").stdout
+
+
+def test_a_damaged_entry_is_shown_with_its_reason(refused):
+    queue = f"{refused.name}:dlq"
+    seq = refused.store.peek(names.JOURNAL, queue, 1)[0].seq
+    refused.store.transact([Amend(names.JOURNAL, queue, seq, b"torn{")])
+
+    (row,) = json.loads(deltaforge(refused, "--seq", seq, "--dry-run", "--json").stdout)
+    assert (row["action"], row["refused_by"], row["table"]) == ("unfit", "unknown", "")
+    assert "cannot be read" in row["why"]
+    listed = ["dlq", "list", refused.name, "--store", f"memory://{refused.name}"]
+    told = CliRunner().invoke(app, listed)
+    assert told.exit_code == 0
+    assert "damaged" in told.stdout
+    assert "None" not in told.stdout
+    refused.log().refuses = None
+    told = deltaforge(refused, "--all")
+    assert told.exit_code == 1
+    assert "1 stay, that cannot be sent again" in told.stdout
+    assert deltaforge(refused, "--first", seq + 1).exit_code == 0
 
 
 def test_without_a_driver_the_command_sends_them_itself(refused):

@@ -13,6 +13,8 @@ from airflow_provider_deltaforge.engine.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay_serving import replay_here
 from airflow_provider_deltaforge.errors import AccessError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Amend
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine import exact_memory
 from tests.engine.driving import Driving
@@ -328,6 +330,24 @@ def test_an_entry_without_its_images_cannot_be_sent_and_says_so():
     assert "original payload exceeded 64 bytes; copy the row again" in seen.why
     assert counts(here(pipeline)) == {"unfit": 1}
     assert len(entries(pipeline)) == 1
+
+
+def test_a_damaged_entry_stays_and_says_why_and_the_others_are_sent():
+    pipeline = begun(journal="enabled: true")
+    refuses(pipeline, *(max(history(pipeline)[row]) for row in (1, 2, 3)))
+    run_to_the_end(pipeline)
+    takes_all(pipeline)
+    _, second, third = (one.seq for one in entries(pipeline))
+    pipeline.store.transact([Amend(names.JOURNAL, f"{pipeline.name}:dlq", second, b"torn{")])
+
+    seen = list(replays.foresee(pipeline.store, pipeline.name, EVERY, "skip"))
+    assert [one.action for one in seen] == ["send", "unfit", "send"]
+    assert f"dead letter {second} of {pipeline.name}" in seen[1].why
+    assert counts(here(pipeline, Which(first=third))) == {"sent": 1}
+    assert counts(here(pipeline)) == {"sent": 1, "unfit": 1}
+    assert [one.seq for one in entries(pipeline)] == [second]
+    (kept,) = pipeline.store.peek(names.JOURNAL, f"{pipeline.name}:dlq", 5)
+    assert kept.value == b"torn{"
 
 
 def test_messages_keep_their_ids_and_everything_else(monkeypatch):

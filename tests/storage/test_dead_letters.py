@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.contract import Fence
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.contract import Amend, Fence
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 
@@ -84,3 +84,24 @@ def test_one_entry_is_read_alone():
         assert [len(page) for page in fetched] == [1]
     finally:
         store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(b"torn{", "cannot be read"), (b'{"v":9}', "upgrade airflow-provider-deltaforge")],
+)
+def test_an_entry_that_cannot_be_read_says_so_and_hides_no_other(store, text, why):
+    queue = fill(store, 3)
+    first, second, third = (one.seq for one in queue.read())
+    store.transact([Amend(names.JOURNAL, "orders:dlq", second, text)])
+
+    found = list(queue.read())
+
+    assert [one.seq for one in found] == [first, second, third]
+    assert found[1].meta.error_kind == "damaged"
+    assert why in found[1].meta.error_message
+    assert [one.letter.seq for one in queue.stored(damaged=False)] == [first, third]
+    assert queue.find(second) is None  # Nothing may be written into it.
+    assert Which(last=second).fits(found[1])
+    assert not Which(first=third).fits(found[1])
+    assert not Which(table="None.None").fits(found[1])
