@@ -142,11 +142,11 @@ class Delivering:
 
     def _joining(self, ready: Ready) -> dict[str, Parcel]:
         """Return the batch for sinks that have caught up while it is delivered."""
-        joined = self._stragglers.tend()
-        if joined:
+        if self._stragglers.tend():
             self._patiently(self._letters.read_on)
-        lacking = self._ahead.behind(ready.batch.position) if joined else []
-        parcels = self._parcels(ready, [name for name in lacking if name in joined])
+        # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
+        lacking = self._ahead.behind(ready.batch.position)
+        parcels = self._parcels(ready, [name for name in lacking if name not in self._messages])
         self._set_aside_first(ready, parcels)
         return parcels
 

@@ -86,7 +86,7 @@ class Stragglers:
                 raise self.meeting.failure
             if time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + _WISHES_S
-                joined += self._patiently(self._hear)
+                self._patiently(lambda: self._hear(joined))
             for name in [name for name, one in self._behind.items() if one.given_up]:
                 del self._behind[name]
                 self._given_up = self._patiently(self._gaps.open)
@@ -167,9 +167,12 @@ class Stragglers:
         if late:
             self._store([self._gaps.granted(one) for one in late])
 
-    def _hear(self) -> list[str]:
-        """Do what people want of sinks; return those that go on."""
-        resumed: list[str] = []
+    def _hear(self, resumed: list[str]) -> None:
+        """Do what people want of sinks.
+
+        Args:
+            resumed: is told who goes on, also if the store fails behind it.
+        """
         for wish in self._gaps.wishes():
             if wish.wanted == "give_up" and wish.sink in self._behind:
                 self._behind[wish.sink].unwanted = f"{wish.by} gave it up"
@@ -180,7 +183,6 @@ class Stragglers:
                 resumed.append(wish.sink)
                 continue
             self._store([self._gaps.granted(wish)])
-        return resumed
 
     def _resume(self, wish: Wish) -> None:
         """Let a sink that was given up go on from where the lane stands."""

@@ -181,6 +181,38 @@ def test_a_sink_that_lacks_changes_for_too_long_is_given_up_and_resumed_from_the
     assert here < closed.end["tx"]
 
 
+def test_sinks_that_are_resumed_while_the_store_fails_have_no_hole_behind_their_gap(monkeypatch):
+    made = pipeline(sinks=("main", "one", "two"), optional=("one", "two"))
+    gaps = Gaps(made.store, made.name)
+    told = [gaps.give_up(name, {"tx": 0}, "gone", "x") for name in ("one", "two")]
+    made.store.transact(told)
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "main") > 20)
+    made.log("main").fail_next(10**6, AWAY)
+    wait_until(lambda: made.status()[0] == "blocked")
+
+    failed, transact = [], type(made.store).transact
+
+    def failing(store, writes, *fence):
+        if not failed and any("/gap/two/" in write.key for write in writes):
+            failed.append(True)
+            raise AWAY
+        return transact(store, writes, *fence)
+
+    monkeypatch.setattr(type(made.store), "transact", failing)
+    made.store.transact([gaps.wish(name, "resume", "a test") for name in ("one", "two")])
+    wait_until(lambda: not gaps.open())
+    assert failed
+    here = at(made, "main")
+    made.log("main").heal()
+    wait_until(lambda: min(at(made, sink) for sink in made.sinks) > here + 40)
+    ends = end(made, running)
+    for gap in gaps.all():
+        seen = list(dict.fromkeys(tx for tx, _ in delivered(made, gap.sink)))
+        expected = list(range(gap.end["tx"] + 1, ends[gap.sink] + 1))
+        assert seen[: len(expected)] == expected
+
+
 def test_a_log_that_is_gone_gives_the_sink_up_and_not_the_pipeline():
     made = pipeline(source="purged_before: 60, ", transactions=200)
     made.begin_at(main=100, side=3)
