@@ -5,16 +5,15 @@ from typing import Any
 
 import redis
 
-from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
-from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Cursor, SinkWriter
+from airflow_provider_deltaforge.events.message import Messages
+from airflow_provider_deltaforge.sinks.contract import SinkWriter
 from airflow_provider_deltaforge.sinks.redis import RedisSink
+from benchmarks.with_positions import with_positions
 from tests.servers import redis as servers
 from tests.servers.process import Server
 
 PLACE = "orders"
-_POSITION = Cursor({"file": "binlog.000042", "pos": 197, "gtid": "3E11FA47-71CA:1-4711"})
 
 start = servers.start_forgetful
 
@@ -26,30 +25,7 @@ class OnceSink(RedisSink):
 
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer that has taken over."""
-        writer: Any = super().open(pipeline)
-        writer.recover()
-        return _Once(writer)
-
-
-class _Once:
-    """Acts as the lane does."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def write(self, messages: Messages) -> Sequence[Rejection]:
-        try:
-            return self._write(messages)
-        except FencedError:  # Between two rounds the server was emptied.
-            self._writer.recover()
-            return self._write(messages)
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _write(self, messages: Messages) -> Sequence[Rejection]:
-        rejections: Sequence[Rejection] = self._writer.write_once(messages, _POSITION, _POSITION)
-        return rejections
+        return with_positions(super().open(pipeline))
 
 
 def sink(server: Server) -> RedisSink:
