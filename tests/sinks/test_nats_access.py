@@ -158,6 +158,20 @@ class TestAccess:
             open_writer(url=server.dsn()).write(rows("orders.new", range(1)))
         server.stop()
 
+    @pytest.mark.parametrize("stream", [None, "ORDERS"])
+    def test_a_cluster_without_jetstream_is_told_of(self, stream, tmp_path, open_writer):
+        route = free_port()
+        server = nats.start(
+            tmp_path,
+            jetstream=False,
+            settings=f'cluster {{ name: c, listen: "127.0.0.1:{route}" }}',
+        )
+        writer = open_writer(url=server.dsn(), stream=stream, send_timeout_secs=1)
+
+        with pytest.raises(RetryableError, match=r"not run JetStream.*cluster.*enable it"):
+            writer.write(rows("orders.new", range(1)))
+        server.stop()
+
     def test_an_account_without_jetstream_fails_fast(self, place, open_writer):
         writer = open_writer(username="plain", password="p")
 

@@ -87,7 +87,7 @@ class Streams:
     async def look(self, name: str) -> Stream:
         """Return a stream as it is now."""
         try:
-            found = await self.link.ask(f"STREAM.INFO.{name}", {}, self.sink.send_timeout_secs)
+            found = await self._ask(f"STREAM.INFO.{name}", {})
         except Refusal as refusal:
             raise self._refused(refusal, name) from refusal
         config = found["config"]
@@ -120,15 +120,28 @@ class Streams:
                 raise Refusal(0, f"stream {named!r} does not take it, but {subjects}")
             return named
         try:
-            found = await self.link.ask(
-                "STREAM.NAMES", {"subject": subject}, self.sink.send_timeout_secs
-            )
+            found = await self._ask("STREAM.NAMES", {"subject": subject})
         except Refusal as refusal:
             if refusal.code in WITHOUT_JETSTREAM or self._without_jetstream(refusal):
                 return None
             raise meant(refusal, self._where) from refusal
         names = found.get("streams") or []
         return (await self.look(names[0])).name if names else None
+
+    async def _ask(self, what: str, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self.link.ask(what, request, self.sink.send_timeout_secs)
+        except RetryableError as error:
+            # A lone server says at once that it has none; one of a cluster asks the others, and
+            # silence does not tell whether they have none either or are without a leader.
+            if self.link.has_jetstream or not self.link.fit:
+                raise
+            raise RetryableError(
+                f"{self._where}: {self.link.server} does not run JetStream, and no server of its "
+                f"cluster answers $JS.API.{what} within {self.sink.send_timeout_secs:g} s; if "
+                "JetStream is off in the cluster, enable it there; if it is on, check that it has "
+                "a leader: nats server report jetstream"
+            ) from error
 
     def _without_jetstream(self, refusal: Refusal) -> bool:
         return refusal.code == 0 and not self.link.has_jetstream
