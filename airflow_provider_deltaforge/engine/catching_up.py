@@ -175,18 +175,18 @@ class CatchUp:
 
     def _result(self, carried: Carried) -> Delivered:
         """Wait until the sink has taken what it was given, however long that takes."""
-        refused = list(carried.held)
+        refused: list[Rejection] = []
         while True:
             outcome = self._hands.result(_POLL_S)
             if outcome is not None and outcome.is_nothing:
                 self._set_aside(carried, outcome.rejections)
                 refused += outcome.rejections
                 parcel = self._parcel(carried, carried.rendered.messages[self._id])
-                self._hands.submit(parcel.without(refused))
+                self._hands.submit(parcel.without([*carried.held, *refused]))
             elif outcome is not None:
                 if outcome.error is not None and self._is_over():
                     raise _Over
-                return outcome
+                return replace(outcome, rejections=[*refused, *outcome.rejections])
             self._check()
             if self._hands.failing:
                 self._board.stands(self._id, "behind")

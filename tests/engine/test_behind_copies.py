@@ -66,3 +66,15 @@ def test_a_sink_that_holds_the_position_is_caught_up_with_nothing_given_twice(mo
         assert len(held(made, sink).ids) == 600 * rows
         assert len(set(held(made, sink).ids)) == 600 * rows
     assert held(made, "side").ids == held(made, "main").ids
+
+
+def test_what_is_refused_of_a_sink_that_is_caught_up_does_not_count_as_delivered(monkeypatch):
+    settings = {"sinks": ("main", "side"), "optional": ("side",), "journal": "enabled: true"}
+    made = exact_pipeline(monkeypatch, transactions=60, rows=ROWS, **settings)
+    made.begin_at(main=60, side=0)
+    held(made, "side").refuses = lambda value: b'"row":1' in value
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "running" and at(made, "side") == 60)
+    end(made, running)
+    assert len(held(made, "side").ids) == 60
+    assert made.control.progress().sinks["side"].events == 60
