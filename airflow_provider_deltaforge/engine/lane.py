@@ -218,10 +218,8 @@ class Lane:
         self._board.checkpointed(start, [])
         for name, at in stored.items():
             self._board.caught_up(name, at, None)
-        history = self._tables.history()
-        reader = self._source.open(start, self._heart.ending.is_set, history)
-        self._tables.begin(reader)
         registrar = Registrar(self._bench, self._registry, self._patiently, start)
+        reader = self._tables.open(self._source, start, self._heart.ending.is_set)
         return Opened(reader, registrar, stood, start)
 
     def _prepare(self, batch: SourceBatch) -> Ready:

@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.sources.contract import (
     Appeared,
     LeavesOut,
     LogReader,
+    Source,
     TellsAppeared,
 )
 from airflow_provider_deltaforge.storage.contract import Write
@@ -97,6 +98,22 @@ class TableWatch:
         self._arrivals: list[Arrival] = []
         self._reported: set[str] = set()
         self._left_out: frozenset[str] = frozenset()
+
+    def open(self, source: Source, start: Position, over: Callable[[], bool]) -> LogReader:
+        """Open the log without the tables that are left out.
+
+        Args:
+            source: the pipeline's.
+            start: where to begin.
+            over: asked while waiting, whether to give up.
+        """
+        reader = source.open(start, over, self.history())
+        try:
+            self.begin(reader)
+        except BaseException:
+            reader.close()  # Left open, it may keep the log from who tries again.
+            raise
+        return reader
 
     def history(self) -> "TrustedHistory":
         """Return what was registered, without what a stop has made worthless."""

@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.lane import Lane
 from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.tables import TableWatch
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
@@ -73,6 +74,32 @@ def test_a_lane_asked_to_end_while_the_source_is_away_ends_as_asked(monkeypatch)
     assert failed.wait(PATIENCE_S)
     pipeline.want("paused")
     assert running.end().why == "paused"
+
+
+def test_a_log_is_closed_before_it_is_opened_again(monkeypatch):
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    told, open_log, begin = [], ScriptedSource.open, TableWatch.begin
+
+    def opened(*given):
+        reader = open_log(*given)
+        told.append("opened")
+        close = reader.close
+        monkeypatch.setattr(reader, "close", lambda: (told.append("closed"), close()))
+        return reader
+
+    def away_once(tables, reader):
+        if told == ["opened"]:
+            raise RetryableError("the state store is away")
+        begin(tables, reader)
+
+    monkeypatch.setattr(ScriptedSource, "open", opened)
+    monkeypatch.setattr(TableWatch, "begin", away_once)
+    running = _Running(pipeline)
+    wait_until(lambda: pipeline.checkpoints().load()["out"]["tx"] == 20)
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    assert told == ["opened", "closed", "opened", "closed"]
 
 
 def test_a_lane_that_is_fenced_before_its_first_heartbeat_says_so():
