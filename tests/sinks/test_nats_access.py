@@ -214,7 +214,7 @@ def until_logged_in(open_writer, place):
     def logged_in():
         try:
             open_writer(username="df", password="s3cret-one").write(rows(place, range(1)))
-        except AccessError:
+        except (AccessError, RetryableError):  # A server that takes new settings may hang up.
             return False
         return True
 
