@@ -3,7 +3,9 @@
 import json
 import threading
 import time
-from typing import Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -23,12 +25,15 @@ from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.control.starting import comes_back
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.errors import FencedError, SpecError
+from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.errors import FencedError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.dead_letters import Damaged, Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.replays import Overtaken, Replay
 from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
 
 _POLL_S = 0.3
 _LOOK_S = 5.0
@@ -40,6 +45,11 @@ _STAY = {
     "away": "whose optional sink is away, or still to be caught up",
     "unfit": "that cannot be sent again; --dry-run says why",
 }
+_AWAY = (
+    "{name} is {status}: its driver sends them once its supervisor has started it again. If nobody "
+    "does, start it (its DAG, or `deltaforge run`), or run `deltaforge stop {name}`: then this "
+    "command sends them itself"
+)
 
 
 def replay(  # noqa: PLR0917 - a command's options
@@ -104,7 +114,7 @@ class _Task:
         """Ask for the replay, see to it that somebody serves it, and wait."""
         ticket = replays.request(self._state, self._name, which, overtaken, owner_token())
         try:
-            self._serve(ticket)
+            self._patiently(partial(self._serve, ticket))
             return self._wait(ticket)
         except BaseException as error:
             self._ending.set()
@@ -121,8 +131,10 @@ class _Task:
         present = status(self._state, self._name, backend_of(self._dsn))
         if present.desired == "paused":
             told = f"{self._name} is paused: the replay waits until it is resumed"
-        elif present.alive or comes_back(present):
+        elif present.alive:
             told = f"the driver of {self._name}, which is {present.status}, sends them"
+        elif comes_back(present):
+            told = _AWAY.format(name=self._name, status=present.status)
         else:
             told = f"no driver of {self._name} runs: sending them from here"
             self._working = threading.Thread(target=self._work, args=(ticket,), daemon=True)
@@ -137,8 +149,9 @@ class _Task:
         location = StoreLocation.from_dsn(self._dsn)
         try:
             replay_here(self._name, location, ticket, _say, self._ending)
-        except FencedError as error:
-            err.print(str(error), highlight=False)
+        except (FencedError, RetryableError) as error:
+            # Another driver has it, or the store is away: whoever waits looks again.
+            err.print(redacted(str(error)), highlight=False)
         except Exception as error:  # noqa: BLE001 - raised again where the command waits
             self._failure = error
 
@@ -148,7 +161,7 @@ class _Task:
         with Progress(*columns, console=err) as bars:
             bar = bars.add_task("dead letters", total=self._meant)
             while True:
-                told = replays.replay(self._state, self._name, ticket)
+                told = self._patiently(partial(replays.replay, self._state, self._name, ticket))
                 if told is not None:
                     bars.update(bar, completed=sum(getattr(told, what) for what in _COUNTS))
                     if told.settled:
@@ -156,9 +169,13 @@ class _Task:
                 if self._failure is not None:
                     raise self._failure
                 if time.monotonic() - looked_at > _LOOK_S:
-                    self._serve(ticket)
+                    self._patiently(partial(self._serve, ticket))
                     looked_at = time.monotonic()
                 time.sleep(_POLL_S)
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        """Repeat a call to the store until it works; what was asked for stands in it meanwhile."""
+        return patiently(call, partial(_say, "state store"), self._ending.is_set, self._ending.wait)
 
 
 def _say(name: str, error: BaseException | None) -> None:

@@ -1,6 +1,7 @@
 """``deltaforge dlq replay``, with a pipeline that no driver runs and with one that one does."""
 
 import json
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -8,13 +9,16 @@ from typer.testing import CliRunner
 from airflow_provider_deltaforge.cli import replay as command
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine import heart, staying
-from airflow_provider_deltaforge.errors import AccessError, SpecError
+from airflow_provider_deltaforge.control import status as status_module
+from airflow_provider_deltaforge.control.starting import comes_back
+from airflow_provider_deltaforge.engine import heart, replay_serving, staying
+from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine.driving import Driving
 from tests.engine.running import begun, events, run_to_the_end
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +106,65 @@ def test_with_a_driver_the_driver_sends_them(refused):
     assert driving.end().why == "stopped"
     assert "3 sent" in told.stdout
     assert "the driver of" in told.stderr
+
+
+def test_for_a_driver_that_is_lost_it_says_what_to_do_and_then_works_itself(refused, monkeypatch):
+    refused.log().refuses = None
+    monkeypatch.setattr(status_module, "START_PATIENCE_S", -1.0)
+    refused.want("running", generation=2)
+    said = threading.Event()
+    waits = lambda present: comes_back(present) and (said.set() or True)  # noqa: E731
+    monkeypatch.setattr(command, "comes_back", waits)
+    stops = threading.Thread(
+        target=lambda: said.wait(PATIENCE_S) and refused.want("stopped", generation=2)
+    )
+    stops.start()
+    told = deltaforge(refused, "--all")
+    stops.join()
+    assert told.exit_code == 0, told.stderr
+    words = " ".join(told.stderr.split())
+    assert f"{refused.name} is lost" in words
+    assert f"or `deltaforge run`), or run `deltaforge stop {refused.name}`" in words
+    assert "sending them from here" in words
+    assert "3 sent" in told.stdout
+
+
+@pytest.mark.parametrize("call", ["replays.replay", "status"])
+def test_an_outage_of_the_store_is_waited_for(refused, monkeypatch, call):
+    refused.log().refuses = None
+    where, _, what = call.rpartition(".")
+    place = getattr(command, where) if where else command
+    works = getattr(place, what)
+    away = [RetryableError("the store is away"), RetryableError("the store is away")]
+
+    def flaky(*words):
+        if away:
+            raise away.pop()
+        return works(*words)
+
+    monkeypatch.setattr(place, what, flaky)
+    told = deltaforge(refused, "--all")
+    assert told.exit_code == 0, told.exception
+    assert "3 sent" in told.stdout
+    assert "state store: the store is away" in told.stderr
+    assert "state store: goes on" in told.stderr
+
+
+def test_an_outage_where_the_command_works_itself_is_waited_for(refused, monkeypatch):
+    refused.log().refuses = None
+    works = replay_serving.replay_here
+    away = [RetryableError("the store is away")]
+
+    def flaky(*words):
+        if away:
+            raise away.pop()
+        return works(*words)
+
+    monkeypatch.setattr(replay_serving, "replay_here", flaky)
+    told = deltaforge(refused, "--all")
+    assert told.exit_code == 0, told.exception
+    assert "3 sent" in told.stdout
+    assert "the store is away" in told.stderr
 
 
 def test_what_fails_is_said_and_can_be_asked_again(refused):
