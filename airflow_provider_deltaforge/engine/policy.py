@@ -42,6 +42,12 @@ class Policy:
         """Say whether a pipeline of so many sinks can go on without this one."""
         return sink_id not in self.required and sinks > self.count
 
+    def lacks(self, sinks: Collection[str], given_up: Collection[str]) -> list[str]:
+        """Return the sinks that were given up although it is never enough without them."""
+        if self.holds([name for name in sinks if name not in given_up]):
+            return []
+        return sorted(self.required.intersection(given_up) or given_up)
+
     def start(self, source: Source, stands: Mapping[str, Position]) -> Position | None:
         """Return where a lane begins to read: the furthest place that enough sinks have reached.
 

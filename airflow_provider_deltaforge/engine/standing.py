@@ -44,7 +44,8 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
     """Look at the checkpoints; sinks without one begin where the document says.
 
     Raises:
-        SpecError: a sink is to begin where the log cannot be read any more.
+        SpecError: a sink is to begin where the log cannot be read any more, or is needed although
+            it was given up.
     """
     source, sinks = pipeline.spec.source, pipeline.spec.sinks
     checkpoints = Checkpoints(store, pipeline.name, source.id)
@@ -53,6 +54,8 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
     ids = [sink.id for sink in sinks]
     removed = [name for name in stored if name not in ids]
     given_up = {name: gap for name, gap in gaps.open().items() if name in ids and name in stored}
+    resumed = {wish.sink for wish in gaps.wishes() if wish.wanted == "resume"}
+    _refuse(pipeline, policy.lacks(ids, given_up.keys() - resumed))
     known = {name: stored[name] for name in ids if name in stored and name not in given_up}
     writes: list[Write] = [write for name in removed for write in _removed(checkpoints, gaps, name)]
     # Of a document whose sinks are all new, the former ones say how far the log was delivered.
@@ -87,6 +90,16 @@ def show_laggards(store: Store, pipeline: Pipeline, board: Board) -> None:
     for name, gap in Gaps(store, pipeline.name).open().items():
         if name in ids:
             board.given_up(name, gap.since_ms, gap.why)
+
+
+def _refuse(pipeline: Pipeline, needed: Sequence[str]) -> None:
+    """Refuse to go on without sinks that the document waits for: nobody would wait for them."""
+    if needed:
+        commands = ", ".join(f"`deltaforge sinks resume {pipeline.name} {name}`" for name in needed)
+        raise SpecError(
+            f"sink {', '.join(needed)}: given up, but commit_policy needs it; let it go on with "
+            f"{commands} and start the pipeline again, or do not require it"
+        )
 
 
 def _beginning(sink: Sink, source: Source, base: Position) -> Position:

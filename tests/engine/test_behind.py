@@ -213,6 +213,23 @@ def test_sinks_that_are_resumed_while_the_store_fails_have_no_hole_behind_their_
         assert seen[: len(expected)] == expected
 
 
+@pytest.mark.parametrize("policy", ["", "commit_policy: {mode: quorum, quorum: 2}"])
+def test_a_sink_that_was_given_up_and_is_needed_now_is_refused_until_it_is_resumed(policy):
+    made = pipeline(policy, optional=("side",) if policy else ())
+    gaps = Gaps(made.store, made.name)
+    made.store.transact([gaps.give_up("side", {"tx": 0}, "gone", "x")])
+    outcome = RunningLane(made).end()
+    assert (outcome.why, outcome.error_class) == ("failed", "spec")
+    assert f"deltaforge sinks resume {made.name} side" in outcome.reason
+    assert delivered(made, "main") == []
+
+    made.store.transact([gaps.wish("side", "resume", "a test")])
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") > 20)
+    end(made, running)
+    assert gaps.open() == {}
+
+
 def test_a_log_that_is_gone_gives_the_sink_up_and_not_the_pipeline():
     made = pipeline(source="purged_before: 60, ", transactions=200)
     made.begin_at(main=100, side=3)
