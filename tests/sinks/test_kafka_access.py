@@ -2,17 +2,28 @@
 
 import time
 import uuid
+from contextlib import closing
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
+from airflow_provider_deltaforge.sinks.contract import Cursor
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from tests.sinks import strict_kafka
 from tests.sinks.contract import messages, value
 from tests.sinks.kafka_work import create, rows, until_written, values
 from tests.sinks.strict_kafka import SECURITY
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 PRODUCTION = {
     "security.protocol": "SASL_SSL",
@@ -32,6 +43,15 @@ PRODUCTION = {
     "queue.buffering.max.kbytes": "1048576",
 }
 """The settings of the documents' page for production, but for places and passwords."""
+OF_GUEST = AclBindingFilter(
+    ResourceType.ANY,
+    None,
+    ResourcePatternType.ANY,
+    "User:guest",
+    None,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +188,57 @@ class TestPermissions:
         create(server.dsn(), name="nowhere", security=SECURITY)
 
         assert list(writer.write(rows("nowhere", range(3)))) == []
+
+
+class TestPermissionsOfExactlyOnce:
+    """Those of the page, and no more."""
+
+    def grant(self, admin, *, but=None):
+        topic, literal = ResourceType.TOPIC, ResourcePatternType.LITERAL
+        transactions = (ResourceType.TRANSACTIONAL_ID, "deltaforge-orders/kafka")
+        positions = "_deltaforge.orders.positions"
+        may = AclOperation
+        wanted = [
+            ((topic, "secured", literal), may.WRITE),
+            ((*transactions, ResourcePatternType.PREFIXED), may.WRITE),
+            ((ResourceType.GROUP, positions, literal), may.DESCRIBE),
+        ]
+        for operation in (may.READ, may.WRITE, may.DESCRIBE_CONFIGS, may.CREATE):
+            wanted.append(((topic, positions, literal), operation))
+        kept = [
+            AclBinding(*place, "User:guest", "*", operation, AclPermissionType.ALLOW)
+            for place, operation in wanted
+            if place[0] is not but or operation is not may.WRITE
+        ]
+        for done in admin.create_acls(kept).values():
+            done.result(timeout=60)
+        wait_until(lambda: len(admin.describe_acls(OF_GUEST).result(timeout=60)) == len(kept))
+
+    @pytest.fixture
+    def admin(self, server):
+        admin = AdminClient({"bootstrap.servers": server.dsn(), **SECURITY})
+        yield admin
+        admin.delete_acls([OF_GUEST])[OF_GUEST].result(timeout=60)
+        wait_until(lambda: not admin.describe_acls(OF_GUEST).result(timeout=60))
+
+    def deliver(self, server):
+        conf = {**SECURITY, "sasl.username": "guest", "sasl.password": "guest-s3cret"}
+        place = {"brokers": server.dsn(), "topic": "secured", "client_conf": conf}
+        after = Cursor({"tx": 1})
+        with closing(KafkaSink(id="kafka", exactly_once=True, **place).open("orders")) as writer:
+            before = writer.recover() or Cursor({})
+            assert list(writer.write_once(rows("secured", range(3)), before, after)) == []
+            assert writer.recover() == after
+
+    def test_they_are_enough(self, server, admin):
+        self.grant(admin)
+        self.deliver(server)
+
+    @pytest.mark.parametrize("missing", [ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC])
+    def test_without_one_it_is_an_access_error(self, server, admin, missing):
+        self.grant(admin, but=missing)
+        with pytest.raises(AccessError, match=r"uthoriz.*grant"):
+            self.deliver(server)
 
 
 class TestTopicsThatAreMade:
