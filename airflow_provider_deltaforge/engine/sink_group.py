@@ -119,9 +119,7 @@ class SinkGroup:
                         self._watcher.sink_trouble(sink_id, outcome.error)
             waiting = begun.keys() - outcomes.keys()
             late |= self._late({name: begun[name] for name in waiting - late})
-            if not waiting or (
-                enough is not None and self._will_do(outcomes, waiting, late, enough)
-            ):
+            if self._is_over(outcomes, waiting, late, enough):
                 return outcomes
             if give_up():
                 return None
@@ -139,16 +137,24 @@ class SinkGroup:
             self._watcher.sink_trouble(name, RetryableError(error))
         return late
 
-    def _will_do(
+    def _is_over(
         self,
         outcomes: Mapping[str, Delivered],
         waiting: Collection[str],
         late: Collection[str],
-        enough: Enough,
+        enough: Enough | None,
     ) -> bool:
-        """Say whether those that have not taken the batch can be left, and should be."""
-        slow = (name in late or self._threads[name].failing for name in waiting)
+        """Say whether nobody is waited for any more.
+
+        Those that have not taken the batch can be left if they are slow and the others will do. If
+        all have taken it and will not do, one that is caught up beside them must join.
+        """
+        if enough is None:
+            return not waiting
         taken = [name for name, outcome in outcomes.items() if outcome.error is None]
+        if not waiting and len(taken) < len(outcomes):
+            return True  # What they failed with concerns the whole lane if the others will not do.
+        slow = (name in late or self._threads[name].failing for name in waiting)
         return all(slow) and enough(taken)
 
     def close(self) -> None:

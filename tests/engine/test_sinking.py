@@ -87,3 +87,39 @@ def test_a_sink_that_opens_after_its_lane_has_ended_sends_nothing():
     sink.back.set()
     assert sink.closed.wait(PATIENCE_S)
     assert sink.written == 0
+
+
+class Taking:
+    """A sink and its writer in one, which takes everything."""
+
+    def __init__(self, sink_id):
+        self.id = sink_id
+        self.written = threading.Event()
+
+    def open(self, pipeline):
+        return self
+
+    def write(self, batch):
+        self.written.set()
+        return []
+
+    def close(self):
+        pass
+
+
+def test_sinks_that_will_not_do_wait_for_one_that_joins():
+    first, second = Taking("first"), Taking("second")
+    group = SinkGroup([first, second], "pipeline", Watcher(), threading.Event())
+    asked = []
+
+    def joining():
+        asked.append(first.written.is_set())
+        comes = asked.count(True) == 3
+        return {"second": Parcel(messages())} if comes else {}
+
+    outcomes = group.deliver(
+        {"first": Parcel(messages())}, lambda: False, lambda taken: len(taken) == 2, joining
+    )
+    group.close()
+    assert outcomes is not None
+    assert set(outcomes) == {"first", "second"}
