@@ -1,6 +1,7 @@
 """Records of every released format are read, and later or damaged ones refused and kept."""
 
 import json
+import re
 
 import pytest
 
@@ -9,7 +10,7 @@ from airflow_provider_deltaforge.schemas.registry import Registry, SchemaEntry
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoint, Checkpoints
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters
+from airflow_provider_deltaforge.storage.dead_letters import Damaged, DeadLetter, DeadLetters
 from airflow_provider_deltaforge.storage.failover import Failovers, Known, Reconciliation
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.snapshots import ChunkDone, Run, Snapshots
@@ -127,12 +128,28 @@ def _keep(store, kind, text):
         store.put(*_PLACES[kind], text)
 
 
-@pytest.mark.parametrize("kind", FIRST_FORMAT)
+_REFUSED = [kind for kind in FIRST_FORMAT if kind is not DeadLetter]
+
+
+@pytest.mark.parametrize("kind", _REFUSED)
 def test_a_record_of_a_later_release_is_refused_with_the_way_out(store, kind):
     later = FIRST_FORMAT[kind].replace(b'"v":1', b'"v":2,"new":"?"')
     _keep(store, kind, later)
     with pytest.raises(FatalError, match=r"orders.* has format 2, .* up to 1: upgrade"):
         _readers(store)[kind]()
+
+
+def test_a_dead_letter_of_a_later_release_stands_there_with_the_way_out(store):
+    later = FIRST_FORMAT[DeadLetter].replace(b'"v":1', b'"v":2,"new":"?"')
+    _keep(store, DeadLetter, later)
+    _keep(store, DeadLetter, FIRST_FORMAT[DeadLetter])
+    unread, readable = DeadLetters(store, "orders").stored()
+    assert isinstance(unread.letter, Damaged)
+    assert unread.text == later
+    assert re.search(
+        r"orders.* has format 2, .* up to 1: upgrade", unread.letter.meta.error_message
+    )
+    assert not isinstance(readable.letter, Damaged)
 
 
 def test_a_control_record_of_a_later_release_is_not_overwritten(store):
