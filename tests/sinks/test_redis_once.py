@@ -27,6 +27,11 @@ def values(server, stream):
     return [fields[b"event"] for _, fields in client(server).xrange(stream)]
 
 
+def fill(server, name):
+    """Use up the ids of a stream, so that it takes nothing more."""
+    client(server).xadd(name, {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
+
+
 def numbers(span):
     return [value(n) for n in span]
 
@@ -287,7 +292,7 @@ def test_what_a_full_stream_refuses_is_told_and_the_rest_written_once(
     redis_server, stream, rows, open_writer
 ):
     full = f"{stream}-full"
-    client(redis_server).xadd(full, {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    fill(redis_server, full)
     writer = open_writer()
     writer.recover()
     given = [(stream, b"k", value(0)), (full, b"k", value(1)), (stream, b"k", value(2))]
@@ -305,13 +310,37 @@ def test_what_a_full_stream_refuses_is_told_and_the_rest_written_once(
     assert open_writer().recover() == at(3)
 
 
-def test_what_a_lost_answer_refused_is_told_by_the_next(redis_server, stream, open_writer):
-    full = f"{stream}-full"
-    client(redis_server).xadd(full, {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
+def test_killed_in_front_of_a_refusal_it_is_neither_lost_nor_what_is_around_it_repeated(
+    redis_server, stream, open_writer
+):
+    fill(redis_server, f"{stream}-full")
     writer = open_writer()
     writer.recover()
-    given = [(stream, b"k", value(0)), (full, b"k", value(1)), (stream, b"k", value(2))]
-    given += [(full, b"k", value(3))]
+    names = [stream, f"{stream}-full", stream, f"{stream}-full", stream]
+    given = [(name, b"k", value(n)) for n, name in enumerate(names)]
+    batch = messages(given)
+
+    # Killed here, nobody has stored what is refused.
+    assert [one.event_row for one in writer.write_once(batch, at(1), at(2))] == [1, 3]
+
+    ids = batch.event_ids.to_pylist()
+    assert open_writer().recover() == at(1, ids[0])
+    assert values(redis_server, stream) == numbers([0])
+    writer.recover()
+    behind = batch.slice(1, 4)
+    assert [one.event_row for one in writer.write_once(behind, at(1, ids[0]), at(2))] == [1, 3]
+    rest = messages(given[2::2])
+    assert list(writer.write_once(rest, at(1, ids[0]), at(2))) == []
+    assert values(redis_server, stream) == numbers([0, 2, 4])
+    assert open_writer().recover() == at(2)
+
+
+def test_the_answer_about_a_refused_entry_may_be_lost(redis_server, stream, open_writer):
+    fill(redis_server, f"{stream}-full")
+    writer = open_writer()
+    writer.recover()
+    names = [stream, f"{stream}-full", stream, f"{stream}-full"]
+    given = [(name, b"k", value(n)) for n, name in enumerate(names)]
     batch, rest = messages(given), messages(given[::2])
     ask = writer._answers
 
@@ -325,16 +354,34 @@ def test_what_a_lost_answer_refused_is_told_by_the_next(redis_server, stream, op
     with pytest.raises(RetryableError, match="lost"):
         writer.write_once(batch, STARTS, at(1))
 
+    assert values(redis_server, stream) == numbers([0])
     refused = writer.write_once(batch, STARTS, at(1))
     assert [(one.event_row, one.kind) for one in refused] == [(1, "routing"), (3, "routing")]
-    assert all(full in one.reason and "exhausted" in one.reason for one in refused)
-    # Told once: the steps behind it have refused nothing.
-    assert list(writer.write_once(rest, STARTS, at(1))) == []
+    assert all(f"{stream}-full" in one.reason for one in refused)
+    assert all("exhausted" in one.reason for one in refused)
     writer._answers = lose_the_answer
     with pytest.raises(RetryableError, match="lost"):
-        writer.write_once(messages([(stream, b"k", value(4))]), at(1), at(2))
-    assert list(writer.write_once(messages([(stream, b"k", value(4))]), at(1), at(2))) == []
-    assert values(redis_server, stream) == [value(0), value(2), value(4)]
+        writer.write_once(rest, STARTS, at(1))
+    assert list(writer.write_once(rest, STARTS, at(1))) == []
+    assert values(redis_server, stream) == numbers([0, 2])
+    assert open_writer().recover() == at(1)
+
+
+def test_an_entry_that_is_too_large_takes_no_other_of_its_stream_with_it(
+    redis_server, stream, rows, open_writer
+):
+    """Redis refuses only what is above 1 GiB; here its words come without so much of it."""
+    writer = open_writer()
+    writer.recover()
+    tell, words = writer._told, "ERR Elements are too large to be stored"
+    writer._told = lambda *_: redis.ResponseError(words)
+
+    [refused] = writer.write_once(rows(range(3)), STARTS, at(1))
+
+    assert (refused.event_row, refused.kind) == (0, "message_too_large")
+    writer._told = tell
+    assert list(writer.write_once(rows(range(3)).slice(1, 2), STARTS, at(1))) == []
+    assert values(redis_server, stream) == numbers([1, 2])
 
 
 def test_without_memory_all_or_nothing(redis_server, stream, rows, open_writer):

@@ -1,10 +1,12 @@
 """The writer that delivers exactly once: the position lies beside the entries.
 
-A hash holds who may write, the number of the last step, the cursor behind it and what the step
-refused. The script that adds entries compares the first two and sets the last three, all in one
-step of the server. So a writer that lost an answer asks again and learns that the step is held, and
-without which entries; one that was replaced is refused; and a server that lost its memory is
-noticed.
+A hash holds who may write, the number of the last step and the cursor behind it. The script that
+adds entries compares the first two and sets the last two, all in one step of the server. So a
+writer that lost an answer asks again and learns how much of the step is held; one that was replaced
+is refused; and a server that lost its memory is noticed.
+
+A step ends in front of an entry that is refused. Only the next step meets it as its first one,
+writes nothing and tells it: the cursor goes past it when it is set aside, and called again without.
 """
 
 import time
@@ -24,8 +26,9 @@ from airflow_provider_deltaforge.sinks.contract import Cursor
 from airflow_provider_deltaforge.sinks.redis import entries, replies, script
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.sinks.redis.slots import cursor_key, tag_of
-from airflow_provider_deltaforge.sinks.redis.work import stretch
 from airflow_provider_deltaforge.sinks.redis.writer import EXEC, MULTI, RedisWriter
+
+_ANY_EVENT = bytes(16)
 
 
 class OnceWriter(RedisWriter):
@@ -59,19 +62,15 @@ class OnceWriter(RedisWriter):
         first, count = self._lacking(messages), len(messages)
         while not refused and (first < count or self._cursor != after):
             last = next(entries.spans(messages, first), (first, first))[1]
-            step = stretch(messages, first, last)
+            step = messages.slice(first, last - first)
             cursor = after if last == count else Cursor(before.position, _last_id(step))
-            refused = self._attempt(partial(self._write_step, step, cursor, deadline))
-            first = last
+            refused = self._attempt(partial(self._write_step, step, before, cursor, deadline))
+            first = self._lacking(messages) if self._cursor != after else count
         return refused
 
     def _lacking(self, messages: Messages) -> int:
         """Return the first message that no former step wrote; called again, there may be fewer."""
-        if self._held is None:
-            return 0
-        held = np.frombuffer(self._held, np.uint8)
-        found = np.flatnonzero((id_bytes(messages.event_ids) == held).all(axis=1))
-        return int(found[-1]) + 1 if len(found) else 0
+        return _last_row(messages, self._held) + 1
 
     def _take_over(self) -> Cursor | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
@@ -110,35 +109,47 @@ class OnceWriter(RedisWriter):
         )
         return [self._rejection(messages, row, "routing", reason) for row in rows]
 
-    def _write_step(self, step: Messages, cursor: Cursor, deadline: float) -> list[Rejection]:
-        """Carry out one step, or learn that it was."""
+    def _write_step(
+        self, step: Messages, before: Cursor, after: Cursor, deadline: float
+    ) -> list[Rejection]:
+        """Carry out one step, or learn that it was, up to ``after`` or to what is refused."""
         number = (self._steps or 0) + 1
         names, numbers = entries.streams(step)
         words, body = entries.arguments(step, numbers) if len(step) else (1, b"")
         where: list[bytes | str | int] = [1 + len(names), self._key, *names]
-        state: list[bytes | str | int] = [self._owner, number, cursor.as_text()]
+        state: list[bytes | str | int] = [self._owner, number, after.as_text(), *_around(before)]
         state += [self._sink.max_len or 0, words]
         more = words * len(step)
         head = entries.command("EVALSHA", script.WRITE_SHA, *where, *state, more=more)
         answer = self._told(head, body, deadline)
         if isinstance(answer, Exception):
-            meant = replies.refusal_of(answer)
-            if meant is None:
-                raise answer
-            of_each = numbers.to_pylist()
-            return self._refused(step, {of_each[0]: str(answer)}, of_each)
+            return self._refused_first(step, answer)
         word, *rest = answer
-        if word in {b"lost", b"fenced"}:
-            self._steps = None
-            raise FencedError(f"{self._where}: {_FENCED[word]}")
-        pairs = dict(zip(rest[::2], map(bytes.decode, rest[1::2]), strict=True))
         if word == b"refused":
+            pairs = dict(zip(rest[::2], map(bytes.decode, rest[1::2]), strict=True))
             return self._refused(step, pairs, numbers.to_pylist())
-        self._steps, self._cursor = number, cursor
-        written = [row for row in range(len(step)) if row not in pairs]
-        if written:
-            self._held = step.event_ids[written[-1]].as_py()
-        return self._refused(step, pairs, range(len(step)))
+        if word in {b"lost", b"fenced"}:
+            raise self._fenced(word)
+        self._reached(step, before, after, rest[0])
+        self._steps = number
+        return []
+
+    def _reached(self, step: Messages, before: Cursor, after: Cursor, told: bytes) -> None:
+        """Note where a step has ended, as the server tells."""
+        cursor = Cursor.from_text(told, f"{self._where}: {self._key}")
+        if cursor == after:
+            last = len(step) - 1
+        else:
+            last = _last_row(step, cursor.event_id)
+            if last < 0 or cursor.position != before.position:
+                raise self._fenced(b"lost")
+        self._cursor = cursor
+        if last >= 0:
+            self._held = step.event_ids[last].as_py()
+
+    def _fenced(self, word: bytes) -> FencedError:
+        self._steps = None
+        return FencedError(f"{self._where}: {_FENCED[word]}")
 
     def _told(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
         line = self._line(self._key)
@@ -149,6 +160,16 @@ class OnceWriter(RedisWriter):
                 break
             self._ask(self._key, entries.command("SCRIPT", "LOAD", script.WRITE))
         return answer
+
+    def _refused_first(self, step: Messages, answer: Exception) -> list[Rejection]:
+        """Return what is refused of a step whose first entry was; nothing of it is written."""
+        meant = replies.refusal_of(answer)
+        if meant is None:
+            raise answer
+        # A stream that takes no entry takes none of the others, but each is too large by itself.
+        alike = pc.equal(step.topics.indices, step.topics.indices[0])
+        rows = pc.indices_nonzero(alike).to_pylist() if meant[0] == "routing" else [0]
+        return [self._rejection(step, row, *self._refusal(str(answer))) for row in rows]
 
     def _refused(
         self, step: Messages, why: dict[int, str], of_each: Sequence[int]
@@ -164,6 +185,22 @@ class OnceWriter(RedisWriter):
 def _last_id(step: Messages) -> bytes:
     found: bytes = step.event_ids[len(step) - 1].as_py()
     return found
+
+
+def _last_row(messages: Messages, event_id: bytes | None) -> int:
+    """Return where an event's last message is; -1 if it is not there."""
+    if event_id is None:
+        return -1
+    same = (id_bytes(messages.event_ids) == np.frombuffer(event_id, np.uint8)).all(axis=1)
+    found = np.flatnonzero(same)
+    return int(found[-1]) if len(found) else -1
+
+
+def _around(before: Cursor) -> tuple[bytes, bytes]:
+    """Return what stands around an event's id in a cursor that lies behind ``before``."""
+    text = Cursor(before.position, _ANY_EVENT).as_text()
+    front, _, back = text.rpartition(_ANY_EVENT.hex().encode())
+    return front, back
 
 
 _FENCED = {

@@ -3,22 +3,19 @@
 import hashlib
 
 # KEYS: the cursor, then the streams. ARGV: who writes, the number of this step, the cursor behind
-# it, about how many entries a stream keeps (0: all), how many words a message has, and these: which
-# of the streams, and the values of the fields. A table of them per entry would cost a quarter more.
+# it, what stands around an event's id in a cursor inside of it, about how many entries a stream
+# keeps (0: all), how many words a message has, and these: which of the streams, and the values of
+# the fields. A table of them per entry would cost a quarter more.
 # Whether a key is a stream is asked before anything is written; memory and disk can only refuse
-# the first entry. What a later entry meets is told with its number: it cannot be undone. It stays
-# beside the step, for a writer that lost the answer; most steps have nothing to tell.
+# the first entry. A step ends in front of a later entry that is refused: the cursor must not pass
+# it before somebody has stored it, and what was added cannot be undone. Each answer tells where the
+# step has ended, also to a writer that lost the first one.
 WRITE = """
-local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor', 'refused')
+local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor')
 if not held[1] then return {'lost'} end
 if held[1] ~= ARGV[1] then return {'fenced'} end
 local step = tonumber(held[2] or '0')
-if step == tonumber(ARGV[2]) and held[3] == ARGV[3] then
-  if not held[4] or held[4] == '' then return {'held'} end
-  local told = cjson.decode(held[4])
-  told[1] = 'held'
-  return told
-end
+if step == tonumber(ARGV[2]) then return {'held', held[3]} end
 if step ~= tonumber(ARGV[2]) - 1 then return {'lost'} end
 local refused = {'refused'}
 for i = 2, #KEYS do
@@ -30,9 +27,9 @@ for i = 2, #KEYS do
   end
 end
 if #refused > 1 then return refused end
-local add, most, words = redis.pcall, tonumber(ARGV[4]), tonumber(ARGV[5])
-local told = {'written'}
-for i = 6, #ARGV, words do
+local add, most, words = redis.pcall, tonumber(ARGV[6]), tonumber(ARGV[7])
+local cursor = ARGV[3]
+for i = 8, #ARGV, words do
   local key, event, id, name = KEYS[ARGV[i] + 2], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local more = words == 5 and ARGV[i + 4] ~= '' and ARGV[i + 4]
   local answer
@@ -50,14 +47,13 @@ for i = 6, #ARGV, words do
       'idempotency_key', id, 'df-key', name, 'df-headers', more)
   end
   if type(answer) == 'table' and answer['err'] then
-    if i == 6 then return answer end
-    told[#told + 1] = (i - 6) / words
-    told[#told + 1] = answer['err']
+    if i == 8 then return answer end
+    cursor = ARGV[4] .. string.gsub(ARGV[i - words + 2], '-', '') .. ARGV[5]
+    break
   end
 end
-local refusals = #told > 1 and cjson.encode(told) or ''
-redis.call('HSET', KEYS[1], 'step', ARGV[2], 'cursor', ARGV[3], 'refused', refusals)
-return told
+redis.call('HSET', KEYS[1], 'step', ARGV[2], 'cursor', cursor)
+return {'written', cursor}
 """.strip()
 
 WRITE_SHA = hashlib.sha1(WRITE.encode(), usedforsecurity=False).hexdigest()

@@ -45,11 +45,6 @@ def work(messages: Messages, slot: Callable[[str], int]) -> Work:
     return Work(messages, [step for part in _by_slot(messages, slot) for step in _steps(part)])
 
 
-def stretch(messages: Messages, first: int, last: int) -> Messages:
-    """Return the messages from ``first`` to before ``last``, without copying them."""
-    return messages.slice(first, last - first)
-
-
 def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Messages]:
     names = messages.topics.dictionary.to_pylist()
     slots = np.array([slot(name) for name in names], np.int32)
@@ -64,4 +59,4 @@ def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Message
 
 def _steps(messages: Messages) -> Iterator[Messages]:
     for first, last in entries.spans(messages):
-        yield stretch(messages, first, last)
+        yield messages.slice(first, last - first)
