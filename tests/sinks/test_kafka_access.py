@@ -4,7 +4,9 @@ import time
 import uuid
 from contextlib import closing
 
+import confluent_kafka
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -201,7 +203,6 @@ class TestPermissionsOfExactlyOnce:
         wanted = [
             ((topic, "secured", literal), may.WRITE),
             ((*transactions, ResourcePatternType.PREFIXED), may.WRITE),
-            ((ResourceType.GROUP, positions, literal), may.DESCRIBE),
         ]
         for operation in (may.READ, may.WRITE, may.DESCRIBE_CONFIGS, may.CREATE):
             wanted.append(((topic, positions, literal), operation))
@@ -221,11 +222,14 @@ class TestPermissionsOfExactlyOnce:
         admin.delete_acls([OF_GUEST])[OF_GUEST].result(timeout=60)
         wait_until(lambda: not admin.describe_acls(OF_GUEST).result(timeout=60))
 
-    def deliver(self, server):
+    def open(self, server):
         conf = {**SECURITY, "sasl.username": "guest", "sasl.password": "guest-s3cret"}
         place = {"brokers": server.dsn(), "topic": "secured", "client_conf": conf}
+        return closing(KafkaSink(id="kafka", exactly_once=True, **place).open("orders"))
+
+    def deliver(self, server):
         after = Cursor({"tx": 1})
-        with closing(KafkaSink(id="kafka", exactly_once=True, **place).open("orders")) as writer:
+        with self.open(server) as writer:
             before = writer.recover() or Cursor({})
             assert list(writer.write_once(rows("secured", range(3)), before, after)) == []
             assert writer.recover() == after
@@ -233,6 +237,31 @@ class TestPermissionsOfExactlyOnce:
     def test_they_are_enough(self, server, admin):
         self.grant(admin)
         self.deliver(server)
+
+    def test_the_group_that_nobody_joins_need_not_be_seen(self, server, admin, monkeypatch):
+        """The client asks for it, and is refused, while it waits for another's transaction."""
+        self.grant(admin)
+        self.deliver(server)
+        conf = {"bootstrap.servers": server.dsn(), **SECURITY, "transactional.id": "other"}
+        other = Producer(conf)
+        other.init_transactions(60)
+        other.begin_transaction()
+        other.produce("_deltaforge.orders.positions", b"{}", b"orders/other")
+        other.flush(60)
+        told = []
+
+        class Noting(Consumer):
+            def consume(self, *args, **more):
+                found = super().consume(*args, **more)
+                told.extend(one.error().code() for one in found if one.error() is not None)
+                if not found and KafkaError.GROUP_AUTHORIZATION_FAILED in told:
+                    other.abort_transaction(60)
+                return found
+
+        monkeypatch.setattr(confluent_kafka, "Consumer", Noting)
+        with self.open(server) as writer:
+            assert writer.recover() == Cursor({"tx": 1})
+        assert KafkaError.GROUP_AUTHORIZATION_FAILED in told
 
     @pytest.mark.parametrize("missing", [ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC])
     def test_without_one_it_is_an_access_error(self, server, admin, missing):
