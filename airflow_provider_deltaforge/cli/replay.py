@@ -37,6 +37,7 @@ Result = TypeVar("Result")
 
 _POLL_S = 0.3
 _LOOK_S = 5.0
+_LONGEST_WAIT_S = 2.0
 _COUNTS = ("sent", "refused", "dropped", "overtaken", "behind", "away", "unfit")
 _STAY = {
     "refused": "refused again",
@@ -49,6 +50,13 @@ _AWAY = (
     "{name} is {status}: its driver sends them once its supervisor has started it again. If nobody "
     "does, start it (its DAG, or `deltaforge run`), or run `deltaforge stop {name}`: then this "
     "command sends them itself"
+)
+_WITHDRAWING = (
+    "the replay is withdrawn as soon as the state store is back; Ctrl-C again does not wait"
+)
+_LEFT = (
+    "replay {ticket} stays asked for: `deltaforge dlq replay {name} --withdraw {ticket}` withdraws "
+    "it once the state store is back"
 )
 
 
@@ -73,6 +81,9 @@ def replay(  # noqa: PLR0917 - a command's options
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would become of each entry.")
     ] = False,
+    withdraw: Annotated[
+        str | None, typer.Option(help="Withdraw the replay of this ticket; send nothing.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Send events that were set aside to the sinks that miss them, row by row in order.
@@ -85,6 +96,11 @@ def replay(  # noqa: PLR0917 - a command's options
         raise SpecError("--seq: give one number, or --first and --last: not both")
     within = (first, last) if seq is None else (seq, seq)
     which = Which(sink, processor, kind, table, *within)
+    if withdraw is not None:
+        if which != Which() or everything or dry_run:
+            raise SpecError("--withdraw: takes a ticket, and stands alone")
+        _withdraw(store, name, withdraw, as_json=as_json)
+        return
     if which == Which() and not everything:
         raise SpecError("say which entries: --seq, --first, --last, --sink, … or --all")
     with opened(store) as state:
@@ -98,6 +114,18 @@ def replay(  # noqa: PLR0917 - a command's options
     stays = told.refused + told.behind + told.away + told.unfit
     if told.state != "done" or stays:
         raise typer.Exit(FAILED)
+
+
+def _withdraw(store: str, name: str, ticket: str, *, as_json: bool) -> None:
+    with opened(store) as state:
+        known = replays.replay(state, name, ticket)
+        if known is None or not known.settled:
+            replays.cancel(state, name, ticket, "withdrawn with --withdraw")
+            told = "withdrawn"
+            typer.echo(json.dumps({"state": told}) if as_json else f"{told}; what was sent stays")
+            return
+    _tell(known, as_json=as_json)
+    raise typer.Exit(FAILED)
 
 
 class _Task:
@@ -119,9 +147,27 @@ class _Task:
         except BaseException as error:
             self._ending.set()
             why = "withdrawn with Ctrl-C" if isinstance(error, KeyboardInterrupt) else "given up"
-            replays.cancel(self._state, self._name, ticket, why)
+            self._withdraw(ticket, why)
             if self._working is not None:
                 self._working.join()
+            raise
+
+    def _withdraw(self, ticket: str, why: str) -> None:
+        """Withdraw the replay, however long the store is away: else it would be served then."""
+        is_told = False
+
+        def tell(error: BaseException | None) -> None:
+            nonlocal is_told
+            _say("state store", error)
+            if not is_told:
+                err.print(_WITHDRAWING, highlight=False)
+            is_told = True
+
+        withdraw = partial(replays.cancel, self._state, self._name, ticket, why)
+        try:
+            patiently(withdraw, tell, lambda: False, time.sleep, _LONGEST_WAIT_S)
+        except BaseException:
+            err.print(_LEFT.format(name=self._name, ticket=ticket), highlight=False)
             raise
 
     def _serve(self, ticket: str) -> None:

@@ -167,6 +167,65 @@ def test_an_outage_where_the_command_works_itself_is_waited_for(refused, monkeyp
     assert "the store is away" in told.stderr
 
 
+@pytest.fixture
+def interrupted(refused, monkeypatch):
+    """A replay that nobody serves is given up with Ctrl-C, and the store is away by then."""
+    refused.want("paused")
+    works = replays.cancel
+
+    def interrupt(*words):
+        raise KeyboardInterrupt
+
+    def give_up(*failures):
+        left = list(failures)
+
+        def flaky(*words):
+            if left:
+                raise left.pop(0)
+            works(*words)
+
+        monkeypatch.setattr(command.replays, "replay", interrupt)
+        monkeypatch.setattr(command.replays, "cancel", flaky)
+        told = deltaforge(refused, "--all")
+        monkeypatch.undo()
+        [request] = refused.control.read().replays
+        return told, request
+
+    return give_up
+
+
+def test_what_is_given_up_while_the_store_is_away_is_withdrawn_when_it_is_back(interrupted):
+    away = RetryableError("the store is away")
+    told, request = interrupted(away, away)
+    assert told.exit_code != 0
+    assert request.cancelled == "withdrawn with Ctrl-C"
+    assert "state store: goes on" in told.stderr
+    assert "stays asked for" not in told.stderr
+
+
+def test_whoever_does_not_wait_for_that_is_told_how_to_withdraw_it_later(refused, interrupted):
+    told, request = interrupted(RetryableError("the store is away"), KeyboardInterrupt())
+    assert request.cancelled is None
+    words = " ".join(told.stderr.split())
+    assert "Ctrl-C again does not wait" in words
+    assert f"`deltaforge dlq replay {refused.name} --withdraw {request.ticket}`" in words
+
+    assert "withdrawn" in deltaforge(refused, "--withdraw", request.ticket).stdout
+    assert refused.control.read().replays[0].cancelled is not None
+    with pytest.raises(SpecError, match="knows no replay"):
+        raise deltaforge(refused, "--withdraw", "gone").exception
+
+
+def test_what_is_done_cannot_be_withdrawn(refused):
+    refused.log().refuses = None
+    ticket = replays.request(refused.store, refused.name, Which(), "skip", "me")
+    replay_serving.replay_here(
+        refused.name, refused.location, ticket, lambda *_: None, threading.Event()
+    )
+    told = deltaforge(refused, "--withdraw", ticket)
+    assert (told.exit_code, "done: 3 sent" in told.stdout) == (1, True)
+
+
 def test_what_fails_is_said_and_can_be_asked_again(refused):
     refused.log().fail_next(1, AccessError("no such user"))
     told = deltaforge(refused, "--all")
@@ -181,6 +240,7 @@ def test_what_fails_is_said_and_can_be_asked_again(refused):
     [
         ((), "or --all"),
         (("--seq", 1, "--last", 2), "not both"),
+        (("--withdraw", "a", "--all"), "alone"),
     ],
 )
 def test_a_command_that_says_too_little_or_too_much_is_refused(refused, words, why):
