@@ -139,19 +139,13 @@ def _told(bench: Bench, request: ReplayRequest, here: "_InDriver | _Here") -> Re
     """Replay; what cannot work at all fails the replay, and not the pipeline."""
     replaying = Replaying(bench, request, here)
     try:
-        return replaying.run(lambda: _withdrawn(bench, request.ticket))
+        return replaying.run()
     except FencedError:
         raise
     except DeltaForgeError as error:
         if here.ending.is_set():
             return None
         return replaying.failed(redacted(str(error)), error.error_class)
-
-
-def _withdrawn(bench: Bench, ticket: str) -> str | None:
-    record = bench.control.read()
-    asked = [one for one in record.replays if one.ticket == ticket] if record else []
-    return asked[0].cancelled if asked else "withdrawn"
 
 
 class _InDriver:

@@ -1,6 +1,7 @@
 """Sinks for dead letters that are sent again: what they are given has no position in the log."""
 
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from airflow_provider_deltaforge.engine.job import Bench
@@ -23,8 +24,7 @@ def opened(
     sink: Sink,
     watcher: SinkWatcher,
     ending: threading.Event,
-    *,
-    waits: bool = True,
+    leaves: Callable[[], bool],
 ) -> SinkGroup:
     """Return a sink as a group of its own.
 
@@ -33,7 +33,7 @@ def opened(
         sink: the description.
         watcher: told about trouble.
         ending: set when it is not wanted any more.
-        waits: for a sink that is away.
+        leaves: asked whether a sink that is away is not waited for.
 
     Raises:
         RetryableError: it is away, and is not waited for.
@@ -45,7 +45,7 @@ def opened(
         patiently(
             lambda: _stands_as_noted(bench, sink),
             partial(watcher.sink_trouble, sink.id),
-            lambda: ending.is_set() or not waits,
+            lambda: ending.is_set() or leaves(),
             ending.wait,
         )
     return SinkGroup([without_position(sink)], bench.pipeline.name, watcher, ending)

@@ -26,6 +26,7 @@ from airflow_provider_deltaforge.engine.restoring import restored
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
+from airflow_provider_deltaforge.engine.withdrawing import Withdrawal
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.contract import Write
@@ -91,6 +92,7 @@ class Replaying:
         self._bench = bench
         self._request = request
         self._here = here
+        self._withdrawal = Withdrawal(bench, request.ticket)
         self._policy = Policy.of(spec)
         self._queue = DeadLetters(bench.store, bench.pipeline.name)
         self._replays = Replays(bench.store, bench.pipeline.name)
@@ -104,16 +106,13 @@ class Replaying:
             bench.origin,
             here.tallies,
             here,
-            here.ending.is_set,
+            lambda: here.ending.is_set() or self._withdrawal.is_known(),
             lookup(registry_of(bench)),
         )
         self._told = Replay(ticket=request.ticket, started_at_ms=now_ms())
 
-    def run(self, cancelled: Callable[[], str | None]) -> Replay | None:
-        """Replay until nothing is left; None if asked to end before.
-
-        Args:
-            cancelled: asked before each round; a reason ends the replay.
+    def run(self) -> Replay | None:
+        """Replay until nothing is left, or it is withdrawn; None if asked to end before.
 
         Raises:
             DeltaForgeError: a sink or processor cannot work at all.
@@ -127,7 +126,7 @@ class Replaying:
             for entries in self._rounds(last):
                 if self._here.ending.is_set():
                     return None
-                if reason := self._here.patiently(cancelled):
+                if reason := self._here.patiently(self._withdrawal.look):
                     return self._ended("cancelled", reason)
                 if not self._send(entries):
                     return None
@@ -139,6 +138,8 @@ class Replaying:
 
     def failed(self, reason: str | None, error_class: str | None) -> Replay:
         """Record that it cannot go on; what was sent stays sent."""
+        if self._withdrawal.reason is not None:
+            return self._ended("cancelled", self._withdrawal.reason)
         return self._ended("failed", reason, error_class)
 
     def _read(self) -> Iterator[Stored]:
@@ -213,7 +214,7 @@ class Replaying:
         rejections = list(rendered.rejections[sink_id])
         # What a processor refused lies in front of a sink that has still to be caught up.
         early = bool(wanted[0].stored.letter.meta.processor_id) and sink_id in self._behind
-        if sink_id in self._away or early:
+        if sink_id in self._away or early or self._withdrawal.reason is not None:
             for one in wanted:
                 one.away = True
             return True
@@ -238,18 +239,19 @@ class Replaying:
     def _delivered(self, sink_id: str, parcel: Parcel) -> dict[str, Delivered] | None:
         """Deliver; None if given up. An optional sink is not waited for: the log would wait too."""
         lags, here = self._policy.may_lag(sink_id, len(self._sinks)), self._here
+        leaves: Callable[[], bool] = lambda: lags or self._withdrawal.is_known()  # noqa: E731
         if sink_id not in self._groups:
             sink = self._sinks[sink_id]
             try:
-                group = opened(self._bench, sink, here, here.ending, waits=not lags)
+                group = opened(self._bench, sink, here, here.ending, leaves)
             except RetryableError as error:
-                if not lags:
+                if not leaves():
                     raise
                 here.sink_trouble(sink_id, error)
                 return None
             self._groups[sink_id] = group
         group = self._groups[sink_id]
-        over = lambda: here.gives_up() or (lags and group.thread(sink_id).failing)  # noqa: E731
+        over = lambda: here.gives_up() or (group.thread(sink_id).failing and leaves())  # noqa: E731
         outcomes = group.deliver({sink_id: parcel}, over)
         if outcomes is None:
             self._groups.pop(sink_id).close()
@@ -269,7 +271,8 @@ class Replaying:
         missing = [sink for sink in verdict.sinks if sink not in one.given]
         if verdict.place is not None:
             self._plan.stays(letter.seq, verdict.place, missing)
-        self._count("refused" if one.refused else "away")
+        if one.refused or self._withdrawal.reason is None:
+            self._count("refused" if one.refused else "away")
         told: dict[str, Any] = {"delivered": [*letter.meta.delivered, *one.given]}
         if one.refused:
             sink_id, rejection = one.refused[0]

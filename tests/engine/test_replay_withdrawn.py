@@ -1,0 +1,44 @@
+"""A replay of dead letters that is not wanted any more while it cannot go on."""
+
+from airflow_provider_deltaforge.control import replays
+from airflow_provider_deltaforge.engine import heart, withdrawing
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from tests.engine.driving import Driving
+from tests.engine.planted import WORKS, keeping, plant, refusing
+from tests.engine.running import begun, events, run_to_the_end
+from tests.waiting import wait_until
+
+STAY = ("refused", "dropped", "overtaken", "behind", "away", "unfit")
+
+
+def entries(pipeline):
+    return list(DeadLetters(pipeline.store, pipeline.name).read())
+
+
+def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
+    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
+    monkeypatch.setattr(withdrawing, "_LOOK_S", 0.05)
+    plant(monkeypatch, picky=refusing(lambda text: b'"id":1,' in text))
+    picky = "{type: planted, id: picky}"
+    pipeline = begun(sinks=("out", "other"), processors=picky, journal="enabled: true")
+    run_to_the_end(pipeline)
+    before = entries(pipeline)
+    monkeypatch.setitem(WORKS, "picky", keeping(lambda _: True))
+    pipeline.log("other").fail_next(10**6, RetryableError("away"))
+    pipeline.want("running")
+    ticket = replays.request(pipeline.store, pipeline.name, Which(), "send", "a test")
+    driving = Driving(pipeline)
+    wait_until(lambda: (told := pipeline.control.progress()) and told.status == "blocked")
+    assert [event["after"]["id"] for event in events(pipeline)][-1:] == [1]
+    replays.cancel(pipeline.store, pipeline.name, ticket, "changed my mind")
+    wait_until(lambda: pipeline.control.read().replays == [])
+    pipeline.want("stopped")
+    assert driving.end().why == "stopped"
+
+    told = replays.replay(pipeline.store, pipeline.name, ticket)
+    assert (told.state, told.reason, told.sent) == ("cancelled", "changed my mind", 0)
+    assert not any(getattr(told, what) for what in STAY)
+    # What a sink holds already is not sent to it again by the next one.
+    assert [one.meta.delivered for one in entries(pipeline)[:2]] == [["out"], []]
+    assert len(entries(pipeline)) == len(before)
