@@ -3,7 +3,8 @@
 A border is crossed with ``crossing(Border.X)``. In production that costs one comparison. A test
 sets ``DELTAFORGE_HOLD_AT="sink_written:3:/tmp/held"``: the third crossing writes the process id
 into that file and waits until the file says "go", so that the test can kill any process it likes
-exactly there. A file that exists already means the hold has happened, in any process.
+exactly there. A file that exists already means the hold has happened, in any process. With
+``DELTAFORGE_HOLD_AT="@/tmp/next"`` each process reads the same from that file when it starts.
 """
 
 import os
@@ -67,8 +68,15 @@ class _Hold:
             time.sleep(_POLL_S)
 
 
-_asked = os.environ.get(HOLD_VARIABLE)
-_hold = _Hold(_asked) if _asked else None
+def asked_hold() -> _Hold | None:
+    """Read what hold a test asks of this process."""
+    asked = os.environ.get(HOLD_VARIABLE)
+    if asked and asked.startswith("@"):
+        asked = Path(asked[1:]).read_text()
+    return _Hold(asked) if asked else None
+
+
+_hold = asked_hold()
 
 
 def crossing(border: Border) -> None:

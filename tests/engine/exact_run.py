@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import redis
 
@@ -22,15 +22,15 @@ from tests.sinks.kafka_reader import read_topic
 
 @dataclass(frozen=True)
 class Place:
-    """Somewhere new to deliver to: the sink ``out``, and what a consumer reads there."""
+    """Somewhere new to deliver to: the sink, and what a consumer reads there."""
 
     name: str
     sink: str
     read: Callable[[], list[bytes]]
 
 
-def _kafka(dsn: str, name: str) -> Place:
-    settings = f"{{id: out, brokers: '{dsn}', topic: '{name}', exactly_once: true}}"
+def _kafka(dsn: str, name: str, sink_id: str) -> Place:
+    settings = f"{{id: {sink_id}, brokers: '{dsn}', topic: '{name}', exactly_once: true}}"
     # The reader's level is read_committed.
     return Place(
         name,
@@ -39,8 +39,8 @@ def _kafka(dsn: str, name: str) -> Place:
     )
 
 
-def _redis(dsn: str, name: str) -> Place:
-    settings = f"{{id: out, uri: '{dsn}', stream: '{name}', exactly_once: true}}"
+def _redis(dsn: str, name: str, sink_id: str) -> Place:
+    settings = f"{{id: {sink_id}, uri: '{dsn}', stream: '{name}', exactly_once: true}}"
 
     def read() -> list[bytes]:
         with redis.Redis.from_url(dsn) as client:
@@ -49,10 +49,11 @@ def _redis(dsn: str, name: str) -> Place:
     return Place(name, f"{{type: redis, config: {settings}}}", read)
 
 
-def _nats(dsn: str, name: str) -> Place:
+def _nats(dsn: str, name: str, sink_id: str) -> Place:
     nats_reader.add_stream(dsn, name, f"{name}.>")
     settings = (
-        f"{{id: out, url: '{dsn}', stream: {name}, subject: '{name}.rows', exactly_once: true}}"
+        f"{{id: {sink_id}, url: '{dsn}', stream: {name}, subject: '{name}.rows',"
+        " exactly_once: true}"
     )
     return Place(
         name,
@@ -61,12 +62,17 @@ def _nats(dsn: str, name: str) -> Place:
     )
 
 
-PLACES: dict[str, Callable[[str, str], Place]] = {
+PLACES: dict[str, Callable[[str, str, str], Place]] = {
     "kafka": _kafka,
     "redis": _redis,
     "nats": _nats,
 }
-"""From a server's address and a new name to a place, by type of sink."""
+"""From a server's address, a new name and the sink's id to a place, by type of sink."""
+
+
+def new_place(kind: str, server: str, sink_id: str = "out") -> Place:
+    """Make somewhere new to deliver to."""
+    return PLACES[kind](server, f"exact-{uuid.uuid4().hex[:8]}", sink_id)
 
 
 @dataclass
@@ -74,7 +80,6 @@ class ExactRun(ScriptedRun):
     """A pipeline to one of ``PLACES``."""
 
     place: Place | None = None
-    exactly_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,5 +108,4 @@ class ExactRun(ScriptedRun):
 
 def exact_run(kind: str, server: str, directory: Path, **settings: Any) -> ExactRun:
     """Make a pipeline to a new place."""
-    place = PLACES[kind](server, f"exact-{uuid.uuid4().hex[:8]}")
-    return ExactRun(directory, place=place, **settings)
+    return ExactRun(directory, place=new_place(kind, server), **settings)

@@ -291,5 +291,4 @@ def judged(run: ScriptedRun, start: dict[str, Any] | None, cell: Cell | None = N
         cell.events = len(seen)
         cell.redelivered = len(seen) - len({event.event_id for event in seen})
         cell.streamed = len(history)
-    once = getattr(run, "exactly_once", False)
-    return judge(history, seen, run.rows(start), exactly_once=once)
+    return judge(history, seen, run.rows(start))

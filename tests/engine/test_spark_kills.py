@@ -10,14 +10,12 @@ import sqlite3
 import subprocess
 import time
 from contextlib import closing
-from functools import partial
 
 import pytest
 
 from airflow_provider_deltaforge.engine.borders import Border
 from airflow_provider_deltaforge.engine.outcome import EXIT_FATAL
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Victim, end_family, judged, run_cell, started
 from tests.servers.process import family
@@ -36,12 +34,6 @@ pytestmark = pytest.mark.spark
 )
 def test_a_victim_on_spark_loses_nothing(victim, border, tmp_path):
     assert run_cell(border, victim, tmp_path / "cell", None).wrong == ()
-
-
-def test_a_victim_on_spark_repeats_nothing_where_that_is_promised(kafka_server, tmp_path):
-    make = partial(exact_run, "kafka", kafka_server.dsn())
-    cell = run_cell(Border.SINK_WRITTEN, Victim.JVM, tmp_path / "cell", None, make=make)
-    assert cell.wrong == ()
 
 
 @pytest.fixture

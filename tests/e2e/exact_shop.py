@@ -1,0 +1,263 @@
+"""A MySQL shop under load, delivered exactly once to every sink that can, killed again and again.
+
+One pipeline has them all: a kill at a border is one for each sink, and finds them at different
+places.
+"""
+
+import contextlib
+import random
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.e2e import shop
+from tests.engine.exact_run import PLACES, Place, new_place
+from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun
+from tests.engine.spark_kills import Victim, end_family, kill_victim, started
+from tests.oracle.mysql_history import history, name_of, new_file
+from tests.oracle.readers import seen_in
+from tests.oracle.verdict import Change, judge
+from tests.servers.process import Server
+
+BORDERS = (
+    Border.BATCH_RENDERED,
+    Border.SINK_WRITTEN,
+    Border.CHECKPOINT_STORED,
+    Border.SOURCE_ACKNOWLEDGED,
+)
+"""Crossed with every batch; ``START_POSITION_STORED`` is the first border of a chain."""
+VICTIMS = {
+    "plain": (Victim.PROCESS,),
+    "spark": (Victim.JVM, Victim.WORKER, Victim.APPLICATION),
+}
+"""Who dies in turn, without Spark and on it."""
+_CROSSINGS = range(1, 9)
+_ENOUGH = 100
+"""Changes that each sink must get after the last kill."""
+
+DOCUMENT = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {{name: {name}, tenant: tests}}
+spec:
+  source:
+    type: mysql
+    config:
+      id: {name}-source
+      dsn: mysql://df:df-secret@{host}:{port}/
+      tables: ["{database}.*"]
+      snapshot: {{mode: never}}
+  batch: {{max_events: 30, max_ms: 20}}
+  sinks: [{sinks}]
+"""
+
+
+@dataclass
+class ExactShop(ScriptedRun):
+    """One pipeline over a shop of its own, whose writers work from the beginning.
+
+    ``transactions`` and ``rate`` are a scripted log's and mean nothing here.
+    """
+
+    servers: Mapping[str, Server] = field(default_factory=dict)
+    """MySQL and the kinds of ``PLACES``."""
+    exactly_once: bool = True
+    kills: int = 0
+    """Holds that were asked for."""
+    places: dict[str, Place] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dsn = self.dsn or f"sqlite:///{self.directory}/state.db"
+        self.database = f"shop_{time.time_ns()}"
+        mysql = self.servers["mysql"]
+        shop.create(mysql, self.database, orders=300)
+        new_file(mysql)
+        self.places = {
+            kind: new_place(kind, self.servers[kind].dsn(), sink_id=kind) for kind in PLACES
+        }
+        self.document = DOCUMENT.format(
+            name=NAME,
+            host=mysql.host,
+            port=mysql.port,
+            database=self.database,
+            sinks=", ".join(place.sink for place in self.places.values()),
+        )
+        if not self.exactly_once:
+            self.document = self.document.replace("exactly_once: true", "exactly_once: false")
+        self.store = StoreLocation.from_dsn(self.dsn).open()
+        pipelines.apply(self.store, self.document)
+        self.control = Control(self.store, NAME)
+        self.want("running")
+        self.log = self.directory / "driver.log"
+        self.writers = shop.Writers(
+            mysql, self.database, count=2, pause_s=0.1 if self.master else 0.02
+        )
+        self.writers.__enter__()
+
+    @property
+    def held(self) -> Path:
+        """Of the hold that comes next."""
+        return self.directory / f"held{self.kills}"
+
+    def hold_next(self, border: Border | None, crossing: int) -> None:
+        """Let processes that start from now on be held there, or nowhere."""
+        self.kills += 1
+        asked = f"{border.value}:{crossing}:{self.held}" if border else ""
+        self._asked.write_text(asked)
+
+    def let_go(self) -> None:
+        """Let everything go on that was held until now."""
+        for number in range(1, self.kills):
+            (self.directory / f"held{number}").write_text("go")
+
+    def driven(self) -> Driver:
+        """Start a driver."""
+        self.extra_environment = {HOLD_VARIABLE: f"@{self._asked}"}
+        return started(self, None)
+
+    @property
+    def _asked(self) -> Path:
+        return self.directory / "hold"
+
+    def checkpoints(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return where each sink's checkpoint stands."""
+        return Checkpoints(self.store, NAME, f"{NAME}-source").load()
+
+    def wait_moved(self, driver: Driver) -> None:
+        """Wait until every sink has been given more."""
+        source = load(self.document, {}).spec.source
+        head = source.head()
+        self._wait(
+            lambda: (
+                len(at := self.checkpoints()) == len(PLACES)
+                and all(source.compare(each, head) >= 0 for each in at.values())
+            ),
+            driver,
+        )
+
+    def finish(self, driver: Driver) -> None:
+        """Wait for some more work; let the writers end, and every sink come to the log's end."""
+        wanted = self.writers.transactions + _ENOUGH
+        self._wait(lambda: self.writers.transactions >= wanted, driver)
+        self.writers.__exit__()
+        shop.settle()
+        self.wait_moved(driver)
+
+    def changes(self, start: Mapping[str, Any]) -> list[Change]:
+        """Return every change after a position, as the server logged it."""
+        return history(self.servers["mysql"], self.database, start)
+
+    def wrong(self, kind: str, truth: Sequence[Change]) -> list[str]:
+        """Ask the oracle: every change once, in order per row."""
+        seen = seen_in(self.places[kind].read(), name_of)
+        return [f"{kind}: {told}" for told in judge(truth, seen, exactly_once=True)]
+
+    def close(self) -> None:
+        self.writers.__exit__()
+        super().close()
+
+
+@dataclass
+class Chain:
+    """What came of one pipeline that was killed again and again."""
+
+    place: str
+    """Without Spark, or on it."""
+    seed: int
+    kills: list[str] = field(default_factory=list)
+    """Border, crossing and victim, in turn."""
+    changes: int = 0
+    """That each sink had to get."""
+    wrong: list[str] = field(default_factory=list)
+    result: str = "ok"
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def run_chain(
+    place: str,
+    seed: int,
+    directory: Path,
+    servers: Mapping[str, Server],
+    *,
+    exactly_once: bool = True,
+) -> Chain:
+    """Kill a pipeline at every border of a stream, in any order, and ask what the sinks hold.
+
+    Args:
+        place: of ``VICTIMS``.
+        seed: chooses the order of the borders, at which crossing, and who dies.
+        directory: an own, empty directory.
+        servers: MySQL, and those of ``PLACES``.
+        exactly_once: what the document asks of each sink; the oracle asks it in any case.
+    """
+    clock = time.monotonic()
+    chain = Chain(place, seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    master = None if place == "plain" else "local[2]"
+    run = ExactShop(directory, master=master, servers=servers, exactly_once=exactly_once)
+    drivers: list[Driver] = []
+    try:
+        chain.wrong = _played(run, chain, drivers)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        chain.wrong = [str(error)]
+    finally:
+        for driver in drivers:
+            with contextlib.suppress(ProcessLookupError):
+                end_family(driver)
+        run.close()
+    chain.result = "wrong" if chain.wrong else "ok"
+    chain.seconds = round(time.monotonic() - clock, 1)
+    return chain
+
+
+def _played(run: ExactShop, chain: Chain, drivers: list[Driver]) -> list[str]:
+    start = None
+    kills = planned(chain.place, chain.seed)
+    run.hold_next(*kills[0][:2])
+    drivers.append(run.driven())
+    for kill, following in zip(kills, [*kills[1:], None], strict=True):
+        held = run.wait_held(drivers[-1])
+        start = start or run.checkpoints()["kafka"]
+        # What is started by the kill itself, or after it, is held at the next border.
+        run.hold_next(*(following[:2] if following else (None, 0)))
+        kill_victim(kill[2], held, drivers[-1], None)
+        chain.kills.append(f"{kill[0].value}:{kill[1]} {kill[2].value}")
+        if kill[2] is not Victim.WORKER:  # Spark starts another worker under the same driver.
+            drivers[-1].wait(PATIENCE_S)
+            drivers.append(run.driven())
+            # What outlived the kill goes on now, beside the new one: the fence must hold.
+            run.let_go()
+    run.finish(drivers[-1])
+    code = run.stop(drivers[-1])
+    truth = run.changes(start or {})
+    chain.changes = len(truth)
+    wrong = [told for kind in PLACES for told in run.wrong(kind, truth)]
+    if code != 0:
+        wrong.append(f"the driver ended with {code}")
+    if len(truth) < _ENOUGH:
+        wrong.append("the writers did too little: this proves nothing")
+    return wrong
+
+
+def planned(place: str, seed: int) -> list[tuple[Border, int, Victim]]:
+    """Return at which borders and crossings whom a chain kills."""
+    chance = random.Random(seed)
+    borders = [(each, chance.choice(_CROSSINGS)) for each in chance.sample(BORDERS, len(BORDERS))]
+    victims = VICTIMS[place]
+    return [
+        (border, crossing, victims[(seed + number) % len(victims)])
+        for number, (border, crossing) in enumerate([(Border.START_POSITION_STORED, 1), *borders])
+    ]

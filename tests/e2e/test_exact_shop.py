@@ -1,0 +1,40 @@
+"""Every change of a MySQL shop once in Kafka, Redis and NATS, killed at every border in turn.
+
+``./dev.sh prove exactly_once`` does the same many times.
+"""
+
+import pytest
+
+from airflow_provider_deltaforge.engine.borders import Border
+from tests.e2e.exact_shop import BORDERS, VICTIMS, planned, run_chain
+from tests.engine.exact_run import PLACES
+
+
+@pytest.fixture
+def servers(request):
+    return {kind: request.getfixturevalue(f"{kind}_server") for kind in ["mysql", *PLACES]}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_at_every_border_lose_and_repeat_nothing(seed, servers, tmp_path):
+    assert run_chain("plain", seed, tmp_path / "run", servers).wrong == []
+
+
+@pytest.mark.spark
+def test_on_spark_they_lose_and_repeat_nothing_either(servers, tmp_path):
+    assert run_chain("spark", 0, tmp_path / "run", servers).wrong == []
+
+
+@pytest.mark.long
+def test_the_same_kills_repeat_something_where_it_is_not_promised(servers, tmp_path):
+    chain = run_chain("plain", 0, tmp_path / "run", servers, exactly_once=False)
+    assert {told.partition(":")[0] for told in chain.wrong} >= {"kafka", "redis"}
+    assert [told for told in chain.wrong if "arrived more than once" not in told] == []
+
+
+@pytest.mark.parametrize("place", VICTIMS)
+def test_a_chain_has_every_border_and_every_victim(place):
+    for seed in range(10):
+        borders, _, victims = zip(*planned(place, seed), strict=True)
+        assert set(borders) == {Border.START_POSITION_STORED, *BORDERS}
+        assert set(victims) == set(VICTIMS[place])
