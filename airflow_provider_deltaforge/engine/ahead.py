@@ -15,6 +15,7 @@ class Ahead:
         known: the sinks' checkpoints.
         start: where the lane begins to read.
         exact: sinks that are given nothing twice; batches are cut where they stand.
+        left: sinks that the lane begins without.
     """
 
     def __init__(
@@ -24,12 +25,13 @@ class Ahead:
         known: Mapping[str, Position] | None = None,
         start: Position | None = None,
         exact: Collection[str] = (),
+        left: Collection[str] = (),
     ) -> None:
         self._source = source
         self._sink_ids = list(sink_ids)
-        self._exact = frozenset(exact)
+        self._exact = frozenset(exact).difference(left)
         self._rejoined: set[str] = set()
-        self._left: set[str] = set()
+        self._left: set[str] = set(left)
         self._ahead = {
             name: position
             for name, position in (known or {}).items()
@@ -40,6 +42,10 @@ class Ahead:
     def places(self) -> list[Position]:
         """Return where batches are cut."""
         return [at for name, at in self._ahead.items() if name in self._exact]
+
+    def goes(self, name: str) -> bool:
+        """Say whether a sink goes with the lane. Called from any thread."""
+        return name not in self._left
 
     def leave(self, name: str) -> None:
         """Go on without a sink, until it joins."""

@@ -9,23 +9,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.giving_up import gap_of, tell_given_up, too_late
+from airflow_provider_deltaforge.engine.meeting import OF_THE_LANE
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.reading_again import Carried, Company, ReadingAgain
 from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel, SinkThread
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
-    EventError,
-    FencedError,
     PositionLostError,
     RetryableError,
-    ServerChangedError,
     TableError,
 )
 from airflow_provider_deltaforge.events.change import Position
@@ -41,7 +39,6 @@ Rest = Callable[[float], None]
 _POLL_S = 0.1
 _AGAIN_S, _SOON_S = 30.0, 2.0
 _IDLE_CHECKPOINT_S = 1.0
-_OF_THE_LANE = (EventError, FencedError, ServerChangedError)
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +113,7 @@ class CatchUp:
             self._attempt()
         except PositionLostError as error:
             self._give_up(error)
-        except _OF_THE_LANE as error:
+        except OF_THE_LANE as error:
             self._meeting.fail(error)
         except _Over:
             raise
@@ -134,23 +131,24 @@ class CatchUp:
         """Give the sink what it lacks, until it has joined."""
         if self._pending is not None:
             carried, self._pending = self._pending, None
-            self._settle(carried, self._result(carried))
+            if self._id in carried.rendered.later:
+                self._patiently(self._letters.begin)
+                self._deliver(self._filled(carried))
+            else:
+                self._settle(carried, self._result(carried))
             if self._joins():
                 return
         self._patiently(self._letters.begin)  # Read again from the checkpoint.
         self._hands.read_again()
         self._idle = None
-        company, over = self._company, self._is_over
-        again = ReadingAgain(company, self._id, self.at, self._tell, over, self._patiently)
-        try:
+        of = (self._company, self._id, self.at, self._tell, self._is_over, self._patiently)
+        with closing(ReadingAgain(*of)) as again:
             self._patiently(again.open, self._rest_unless_late)
             while not self._joins():
                 if (ready := again.next(_POLL_S)) is not None:
                     self._deliver(ready)
                     again.acknowledge(self.at)
                 self._keep()
-        finally:
-            again.close()
 
     def _deliver(self, carried: Carried) -> None:
         if carried.batch.rows.num_rows == 0:
@@ -159,6 +157,9 @@ class CatchUp:
                 self._idle = since, carried.batch.position
             return
         self._board.stands(self._id, "catching_up", carried.first_ms)
+        if (later := carried.rendered.later.get(self._id)) is not None:
+            self._hands.submit(later)
+            carried = self._filled(carried)
         self._patiently(self._company.confirm)
         waits = self._patiently(lambda: self._letters.held_back(carried.rendered, [self._id]))
         messages, held = waits
@@ -174,50 +175,49 @@ class CatchUp:
         return Parcel(messages, carried.batch.position, self._checkpoints.stand(self._id))
 
     def _result(self, carried: Carried) -> Delivered:
-        """Wait until the sink has taken what it was given, however long that takes."""
+        """Wait until the sink has taken what it was given."""
         refused: list[Rejection] = []
-        while True:
-            outcome = self._hands.result(_POLL_S)
-            if outcome is not None and outcome.is_nothing:
-                self._set_aside(carried, outcome.rejections)
-                refused += outcome.rejections
-                parcel = self._parcel(carried, carried.rendered.messages[self._id])
-                self._hands.submit(parcel.without([*carried.held, *refused]))
-            elif outcome is not None:
-                if outcome.error is not None and self._is_over():
-                    raise _Over
-                return replace(outcome, rejections=[*refused, *outcome.rejections])
+        while (outcome := self._awaited()).is_nothing:
+            self._set_aside(carried, outcome.rejections)
+            refused += outcome.rejections
+            parcel = self._parcel(carried, carried.rendered.messages[self._id])
+            self._hands.submit(parcel.without([*carried.held, *refused]))
+        return replace(outcome, rejections=[*refused, *outcome.rejections])
+
+    def _filled(self, carried: Carried) -> Carried:
+        """Wait until the messages are rendered which the sink is to be given."""
+        self._awaited().durable()
+        return replace(carried, rendered=carried.rendered.grown([self._id]))
+
+    def _awaited(self) -> Delivered:
+        """Return what has become of what the sink's hands do, however long that takes."""
+        while (outcome := self._hands.result(_POLL_S)) is None:
             self._check()
             if self._hands.failing:
                 self._board.stands(self._id, "behind")
                 self._meeting.strays(self._id)
+        if outcome.error is not None and self._is_over():
+            raise _Over
+        return outcome
 
     def _settle(self, carried: Carried, outcome: Delivered) -> None:
         """Store how far the sink is with this batch, with what it refused of it."""
         refused = [*carried.held, *outcome.durable()]
-        rendered = carried.rendered
-        self._take(carried, refused)
+        self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
         crossing(Border.CAUGHT_UP_WRITTEN)
         self._tell(None)
-        last_ms = carried.last_ms
-        self._board.caught_up(self._id, None, rendered.taken(self._id, refused))
-        self._board.stands(self._id, "catching_up", last_ms)
+        self._board.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
+        self._board.stands(self._id, "catching_up", carried.last_ms)
         self._idle = None
         if carried.batch.position is not None:
             self._commit(carried.batch.position)
-            self._meeting.comes(self._id, last_ms)
+            self._meeting.comes(self._id, carried.last_ms)
         elif self._letters.overflows and self._letters.awaits_room():
             self._store([])
 
-    def _take(self, carried: Carried, refused: Sequence[Rejection]) -> None:
-        # What processors refuse is set aside by the lane.
-        chained = replace(carried.rendered.chained, refused=())
-        mine = replace(carried.rendered, chained=chained)
-        self._letters.take(mine, carried.batch.rows, {self._id: refused})
-
     def _set_aside(self, carried: Carried, refused: Sequence[Rejection]) -> None:
         """Store what is refused before the sink holds the rest, which is not read again then."""
-        self._take(carried, refused)
+        self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
         if not self._patiently(self._letters.awaits_room):
             raise _Over
         self._store([])

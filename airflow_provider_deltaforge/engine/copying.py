@@ -142,6 +142,9 @@ class _Copier:
         troubles = Troubles(bench.store, bench.pipeline.name)
         registry = registry_of(bench)
         self._registrar = Registrar(bench, registry, lambda call: call())
+        given_up = Gaps(bench.store, bench.pipeline.name).open()
+        sinks = [without_position(sink) for sink in spec.sinks if sink.id not in given_up]
+        self._sink_ids = [sink.id for sink in sinks]
         self._rendering = Rendering(
             bench.pipeline,
             bench.origin,
@@ -149,6 +152,7 @@ class _Copier:
             troubles,
             self._ending.is_set,
             lookup(registry),
+            self._sink_ids,
         )
         self._rendering.open()
         try:
@@ -159,9 +163,6 @@ class _Copier:
         self._letters = LetterBox(
             bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
         )
-        given_up = Gaps(bench.store, bench.pipeline.name).open()
-        sinks = [without_position(sink) for sink in spec.sinks if sink.id not in given_up]
-        self._sink_ids = [sink.id for sink in sinks]
         self._sinks = SinkGroup(sinks, bench.pipeline.name, troubles, self._ending)
 
     def told(self, copied: Copied) -> Copied:

@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.engine.batcher import SourceBatch
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.heart import Heart
+from airflow_provider_deltaforge.engine.later import Later
 from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.reading_again import Carried, Company
 from airflow_provider_deltaforge.engine.rendering import Rendered
@@ -18,18 +19,19 @@ from airflow_provider_deltaforge.engine.standing import Standing
 from airflow_provider_deltaforge.engine.stragglers import Stragglers
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Write
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ready:
-    """A batch, rendered for every sink, that waits for delivery."""
+    """A batch that waits for delivery, rendered for each sink for which that worked ahead."""
 
     batch: SourceBatch
     rendered: Rendered
+    """Is replaced as sinks are given the batch for which it is rendered only then."""
     facts: BatchFacts
 
 
@@ -66,7 +68,7 @@ class Delivering:
         self._letters, self._heart, self._patiently = letters, heart, company.patiently
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
-        self._messages: dict[str, Messages] = {}
+        self._given: list[str] = []
         self._held: dict[str, Sequence[Rejection]] = {}
 
     def begin(self, stood: Standing) -> None:
@@ -116,6 +118,7 @@ class Delivering:
         last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
         self._stragglers.meeting.passed(ready.batch.position, last_ms, ready.batch.border)
         self._ahead.passed(ready.batch.position)
+        ready.rendered.passed()
 
     def deliver(self, ready: Ready) -> dict[str, list[Rejection]] | None:
         """Deliver a batch.
@@ -126,10 +129,9 @@ class Delivering:
         Raises:
             Exception: what a sink could not do that the pipeline does not go on without.
         """
-        self._messages, self._held = {}, {}
+        self._given, self._held = [], {}
         position = ready.batch.position
         parcels = self._parcels(ready, self._ahead.behind(position))
-        self._set_aside_first(ready, parcels)
         self._patiently(self._heart.confirm)
         outcomes = self._sinks.deliver(
             parcels,
@@ -137,27 +139,35 @@ class Delivering:
             lambda taken: self._is_enough(taken, position),
             (lambda: self._joining(ready)) if self._stragglers.any else dict,
             lambda name, refused: self._refused(ready, name, refused),
+            lambda name: self._filled(ready, [name])[name],
         )
         return None if outcomes is None else self._taken(ready, outcomes)
 
-    def _joining(self, ready: Ready) -> dict[str, Parcel]:
+    def _joining(self, ready: Ready) -> dict[str, Parcel | Later]:
         """Return the batch for sinks that have caught up while it is delivered."""
         if self._stragglers.tend():
             self._patiently(self._letters.read_on)
         # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
         lacking = self._ahead.behind(ready.batch.position)
-        parcels = self._parcels(ready, [name for name in lacking if name not in self._messages])
-        self._set_aside_first(ready, parcels)
-        return parcels
+        return self._parcels(ready, [name for name in lacking if name not in self._given])
 
-    def _parcels(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel]:
+    def _parcels(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel | Later]:
+        """Return what sinks are given of a batch, or what is to be rendered for them first."""
+        self._given += sink_ids
+        ready.rendered = ready.rendered.grown(sink_ids)
+        later = {name: one for name, one in ready.rendered.later.items() if name in sink_ids}
+        return {**self._filled(ready, [name for name in sink_ids if name not in later]), **later}
+
+    def _filled(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel]:
         if not sink_ids:
             return {}
+        ready.rendered = ready.rendered.grown(sink_ids)
         messages, held = self._patiently(lambda: self._letters.held_back(ready.rendered, sink_ids))
-        self._messages.update(messages)
         self._held.update(held)
         at, stand = ready.batch.position, self._checkpoints.stand
-        return {name: Parcel(each, at, stand(name)) for name, each in messages.items()}
+        parcels = {name: Parcel(each, at, stand(name)) for name, each in messages.items()}
+        self._set_aside_first(ready, parcels)
+        return parcels
 
     def _set_aside_first(self, ready: Ready, parcels: Collection[str]) -> None:
         """Store what is refused before a sink is written to that holds the position itself.
@@ -195,13 +205,12 @@ class Delivering:
         if not self._is_enough(durable, ready.batch.position):
             for outcome in outcomes.values():
                 outcome.durable()
-        for name in self._messages:
+        for name in self._given:
             if name in durable:
                 continue
             failed = outcomes[name].error if name in outcomes else None
             carried = Carried(ready.batch, ready.rendered, self._held.get(name, ()))
             self._stragglers.leave(name, carried if failed is None else None, failed)
-        self._messages = {}  # Nothing of a batch is held when the next one is asked for.
         return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
 
     def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:

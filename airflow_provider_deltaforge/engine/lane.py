@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.ahead import Ahead
@@ -32,7 +33,7 @@ from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.reading import Pump
 from airflow_provider_deltaforge.engine.reading_again import Company
 from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
-from airflow_provider_deltaforge.engine.rendering import Rendering
+from airflow_provider_deltaforge.engine.rendering import Rendering, RenderingAhead
 from airflow_provider_deltaforge.engine.standing import Standing, show_laggards, standing
 from airflow_provider_deltaforge.engine.tables import TableWatch, learn
 from airflow_provider_deltaforge.engine.tallies import Tallies
@@ -153,7 +154,7 @@ class Lane:
         pump = Pump(
             reader,
             CuttingBatcher(Limits.of(spec.batch, spec.sinks), self._source, self._ahead.places),
-            self._prepare,
+            partial(self._prepare, self._rendering.ahead(self._ahead.goes)),
             spec.batch.max_inflight,
             self._board.source_trouble,
             opened.registrar.admit,
@@ -213,7 +214,8 @@ class Lane:
         stored = self._checkpoints.load()
         crossing(Border.START_POSITION_STORED)
         exact = {*self._cursors.sink_ids, *stood.fresh}
-        self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact)
+        left = (*stood.behind, *stood.given_up)
+        self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact, left)
         self._idle_since = None  # Read again, the log is behind it.
         self._board.checkpointed(start, [])
         for name, at in stored.items():
@@ -222,15 +224,15 @@ class Lane:
         reader = self._tables.open(self._source, start, self._heart.ending.is_set)
         return Opened(reader, registrar, stood, start)
 
-    def _prepare(self, batch: SourceBatch) -> Ready:
+    def _prepare(self, ahead: RenderingAhead, batch: SourceBatch) -> Ready:
         """Run processors and rendering, in the decoder thread."""
-        rendered = self._rendering.render(batch.rows)
+        rendered = ahead.render(batch.rows)
         self._letters.check(rendered, batch.rows)
         crossing(Border.BATCH_RENDERED)
         return Ready(batch, rendered, BatchFacts.of(batch.rows, batch.nbytes))
 
     def _deliver(self, ready: Ready, delivering: Delivering, reader: LogReader) -> None:
-        batch, rendered = ready.batch, ready.rendered
+        batch = ready.batch
         if ready.facts.events == 0:
             if batch.position is not None:
                 since = self._idle_since[0] if self._idle_since else time.monotonic()
@@ -241,9 +243,9 @@ class Lane:
         refused = delivering.deliver(ready)
         if refused is None:
             return
-        self._letters.take(rendered, batch.rows, refused)
+        self._letters.take(ready.rendered, batch.rows, refused)
         crossing(Border.SINK_WRITTEN)
-        taken = {name: rendered.taken(name, refused[name]) for name in refused}
+        taken = {name: ready.rendered.taken(name, refused[name]) for name in refused}
         self._board.delivered(ready.facts, taken)
         self._succession.watch(batch.rows)
         self._tables.watch(batch.rows)

@@ -8,8 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from airflow_provider_deltaforge.errors import EventError, FencedError, ServerChangedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Source
+
+OF_THE_LANE = (EventError, FencedError, ServerChangedError)
+"""What catching a sink up may meet that concerns the whole lane."""
 
 _POLL_S = 0.05
 _NEAR_MS = 1000

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_deltaforge.engine.batcher import Limits, SourceBatch
@@ -32,6 +32,11 @@ class Carried:
     rendered: Rendered
     held: Sequence[Rejection] = ()
     """What the sink is not given of it, because it waits behind dead letters of its rows."""
+
+    @property
+    def of_sink(self) -> Rendered:
+        """What was rendered, without what processors refused: that is set aside by the lane."""
+        return replace(self.rendered, chained=replace(self.rendered.chained, refused=()))
 
     @property
     def first_ms(self) -> int | None:
@@ -107,7 +112,7 @@ class ReadingAgain:
             _Processors(tell),
             over,
             lookup(registry_of(self._bench)),
-            only=sink_id,
+            only=(sink_id,),
         )
         self._reader: LogReader | None = None
         self._pump: Pump[Carried] | None = None
@@ -129,10 +134,11 @@ class ReadingAgain:
         reader = source.behind(self._sink_id).open(self._at, self._over, tables.history())
         self._reader = reader
         tables.begin(reader)
+        ahead = self._rendering.ahead(lambda _: True)
         self._pump = Pump(
             reader,
             _MeetingBatcher(bench.pipeline.spec, self._meeting, self._at),
-            lambda batch: Carried(batch, self._rendering.render(batch.rows)),
+            lambda batch: Carried(batch, ahead.render(batch.rows)),
             1,
             self._tell,
             Registrar(bench, registry, self._patiently, self._at).admit,

@@ -1,5 +1,6 @@
 """From change events to messages, once per sink, before the sink: route, wrap, encode."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ def no_schemas(*_table: str | None) -> None:
 
 
 class Renderer:
-    """Renders for one sink of one pipeline. Used by one thread.
+    """Renders for one sink of one pipeline. Used by one thread at a time, which holds ``busy``.
 
     Args:
         sink: the description.
@@ -31,6 +32,8 @@ class Renderer:
         self._origin = origin
         self._schemas = schemas
         self._encoder: Encoder | None = None
+        self.busy = threading.Lock()
+        """Another may still render for an opening of the log that is over."""
         self._destination = Filling(
             sink.destination,
             f"{sink.id}.{sink.destination_field}",

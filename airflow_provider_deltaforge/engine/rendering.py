@@ -1,8 +1,7 @@
 """Processors and rendering of one pipeline: from a batch to messages for every sink."""
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.batch_facts import Taken
+from airflow_provider_deltaforge.engine.later import Desk, Later
 from airflow_provider_deltaforge.engine.patience import Closing, patiently
 from airflow_provider_deltaforge.engine.processing import Chain, Chained, ProcessorWatcher
 from airflow_provider_deltaforge.engine.render import Renderer
@@ -34,6 +34,26 @@ class Rendered:
     chained: Chained
     messages: Mapping[str, Messages]
     rejections: Mapping[str, Sequence[Rejection]]
+    later: Mapping[str, Later] = field(default_factory=dict)
+    """The sinks whose messages are still to be rendered."""
+
+    def grown(self, sink_ids: Iterable[str]) -> "Rendered":
+        """Return it with what was rendered for sinks meanwhile."""
+        found = {name: self.later[name].made for name in sink_ids if name in self.later}
+        there = {name: made for name, made in found.items() if made is not None}
+        if not there:
+            return self
+        return replace(
+            self,
+            messages={**self.messages, **{name: made[0] for name, made in there.items()}},
+            rejections={**self.rejections, **{name: made[1] for name, made in there.items()}},
+            later={name: later for name, later in self.later.items() if name not in there},
+        )
+
+    def passed(self) -> None:
+        """Note that the lane has gone beyond the batch."""
+        for later in self.later.values():
+            later.drop()
 
     def taken(self, sink_id: str, refused: Sequence[Rejection] = ()) -> Taken:
         """Return what a sink holds but for what it refused; a tombstone is no event of its own."""
@@ -54,7 +74,7 @@ class Rendering:
         watcher: told about the trouble of processors and encodings.
         ending: asked while one is tried again; True gives up.
         schemas: finds the schema a row was read by.
-        only: the one sink to render for; None: all.
+        only: the sinks to render for; None: all.
     """
 
     def __init__(
@@ -65,17 +85,15 @@ class Rendering:
         watcher: RenderingWatcher,
         ending: Callable[[], bool],
         schemas: Schemas,
-        only: str | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         self._chain = chain_of(pipeline, tallies, watcher, ending)
         self._watcher = watcher
         self._closing = Closing(ending)
-        # A lane that begins anew does not wait for the thread that still renders for the old one.
-        self._busy = threading.Lock()
         self._renderers = {
             sink.id: Renderer(sink, origin, schemas)
             for sink in pipeline.spec.sinks
-            if only in (None, sink.id)
+            if only is None or sink.id in only
         }
 
     def open(self) -> None:
@@ -85,7 +103,7 @@ class Rendering:
         self._chain.open()
 
     def render(self, rows: pa.RecordBatch, since: str | None = None) -> Rendered:
-        """Run every processor in order, then render for every sink.
+        """Run every processor in order, then render for every sink, however long that takes.
 
         Args:
             rows: change events.
@@ -94,8 +112,8 @@ class Rendering:
         chained = Chained(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
-        with self._busy:
-            for name, renderer in self._renderers.items():
+        for name, renderer in self._renderers.items():
+            with renderer.busy:
                 messages[name], rejections[name] = patiently(
                     partial(renderer.render, chained.rows),
                     partial(self._watcher.trouble, f"encoding of sink {name}"),
@@ -104,12 +122,39 @@ class Rendering:
                 )
         return Rendered(chained, messages, rejections)
 
+    def ahead(self, goes: Callable[[str], bool]) -> "RenderingAhead":
+        """Return what renders one opening of the log ahead of its delivery.
+
+        Args:
+            goes: says whether a sink is given what is read; for others nothing is rendered.
+        """
+        desks = {name: Desk(one, self._closing) for name, one in self._renderers.items()}
+        return RenderingAhead(self._chain, desks, goes)
+
     def close(self) -> None:
         """Close processors and encodings. Safe to call twice."""
         self._closing.close()
         self._chain.close()
         for renderer in self._renderers.values():
             renderer.close()
+
+
+class RenderingAhead:
+    """Renders for sinks that do not wait for each other; see ``Rendering.ahead``."""
+
+    def __init__(
+        self, chain: Chain, desks: Mapping[str, Desk], goes: Callable[[str], bool]
+    ) -> None:
+        self._chain, self._desks, self._goes = chain, desks, goes
+
+    def render(self, rows: pa.RecordBatch) -> Rendered:
+        """Run every processor in order, then render for each sink for which that works."""
+        chained = self._chain.process(rows)
+        later = {
+            name: desk.ahead(chained.rows, wanted=self._goes(name))
+            for name, desk in self._desks.items()
+        }
+        return Rendered(chained, {}, {}, later).grown(later)
 
 
 def chain_of(

@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
+from airflow_provider_deltaforge.engine.later import Later
 from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel, SinkThread, SinkWatcher
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
@@ -19,9 +21,21 @@ Enough = Callable[[Collection[str]], bool]
 SetAside = Callable[[str, Sequence[Rejection]], None]
 """Stores durably what a sink refuses."""
 
+Filled = Callable[[str], Parcel]
+"""Returns what a sink is given whose messages are rendered now."""
+
 
 def _cannot(sink_id: str, rejections: Sequence[Rejection]) -> None:
     raise FatalError(f"sink {sink_id}: {rejections[0].reason}; nothing here can set it aside")
+
+
+def _unfilled(sink_id: str) -> Parcel:
+    raise FatalError(f"sink {sink_id}: nothing here renders for it")
+
+
+def _rest(given: Parcel | Later, outcome: Delivered, filled: Callable[[], Parcel]) -> Parcel:
+    """Return what a sink is given next of a batch, of which it has nothing yet."""
+    return given.without(outcome.rejections) if isinstance(given, Parcel) else filled()
 
 
 class SinkGroup:
@@ -69,37 +83,41 @@ class SinkGroup:
 
     def deliver(
         self,
-        parcels: Mapping[str, Parcel],
+        parcels: Mapping[str, Parcel | Later],
         give_up: Callable[[], bool],
         enough: Enough | None = None,
-        joining: Callable[[], Mapping[str, Parcel]] = dict,
+        joining: Callable[[], Mapping[str, Parcel | Later]] = dict,
         set_aside: SetAside = _cannot,
+        filled: Filled = _unfilled,
     ) -> dict[str, Delivered] | None:
         """Write to every named sink and wait until it is enough.
 
         Args:
-            parcels: by sink id; a sink that is not named gets nothing.
+            parcels: by sink id, or what is to be rendered first; a sink that is not named gets
+                nothing.
             give_up: asked while waiting; True leaves the batch undelivered.
             enough: says whether the sinks that have taken it will do. The others are left with
                 the batch if they fail or take too long. None: every sink is waited for.
             joining: asked while waiting, for sinks that are given the batch now.
             set_aside: stores what a sink refuses that takes all of a parcel or nothing; the rest
                 is given to it then.
+            filled: returns what a sink is given whose messages are rendered now.
 
         Returns:
             How each ended that was waited for, or None if given up.
         """
         for sink_id, parcel in parcels.items():
             self._threads[sink_id].submit(parcel)
-        return self._results(parcels, give_up, enough, joining, set_aside)
+        return self._results(parcels, give_up, enough, joining, set_aside, filled)
 
     def _results(
         self,
-        parcels: Mapping[str, Parcel],
+        parcels: Mapping[str, Parcel | Later],
         give_up: Callable[[], bool],
         enough: Enough | None,
-        joining: Callable[[], Mapping[str, Parcel]],
+        joining: Callable[[], Mapping[str, Parcel | Later]],
         set_aside: SetAside,
+        filled: Filled,
     ) -> dict[str, Delivered] | None:
         begun = dict.fromkeys(parcels, time.monotonic())
         given = dict(parcels)
@@ -109,9 +127,10 @@ class SinkGroup:
             self._news.clear()
             for sink_id in begun.keys() - outcomes.keys():
                 outcome = self._threads[sink_id].result(0)
-                if outcome is not None and outcome.is_nothing:
-                    set_aside(sink_id, outcome.rejections)
-                    given[sink_id] = given[sink_id].without(outcome.rejections)
+                if outcome is not None and (outcome.is_nothing or outcome.is_made):
+                    if outcome.is_nothing:
+                        set_aside(sink_id, outcome.rejections)
+                    given[sink_id] = _rest(given[sink_id], outcome, partial(filled, sink_id))
                     self._threads[sink_id].submit(given[sink_id])
                 elif outcome is not None:
                     outcomes[sink_id] = outcome

@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.engine.later import Later
 from airflow_provider_deltaforge.engine.once import Once, moved
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
@@ -67,6 +68,8 @@ class Delivered:
     is_nothing: bool = False
     """Because of ``rejections``, nothing of the parcel is durable; the rest has to be given again
     when they are set aside."""
+    is_made: bool = False
+    """Nothing is written: the messages are rendered now, and have to be given."""
 
     def durable(self) -> Sequence[Rejection]:
         """Return what the sink refused while the rest is durable; raise what it could not do."""
@@ -110,10 +113,13 @@ class SinkThread:
         self._thread = threading.Thread(target=self._run, name=f"sink-{sink.id}", daemon=True)
         self._thread.start()
 
-    def submit(self, parcel: Parcel) -> None:
-        """Hand over a batch; fetch its result before the next one."""
+    def submit(self, what: Parcel | Later) -> None:
+        """Hand over a batch, or first its rendering; fetch the result before the next one."""
         self.failing = False
-        self._jobs.put(partial(self._write, parcel))
+        if isinstance(what, Parcel):
+            self._jobs.put(partial(self._write, what))
+        else:
+            self._jobs.put(partial(_make, what))
 
     def holds(self, stand: Stand | None, position: Position) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing; see ``Checkpoints.put``.
@@ -204,6 +210,11 @@ class SinkThread:
             # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
         return self._writer
+
+
+def _make(later: Later) -> Delivered:
+    later.make()
+    return Delivered(is_made=True)
 
 
 def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:

@@ -11,10 +11,10 @@ from tests.waiting import PATIENCE_S
 class Answering(ThreadingHTTPServer):
     """Hands requests on, or answers each with one status; or, with neither, not at all."""
 
-    def __init__(self, status=None, forward=None, code=1):
+    def __init__(self, status=None, forward=None, code=1, port=0):
         self.status, self.forward, self.code = status, forward, code
         self.asked, self.over = [], threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property

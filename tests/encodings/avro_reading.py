@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import fastavro
 import pyarrow as pa
+from confluent_kafka.schema_registry.avro import AvroDeserializer
 
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.encoder import AvroEncoder
@@ -116,3 +117,46 @@ def as_json(kind, value):  # noqa: PLR0911 - a case for each type
     if plain in ("record", "deltaforge.Geometry"):
         return {"srid": value["srid"], **as_json("bytes", value["wkb"])}
     return str(value) if logical == "uuid" else value
+
+
+def read(client, messages, reader_schema=None):
+    """Return what Confluent's deserializer makes of messages."""
+    deserializer = AvroDeserializer(client, reader_schema)
+    return [deserializer(value, None) for value in messages.values.to_pylist()]
+
+
+def absent(found, told):
+    """Hold a record against its JSON; what the JSON leaves out is null."""
+    for key, value in found.items():
+        if isinstance(value, dict) and key not in ("before", "after"):
+            absent(value, told[key])
+        elif key in ("before", "after") and value is not None:
+            row = {k: str(v) if k == "total" and v is not None else v for k, v in value.items()}
+            assert row.pop("_raw") is None
+            assert row == told[key]
+        elif key == "ddl" and value is not None:
+            assert json.loads(value) == told[key]
+        elif key != "datacontenttype":
+            assert value == told.get(key), key
+    assert told.keys() <= found.keys()
+
+
+def id_in(value):
+    """Return the id of the schema that a message names."""
+    return struct.unpack(">bI", value[:5])[1]
+
+
+def rows_in(client, log):
+    """Return transaction and row of each message of a scripted pipeline."""
+    deserializer = AvroDeserializer(client)
+    events = [deserializer(one.value, None)["after"] for one in log.messages()]
+    return [(event["tx"], event["row"]) for event in events]
+
+
+def collect(reader, batches):
+    """Read on; return how many rows were inserted in all."""
+    chunk = reader.read(0.2)
+    if chunk is not None:
+        batches.append(reader.decode(chunk))
+    ops = [op for batch in batches for op in batch.rows["op"].to_pylist()]
+    return ops.count("c")

@@ -2,7 +2,6 @@
 
 import io
 import json
-import struct
 from datetime import date, datetime, timezone
 from decimal import Decimal
 
@@ -11,9 +10,10 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
+from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.encodings.avro import AvroEncoding
 from airflow_provider_deltaforge.encodings.avro import subjects as registering
-from airflow_provider_deltaforge.engine import heart
+from airflow_provider_deltaforge.engine import catching_up, heart
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.envelopes.contract import Origin
@@ -24,11 +24,13 @@ from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from tests.encodings.answering import Answering
+from tests.encodings.avro_reading import absent, collect, id_in, read, rows_in
 from tests.engine.driving import DrivenRun
 from tests.engine.in_process import InProcess
 from tests.engine.running import RunningLane
 from tests.envelopes.changes import change, change_rows
 from tests.servers import sql
+from tests.servers.process import free_port
 from tests.sinks.kafka_reader import read_topic
 from tests.sources.mysql.reading import fresh_database, source_of
 from tests.waiting import wait_until
@@ -85,31 +87,9 @@ def one(**changed):
     return change_rows([change(schema_version=VERSION, **changed)])
 
 
-def read(client, messages, reader_schema=None):
-    """Return what Confluent's deserializer makes of messages."""
-    deserializer = AvroDeserializer(client, reader_schema)
-    return [deserializer(value, None) for value in messages.values.to_pylist()]
-
-
 def with_json(messages, rows, envelope):
     texts = envelope.wrap(rows, ORIGIN).to_pylist()
     return list(zip(messages, map(json.loads, texts), strict=True))
-
-
-def absent(found, told):
-    """Hold a record against its JSON; what the JSON leaves out is null."""
-    for key, value in found.items():
-        if isinstance(value, dict) and key not in ("before", "after"):
-            absent(value, told[key])
-        elif key in ("before", "after") and value is not None:
-            row = {k: str(v) if k == "total" and v is not None else v for k, v in value.items()}
-            assert row.pop("_raw") is None
-            assert row == told[key]
-        elif key == "ddl" and value is not None:
-            assert json.loads(value) == told[key]
-        elif key != "datacontenttype":
-            assert value == told.get(key), key
-    assert told.keys() <= found.keys()
 
 
 def test_each_envelope_gives_a_record_that_is_it(registry, renderer):
@@ -253,7 +233,7 @@ def altered_and_read(server):
     )
     batches = []
     try:
-        wait_until(lambda: _collect(reader, batches) >= 5)
+        wait_until(lambda: collect(reader, batches) >= 5)
     finally:
         reader.close()
     return batches
@@ -286,9 +266,11 @@ def test_a_table_that_is_altered_keeps_its_subject_and_old_messages_their_reader
         json.loads(registry.get_latest_version("cdc.t-value").schema.schema_str)
     )
     first = next(
-        value for value in written if registry.get_schema(_id(value)).schema_str.count('"name":"d"')
+        value
+        for value in written
+        if registry.get_schema(id_in(value)).schema_str.count('"name":"d"')
     )
-    wrote = fastavro.parse_schema(json.loads(registry.get_schema(_id(first)).schema_str))
+    wrote = fastavro.parse_schema(json.loads(registry.get_schema(id_in(first)).schema_str))
     read_anew = fastavro.schemaless_reader(io.BytesIO(first[5:]), wrote, newest)
     assert read_anew["after"] == {
         "id": 1,
@@ -298,18 +280,6 @@ def test_a_table_that_is_altered_keeps_its_subject_and_old_messages_their_reader
         "at": None,
         "_raw": None,
     }
-
-
-def _id(value):
-    return struct.unpack(">bI", value[:5])[1]
-
-
-def _collect(reader, batches):
-    chunk = reader.read(0.2)
-    if chunk is not None:
-        batches.append(reader.decode(chunk))
-    ops = [op for batch in batches for op in batch.rows["op"].to_pylist()]
-    return ops.count("c")
 
 
 def test_a_registry_that_is_away_stops_only_what_is_not_known_yet(
@@ -385,8 +355,9 @@ def test_a_lane_is_blocked_while_the_registry_is_away_and_loses_nothing(
     running = RunningLane(pipeline)
     wait_until(lambda: pipeline.status()[0] == "blocked")
     progress = pipeline.control.progress()
-    told = json.dumps(progress.model_dump(mode="json"))
-    assert "encoding of sink out" in told
+    assert progress.reason.startswith("sink out: ")
+    assert "the schema registry answers 503 for subject" in progress.reason
+    assert progress.sinks["out"].status == "blocked"
     assert pipeline.log().messages() == []
     gate.forward = schema_registry_server.dsn()
     wait_until(lambda: {at["tx"] for at in pipeline.checkpoints().load().values()} == {20})
@@ -394,11 +365,45 @@ def test_a_lane_is_blocked_while_the_registry_is_away_and_loses_nothing(
     assert running.end().why == "stopped"
     gate.end()
 
-    deserializer = AvroDeserializer(registry)
-    events = [deserializer(message.value, None) for message in pipeline.log().messages()]
     source = pipeline.bench().pipeline.spec.source
-    told = [(event["after"]["tx"], event["after"]["row"]) for event in events]
-    assert told == [(tx, row) for tx, row, _ in source.events(1, 20)]
+    expected = [(tx, row) for tx, row, _ in source.events(1, 20)]
+    assert rows_in(registry, pipeline.log()) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "error_class"), [(None, "retryable"), (401, "access")], ids=["away", "denied"]
+)
+def test_an_optional_sink_waits_for_its_registry_alone_and_misses_nothing(
+    registry, schema_registry_server, quick, monkeypatch, status, error_class
+):
+    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.5)
+    port = free_port()
+    gate = None if status is None else Answering(status, port=port)
+    pipeline = InProcess(sinks=("out", "side"), optional=("side",))
+    encoding = f"encoding: {{type: avro, schema_registry_url: 'http://127.0.0.1:{port}'}}, "
+    side = f"log: {pipeline.name}-side, "
+    pipeline.document = pipeline.document.replace(side, side + encoding)
+    pipelines.apply(pipeline.store, pipeline.document)
+    pipeline.want("running")
+    pipeline.begin_at(out=0, side=0)
+    running = RunningLane(pipeline)
+    wait_until(lambda: pipeline.checkpoints().load()["out"]["tx"] == 20)
+    wait_until(lambda: pipeline.control.progress().sinks["side"].status == "behind")
+    told = pipeline.control.progress()
+    assert (told.status, told.sinks["side"].error_class) == ("running", error_class)
+    assert "the schema registry" in told.sinks["side"].reason
+    assert pipeline.checkpoints().load()["side"]["tx"] == 0
+
+    if gate is None:
+        gate = Answering(forward=schema_registry_server.dsn(), port=port)
+    gate.forward = schema_registry_server.dsn()
+    wait_until(lambda: pipeline.checkpoints().load()["side"]["tx"] == 20)
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    gate.end()
+    source = pipeline.bench().pipeline.spec.source
+    expected = [(tx, row) for tx, row, _ in source.events(1, 20)]
+    assert list(dict.fromkeys(rows_in(registry, pipeline.log("side")))) == expected
 
 
 @pytest.mark.parametrize("journal", ["", "enabled: true"])

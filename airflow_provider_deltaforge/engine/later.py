@@ -1,0 +1,113 @@
+"""Rendering for one sink, in the order of the log, which others do not wait for.
+
+Batches are rendered ahead of delivery. Where that fails, the sink's own thread does it as the sink
+is given the batch, so that what an encoding needs holds up nobody else. Nothing is rendered in
+front of a batch that is still to be: a schema registry compares each schema with the one before.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.patience import Closing
+from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.errors import EventError, RetryableError
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+
+
+class Later:
+    """The messages of one batch for one sink, once they are rendered.
+
+    Args:
+        desk: renders them.
+        rows: the batch.
+    """
+
+    def __init__(self, desk: "Desk", rows: pa.RecordBatch) -> None:
+        self._desk = desk
+        self.rows = rows
+        self.made: tuple[Messages, Sequence[Rejection]] | None = None
+        self.error: RetryableError | None = None
+        """Why they could not be rendered ahead, for the first who asks."""
+
+    def make(self) -> None:
+        """Render them, if that is not done yet. Called when everything before them is over.
+
+        Raises:
+            Exception: why they cannot be, now or ever.
+        """
+        error, self.error = self.error, None
+        if error is not None and self.made is None:
+            raise error
+        self._desk.make(self)
+
+    def drop(self) -> None:
+        """Note that the lane has gone on, with the sink or without it."""
+        self._desk.drop(self)
+
+
+class Desk:
+    """Renders what is read of one opening of the log for one sink.
+
+    Args:
+        renderer: the sink's.
+        closing: of whoever owns the renderer.
+    """
+
+    def __init__(self, renderer: Renderer, closing: Closing) -> None:
+        self._renderer = renderer
+        self._closing = closing
+        self._changing = threading.Lock()
+        self._due: list[Later] = []
+        self._fails = False
+
+    def ahead(self, rows: pa.RecordBatch, *, wanted: bool) -> Later:
+        """Render a batch ahead of its delivery, if nothing speaks against it.
+
+        Args:
+            rows: change events.
+            wanted: the sink will be given the batch, as far as anybody knows.
+
+        Raises:
+            EventError: an event cannot be rendered, and nothing can set it aside.
+        """
+        later = Later(self, rows)
+        with self._changing:
+            self._due.append(later)
+        if wanted and not self._fails and self._renderer.busy.acquire(blocking=False):
+            try:
+                self._make_due()
+            finally:
+                self._renderer.busy.release()
+        return later
+
+    def make(self, later: Later) -> None:
+        """Render a batch now; see ``Later.make``."""
+        with self._renderer.busy:
+            if self._closing.is_closed:
+                raise RetryableError("the lane ended before this batch was rendered")
+            self._fails = True
+            self._render(later)
+            self._fails = False
+
+    def drop(self, later: Later) -> None:
+        """Render a batch ahead no more."""
+        with self._changing:
+            self._due = [one for one in self._due if one is not later]
+
+    def _make_due(self) -> None:
+        for one in list(self._due):
+            try:
+                self._render(one)
+            except EventError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the sink's thread meets it, or tells it
+                self._fails = True
+                one.error = error if isinstance(error, RetryableError) else None
+                return
+
+    def _render(self, later: Later) -> None:
+        if later.made is None:
+            later.made = self._renderer.render(later.rows)
+        self.drop(later)

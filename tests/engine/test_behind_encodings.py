@@ -1,0 +1,202 @@
+"""A sink whose messages cannot be encoded is left like one that cannot be written to."""
+
+import random
+import time
+
+import pytest
+
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.engine import catching_up
+from airflow_provider_deltaforge.errors import AccessError
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.gaps import Gaps
+from tests.engine.driving import Driving
+from tests.engine.exact_memory import exact_pipeline, held
+from tests.engine.gated import SINK, gates
+from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
+from tests.engine.running import RunningLane
+from tests.waiting import wait_until
+
+DENIED = AccessError("the registry answers 401")
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    return gates(monkeypatch)
+
+
+def growing(*given, **settings):
+    """Return a pipeline whose sinks have an encoding that can be away; its log grows slowly."""
+    slowly = f"rate: 80, started_ms: {int(time.time() * 1000)}, "
+    return pipeline(*given, **{"sink": SINK, "source": slowly, **settings})
+
+
+def test_an_optional_sink_whose_encoding_is_away_is_left_and_then_caught_up(gate):
+    made = growing()
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") > 20)
+    gate["side"].error = AWAY
+    wait_until(lambda: stood(made, "side") == "behind")
+    here = at(made, "side")
+    wait_until(lambda: at(made, "main") > here + 40)
+    assert made.status() == ("running", None)
+    told = made.control.progress().sinks["side"]
+    assert (told.status, told.error_class, told.reason) == ("behind", "retryable", "away")
+    assert told.lag_ms > 0
+    assert at(made, "side") == here
+    tried = {tx for tx, _ in gate["side"].asked if tx > here}
+    assert len(tried) == 1, "nothing is rendered for a sink that is behind but what it tries"
+
+    gate["side"].error = None
+    wait_until(lambda: stood(made, "side") == "running")
+    joined = at(made, "side")
+    wait_until(lambda: at(made, "side") > joined + 20)
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
+    assert gate["side"].in_order(), "a registry is told of schemas in their order"
+    assert gate["side"].asked[-1][1] == "decoder", "rendered ahead again"
+
+
+def test_a_required_sink_whose_encoding_is_away_blocks_until_it_is_back(gate):
+    made = growing()
+    gate["main"].error = AWAY
+    running = RunningLane(made)
+    wait_until(lambda: made.status() == ("blocked", "retryable"))
+    assert "sink main: away" in made.control.progress().reason
+    assert (at(made, "main"), delivered(made, "main")) == (0, [])
+    gate["main"].error = None
+    wait_until(lambda: at(made, "side") > 40 and made.status()[0] == "running")
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
+
+
+def test_refused_access_of_an_encoding_concerns_its_sink_alone(gate, monkeypatch):
+    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.5)
+    made = growing()
+    gate["side"].error = DENIED
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind" and at(made, "main") > 40)
+    asked = len(gate["side"].asked)
+    wait_until(lambda: len(gate["side"].asked) > asked + 1)
+    told = made.control.progress().sinks["side"]
+    assert (told.error_class, at(made, "side")) == ("access", 0)
+    gate["side"].error = None
+    wait_until(lambda: stood(made, "side") == "running")
+    gate["main"].error = DENIED
+    assert running.end().error_class == "access"
+    assert whole(made, "side", at(made, "side")) == []
+
+
+MODES = pytest.mark.parametrize(
+    ("policy", "optional"),
+    [
+        ("commit_policy: {mode: quorum, quorum: 2}", ()),
+        ("", ("two", "three")),
+        ("commit_policy: {mode: all}", ("two", "three")),
+    ],
+    ids=["quorum", "required", "all"],
+)
+
+
+@MODES
+def test_encodings_that_fail_now_and_then_leave_no_hole(gate, policy, optional):
+    made = growing(policy, ("one", "two", "three"), optional, transactions=100, source="")
+    for after, sink in enumerate(made.sinks):
+        gate[sink].errors = [*[None] * after, AWAY, AWAY, None, AWAY]
+    running = RunningLane(made)
+    wait_until(lambda: {at(made, name) for name in made.sinks} == {100})
+    end(made, running)
+    assert [whole(made, name, 100) for name in made.sinks] == [[], [], []]
+    assert [gate[name].in_order() for name in made.sinks] == [True, True, True]
+    if "all" in policy:
+        assert {len(delivered(made, name)) for name in made.sinks} == {200}
+
+
+@pytest.mark.long
+@MODES
+def test_each_encoding_away_in_turn_ends_without_a_hole(gate, policy, optional):
+    sinks = ("one", "two", "three")
+    made = growing(policy, sinks, optional)
+    running = RunningLane(made)
+    for sink in sinks:
+        others = [name for name in sinks if name != sink]
+        waited_for = "all" in policy or (not policy and sink == "one")
+        wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
+        gate[sink].error = AWAY
+        wait_until(lambda s=sink, w=waited_for: stood(made, s) == ("blocked" if w else "behind"))
+        assert made.status()[0] == ("blocked" if waited_for else "running")
+        if not waited_for:
+            here = {name: at(made, name) for name in others}
+            wait_until(lambda h=here: all(at(made, name) > tx + 10 for name, tx in h.items()))
+        gate[sink].error = None
+    wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in sinks] == [[], [], []]
+    assert [gate[name].in_order() for name in sinks] == [True, True, True]
+
+
+def test_the_next_lane_renders_nothing_for_a_sink_that_is_behind_until_it_is_given_up(gate):
+    made = growing(sink=SINK + "lag_limit_secs: 1, ")
+    made.begin_at(main=100, side=3)
+    gate["side"].error = AWAY
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "given_up")
+    (gap,) = Gaps(made.store, made.name).all()
+    assert (gap.start, "lag_limit_secs" in gap.why) == ({"tx": 3}, True)
+    here = at(made, "main")
+    asked = len(gate["side"].asked)
+    assert all(tx <= 100 for tx, _ in gate["side"].asked)
+    wait_until(lambda: at(made, "main") > here + 40)
+    assert len(gate["side"].asked) == asked
+    end(made, running)
+
+
+def test_a_copy_is_made_without_the_encoding_of_a_sink_that_was_given_up(gate):
+    made = growing(transactions=40, source="", snapshot="initial")
+    made.store.transact([Gaps(made.store, made.name).give_up("side", {"tx": 0}, "gone", "x")])
+    made.begin_at(main=40)
+    gate["side"].error = AWAY
+    snapshots.request(made.store, made.name, snapshots.Wish(), "copy", "a test")
+    driving = Driving(made)
+    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    made.want("stopped")
+    driving.end()
+    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
+    assert (bool(delivered(made, "main")), gate["side"].asked) == (True, [])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    ["respect_source_tx: false, ", pytest.param("", marks=pytest.mark.long)],
+    ids=["in parts", "whole"],
+)
+def test_a_sink_that_holds_the_position_is_given_nothing_twice(gate, monkeypatch, batch):
+    settings = {"rows": 7, "transactions": 100, "sinks": ("main", "side"), "batch": batch}
+    fast = f"rate: 400, started_ms: {int(time.time() * 1000)}, "
+    made = exact_pipeline(monkeypatch, optional=("side",), source=fast, sink=SINK, **settings)
+    made.begin_at(main=0, side=0)
+    dice = random.Random(7)
+    for name, often in (("main", 0.2), ("side", 0.4)):
+        gate[name].errors = [AWAY if dice.random() < often else None for _ in range(12)]
+    held(made, "side").fail_after = [None, 0, None, 3, None, 2]
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") == at(made, "main") == 100)
+    end(made, running)
+    assert len(held(made, "main").ids) == len(set(held(made, "main").ids)) == 100 * 7
+    assert held(made, "side").ids == held(made, "main").ids
+    assert [gate[name].in_order() for name in made.sinks] == [True, True]
+
+
+def test_what_cannot_be_encoded_for_a_sink_that_was_behind_is_set_aside_once(gate):
+    made = growing(transactions=60, source="", journal="enabled: true")
+    gate["side"].refuses = lambda row: row["row"] == 1
+    gate["side"].error = AWAY
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind" and at(made, "main") == 60)
+    gate["side"].error = None
+    wait_until(lambda: at(made, "side") == 60)
+    end(made, running)
+    letters = [letter.event["after"] for letter in DeadLetters(made.store, made.name).read()]
+    refused = [one["tx"] for one in letters]
+    assert refused == list(range(1, 61))
+    assert delivered(made, "side") == [(tx, 0) for tx in refused]
