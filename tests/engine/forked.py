@@ -29,7 +29,12 @@ _context.set_forkserver_preload(
         "airflow_provider_deltaforge.sources.postgres.decoder",
         "airflow_provider_deltaforge.sources.postgres.reader",
         "airflow_provider_deltaforge.sources.postgres.snapshot",
+        "confluent_kafka.admin",
+        "nats",
         "psycopg",
+        "pymysql",
+        "redis",
+        "tests.engine.warmed",
     ]
 )
 
