@@ -38,11 +38,12 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
     queue = DeadLetters(pipeline.store, pipeline.name)
     lane, quiet = Lane(pipeline.bench(), 60.0), Quiet()
     lane._rendering.open()
+    ahead = lane._rendering.ahead(lambda _: True)
     lane._delivering = quiet
     quiet.checkpoints = pipeline.checkpoints()
 
     def deliver(batch):
-        lane._deliver(lane._prepare(batch), quiet, quiet)
+        lane._deliver(lane._prepare(ahead, batch), quiet, quiet)
 
     deliver(SourceBatch(rows.slice(0, 0), {"tx": 1}, 0))
     deliver(SourceBatch(rows.slice(0, 2), None, 1, splits_transaction=True))
