@@ -108,11 +108,13 @@ class Chain:
         self._busy = threading.Lock()
 
     def open(self) -> None:
-        """Start every worker; those that did start are closed if one does not.
+        """Start every worker, if that is not done; if one does not start, the others are closed.
 
         Raises:
             SpecError: a processor's settings cannot work.
         """
+        if self._links:
+            return
         masks = [at for at, processor in enumerate(self._processors) if processor.masks]
         try:
             for at, processor in enumerate(self._processors):
