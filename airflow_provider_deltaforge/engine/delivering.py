@@ -139,7 +139,7 @@ class Delivering:
             lambda taken: self._is_enough(taken, position),
             (lambda: self._joining(ready)) if self._stragglers.any else dict,
             lambda name, refused: self._refused(ready, name, refused),
-            lambda name: self._filled(ready, [name])[name],
+            lambda name: self._made(ready, name),
         )
         return None if outcomes is None else self._taken(ready, outcomes)
 
@@ -157,6 +157,11 @@ class Delivering:
         ready.rendered = ready.rendered.grown(sink_ids)
         later = {name: one for name, one in ready.rendered.later.items() if name in sink_ids}
         return {**self._filled(ready, [name for name in sink_ids if name not in later]), **later}
+
+    def _made(self, ready: Ready, name: str) -> Parcel:
+        """Return what a sink is given whose messages took a while to render."""
+        self._patiently(self._heart.confirm)
+        return self._filled(ready, [name])[name]
 
     def _filled(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel]:
         if not sink_ids:

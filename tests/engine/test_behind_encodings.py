@@ -6,13 +6,14 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.engine import catching_up
+from airflow_provider_deltaforge.engine import catching_up, heart, listening
 from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.gated import SINK, gates
+from tests.engine.in_process import DRIVER
 from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
@@ -200,3 +201,16 @@ def test_what_cannot_be_encoded_for_a_sink_that_was_behind_is_set_aside_once(gat
     refused = [one["tx"] for one in letters]
     assert refused == list(range(1, 61))
     assert delivered(made, "side") == [(tx, 0) for tx in refused]
+
+
+def test_what_took_long_to_encode_is_not_written_if_a_newer_lane_has_started(gate, monkeypatch):
+    monkeypatch.setattr(heart, "_BEAT_S", 3600.0)  # As of a process that was frozen meanwhile.
+    monkeypatch.setattr(listening, "_CONFIRMED_S", 0.0)
+    made = growing(transactions=20, source="")
+    gate["main"].error = AWAY
+    running = RunningLane(made)
+    wait_until(lambda: len(gate["main"].asked) > 2)
+    made.control.take_epoch(DRIVER)
+    gate["main"].error = None
+    assert running.end().why == "fenced"
+    assert delivered(made, "main") == []

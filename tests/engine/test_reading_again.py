@@ -8,7 +8,6 @@ from tests.engine.running import RunningLane
 from tests.waiting import wait_until
 
 
-
 def test_processors_run_once_although_the_log_cannot_be_opened_at_first(monkeypatch):
     behind, tried = ScriptedSource.behind, []
 
