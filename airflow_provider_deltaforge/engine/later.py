@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.patience import Closing
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.errors import EventError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+
+_MOMENT_S = 0.2
 
 
 class Later:
@@ -52,12 +53,10 @@ class Desk:
 
     Args:
         renderer: the sink's.
-        closing: of whoever owns the renderer.
     """
 
-    def __init__(self, renderer: Renderer, closing: Closing) -> None:
+    def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._closing = closing
         self._changing = threading.Lock()
         self._due: list[Later] = []
         self._fails = False
@@ -75,9 +74,12 @@ class Desk:
         later = Later(self, rows)
         with self._changing:
             self._due.append(later)
-        if wanted and not self._fails and self._renderer.busy.acquire(blocking=False):
+        # The sink's thread, at the batch before, would else have to render this one as well, and
+        # so on; but if that hangs, nobody waits for it.
+        if wanted and not self._fails and self._renderer.busy.acquire(timeout=_MOMENT_S):
             try:
-                self._make_due()
+                if not self._fails:
+                    self._make_due()
             finally:
                 self._renderer.busy.release()
         return later
@@ -85,11 +87,7 @@ class Desk:
     def make(self, later: Later) -> None:
         """Render a batch now; see ``Later.make``."""
         with self._renderer.busy:
-            if self._closing.is_closed:
-                raise RetryableError("the lane ended before this batch was rendered")
-            self._fails = True
             self._render(later)
-            self._fails = False
 
     def drop(self, later: Later) -> None:
         """Render a batch ahead no more."""
@@ -103,11 +101,15 @@ class Desk:
             except EventError:
                 raise
             except Exception as error:  # noqa: BLE001 - the sink's thread meets it, or tells it
-                self._fails = True
                 one.error = error if isinstance(error, RetryableError) else None
                 return
 
     def _render(self, later: Later) -> None:
         if later.made is None:
-            later.made = self._renderer.render(later.rows)
+            try:
+                later.made = self._renderer.render(later.rows)
+            except Exception:
+                self._fails = True
+                raise
+        self._fails = False
         self.drop(later)

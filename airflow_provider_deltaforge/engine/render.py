@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, Schemas, Wanted
 from airflow_provider_deltaforge.engine.routing import Fields, Filling
 from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 
@@ -32,6 +33,7 @@ class Renderer:
         self._origin = origin
         self._schemas = schemas
         self._encoder: Encoder | None = None
+        self._closed = False
         self.busy = threading.Lock()
         """Another may still render for an opening of the log that is over."""
         self._destination = Filling(
@@ -44,7 +46,13 @@ class Renderer:
         self._tombstones = bool(getattr(sink, "tombstones", False))
 
     def open(self) -> Encoder:
-        """Open the encoding, if it is not; see ``Encoding.open``."""
+        """Open the encoding, if it is not; see ``Encoding.open``.
+
+        Raises:
+            RetryableError: it was closed, and what is rendered now would be for nobody.
+        """
+        if self._closed:
+            raise RetryableError(f"sink {self._sink.id}: the lane ended before this was rendered")
         if self._encoder is None:
             origin, envelope = self._origin, self._sink.envelope
             wanted = Wanted(self._sink.id, origin.connector, envelope.shape, self._schemas)
@@ -52,7 +60,8 @@ class Renderer:
         return self._encoder
 
     def close(self) -> None:
-        """Close the encoding. Safe to call twice."""
+        """Close the encoding for good. Safe to call twice."""
+        self._closed = True
         encoder, self._encoder = self._encoder, None
         if encoder is not None:
             encoder.close()

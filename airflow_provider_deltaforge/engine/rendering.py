@@ -128,7 +128,7 @@ class Rendering:
         Args:
             goes: says whether a sink is given what is read; for others nothing is rendered.
         """
-        desks = {name: Desk(one, self._closing) for name, one in self._renderers.items()}
+        desks = {name: Desk(one) for name, one in self._renderers.items()}
         return RenderingAhead(self._chain, desks, goes)
 
     def close(self) -> None:

@@ -1,0 +1,79 @@
+"""Rendering ahead, and where it is left to the sink's own thread."""
+
+import threading
+
+import pytest
+
+from airflow_provider_deltaforge.engine import later
+from airflow_provider_deltaforge.engine.later import Desk
+from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sinks.memory import MemorySink
+from tests.envelopes.changes import ORIGIN
+from tests.waiting import PATIENCE_S
+
+
+class Busy:
+    """A lock that says when somebody is about to wait for it."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.asked = threading.Event()
+
+    def acquire(self, blocking=True, timeout=-1):
+        self.asked.set()
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self):
+        self._lock.release()
+
+    def __enter__(self):
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+class Numbers:
+    """Renders numbers: the first not at once, the second slowly."""
+
+    def __init__(self):
+        self.busy = Busy()
+        self.away = True
+        self.slow = threading.Event()
+
+    def render(self, number):
+        if number == 1 and self.away:
+            raise RetryableError("away")
+        if number == 2:
+            self.slow.set()
+            assert self.busy.asked.wait(PATIENCE_S)
+        return number, []
+
+
+def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_before(monkeypatch):
+    monkeypatch.setattr(later, "_MOMENT_S", PATIENCE_S, raising=False)
+    renderer = Numbers()
+    desk = Desk(renderer)
+    first, second = desk.ahead(1, wanted=True), desk.ahead(2, wanted=True)
+    with pytest.raises(RetryableError, match="away"):
+        first.make()
+    renderer.away = False
+    first.make()
+    assert (first.made, second.made) == ((1, []), None)
+    renderer.busy.asked.clear()
+    thread = threading.Thread(target=second.make)
+    thread.start()
+    assert renderer.slow.wait(PATIENCE_S)
+    third = desk.ahead(3, wanted=True)
+    renderer.busy.asked.set()
+    thread.join(PATIENCE_S)
+    assert (second.made, third.made) == ((2, []), (3, []))
+
+
+def test_nothing_is_opened_again_for_a_lane_that_has_ended():
+    renderer = Renderer(MemorySink(), ORIGIN)
+    renderer.open()
+    renderer.close()
+    with pytest.raises(RetryableError, match="lane ended"):
+        renderer.open()
