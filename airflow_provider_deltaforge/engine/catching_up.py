@@ -78,8 +78,7 @@ class CatchUp:
         self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, self._source.id)
         self._ending = threading.Event()
         self._idle: tuple[float, Position] | None = None
-        self.at = at
-        """What is stored of the sink's position."""
+        self.at = at  # What is stored of the sink's position.
         self.given_up = False
         self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
         self._letters = LetterBox(
@@ -129,16 +128,17 @@ class CatchUp:
 
     def _attempt(self) -> None:
         """Give the sink what it lacks, until it has joined."""
+        self._patiently(self._checkpoints.load)
+        self._patiently(self._letters.begin)
         if self._pending is not None:
             carried, self._pending = self._pending, None
             if self._id in carried.rendered.later:
-                self._patiently(self._letters.begin)
                 self._deliver(self._filled(carried))
             else:
                 self._settle(carried, self._result(carried))
             if self._joins():
                 return
-        self._patiently(self._letters.begin)  # Read again from the checkpoint.
+            self._patiently(self._letters.begin)  # Read again from the checkpoint.
         self._hands.read_again()
         self._idle = None
         of = (self._company, self._id, self.at, self._tell, self._is_over, self._patiently)

@@ -70,10 +70,10 @@ class LetterBox:
         self._tallies = tallies
         self._trouble = trouble
         self._ending, self._confirm = ending, confirm
-        sink_ids = [sink.id for sink in bench.pipeline.spec.sinks]
+        ids = [sink.id for sink in bench.pipeline.spec.sinks]
         holds = journal.dlq.hold_keys
-        self.order = RowOrder(self._queue, sink_ids, holds=holds, behind=behind)
-        self._known = KnownLetters(self._queue, bench.pipeline.spec)
+        known = self._known = KnownLetters(bench.pipeline.spec)
+        self.order = RowOrder(self._queue, ids, holds=holds, behind=behind, also=known.know)
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
         self._is_told = self._is_untrimmed = False

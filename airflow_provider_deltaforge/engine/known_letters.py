@@ -6,7 +6,7 @@ Killed between the two, the batch comes again, and what is refused of it is refu
 from airflow_provider_deltaforge.engine.letters import Letter
 from airflow_provider_deltaforge.engine.sinking import holds_position
 from airflow_provider_deltaforge.spec.document import Spec
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter
 
 _Known = tuple[str, str | None, str | None]
 _MARK, _LENGTH = b'"event_id":"', 36
@@ -16,32 +16,26 @@ class KnownLetters:
     """Leaves out what is in the queue. Used by one thread.
 
     Args:
-        queue: the pipeline's.
         spec: the document; where no sink holds the position itself, nothing is left out.
     """
 
-    def __init__(self, queue: DeadLetters, spec: Spec) -> None:
-        self._queue = queue
+    def __init__(self, spec: Spec) -> None:
         self._wanted = any(map(holds_position, spec.sinks))
-        self._known: set[_Known] | None = None
+        self._known: set[_Known] = set()
 
     def begin(self) -> None:
-        """Read the queue again when something is to be set aside next."""
-        self._known = None
+        """Forget what is there: the queue is read again."""
+        self._known = set()
+
+    def know(self, letter: DeadLetter) -> None:
+        """Take note of an entry of the queue."""
+        if self._wanted:
+            self._known.add((letter.event_id, letter.meta.sink_id, letter.meta.processor_id))
 
     def unknown(self, letters: list[Letter]) -> list[Letter]:
-        """Return the entries that are not there yet; from now on they are known.
-
-        Raises:
-            RetryableError: the store is away.
-        """
-        if not self._wanted or not letters:
+        """Return the entries that are not there yet; from now on they are known."""
+        if not self._wanted:
             return letters
-        if self._known is None:
-            self._known = {
-                (one.letter.event_id, one.letter.meta.sink_id, one.letter.meta.processor_id)
-                for one in self._queue.stored(damaged=False)
-            }
         found = [letter for letter in letters if _of(letter) not in self._known]
         self._known.update(map(_of, found))
         return found

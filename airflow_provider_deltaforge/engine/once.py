@@ -46,7 +46,7 @@ class Once:
     def write(
         self, messages: Messages, at: Position | None, stand: Stand | None
     ) -> Sequence[Rejection]:
-        """Write what the sink lacks; if it refuses anything, nothing of it is durable.
+        """Write what the sink lacks; if it refuses anything, the rest has to be given again.
 
         Args:
             messages: of one batch.
@@ -84,10 +84,19 @@ class Once:
             return self._take_over(stand)
         again, self._again = self._again, False
         if self._cursor.position != stand.position:
+            if again and not self._is_stored(stand):
+                raise FencedError(f"sink {self._id}: it holds more than its checkpoint says")
             self._cursor = Cursor(stand.position, self._sought)
         elif again and self._cursor.event_id is not None:
             self._sought, self._searched = self._cursor.event_id, 0
         return self._cursor
+
+    def _is_stored(self, stand: Stand) -> bool:
+        """Say whether a checkpoint knows of all that was written."""
+        if self._sought is not None or stand.held is None:
+            return True
+        held = self._held or ()
+        return not (held or stand.held) or not set(held).isdisjoint(stand.held)
 
     def _take_over(self, stand: Stand) -> Cursor:
         """Shut former writers out, and see that the sink stands where its checkpoint does."""

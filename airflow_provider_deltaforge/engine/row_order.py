@@ -6,7 +6,7 @@ entry is told which sinks were given something newer meanwhile (it was *overtake
 """
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ class RowOrder:
         holds: set later events aside, instead of noting that they were delivered.
         behind: the one sink that stands behind the others. What processors refused may still lie
             in front of it, and holds nothing back before it is read again.
+        also: told of every entry that is read.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class RowOrder:
         *,
         holds: bool,
         behind: str | None = None,
+        also: Callable[[DeadLetter], None] = lambda _: None,
     ) -> None:
         self._queue = queue
+        self._also = also
         self._behind = behind
         self._sink_ids = list(sink_ids)
         self._holds = holds
@@ -70,6 +73,7 @@ class RowOrder:
     def read_on(self) -> None:
         """Read what was stored since the last time."""
         for stored in self._queue.stored(self._read_upto, damaged=False):
+            self._also(stored.letter)
             self._know(stored.letter)
             self._read_upto = stored.letter.seq
 

@@ -66,7 +66,7 @@ class Delivered:
     rejections: Sequence[Rejection] = ()
     error: Exception | None = None
     is_nothing: bool = False
-    """Because of ``rejections``, nothing of the parcel is durable; the rest has to be given again
+    """Because of ``rejections``, the sink does not hold the parcel; the rest has to be given again
     when they are set aside."""
     is_made: bool = False
     """Nothing is written: the messages are rendered now, and have to be given."""

@@ -1,5 +1,6 @@
-"""What else a sink that is behind concerns: copies of tables, and sinks that hold the position."""
+"""What else a sink that is behind concerns: copies, dead letters, and who holds the position."""
 
+import threading
 import time
 
 import pytest
@@ -9,11 +10,13 @@ from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.standing import laggards
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.gaps import Gaps
 from tests.engine.driving import Driving
-from tests.engine.exact_memory import exact_pipeline, held
+from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.engine.lagging import AWAY, ROWS, at, delivered, end, pipeline, stood, whole
-from tests.engine.running import RunningLane
+from tests.engine.running import RunningLane, run_to_the_end
 from tests.waiting import wait_until
 
 
@@ -72,6 +75,28 @@ def test_a_sink_that_holds_the_position_is_caught_up_with_nothing_given_twice(
     assert held(made, "side").ids == held(made, "main").ids
 
 
+def test_a_store_that_is_away_as_the_sink_takes_its_batch_has_nothing_given_twice(monkeypatch):
+    settings = {"sinks": ("main", "side"), "optional": ("side",)}
+    made = exact_pipeline(monkeypatch, transactions=60, rows=ROWS, **settings)
+    made.begin_at(main=0, side=0)
+    held(made, "side").fail_after = [0] * 2
+    load, failed = Checkpoints.load, []
+
+    def away_for_a_moment(checkpoints):
+        if threading.current_thread().name == "behind-side" and len(failed) < 2:
+            failed.append(1)
+            raise AWAY
+        return load(checkpoints)
+
+    monkeypatch.setattr(Checkpoints, "load", away_for_a_moment)
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") == at(made, "main") == 60)
+    end(made, running)
+    assert failed
+    assert held(made, "side").ids == held(made, "main").ids
+    assert len(set(held(made, "side").ids)) == len(held(made, "side").ids)
+
+
 def test_what_is_refused_of_a_sink_that_is_caught_up_does_not_count_as_delivered(monkeypatch):
     settings = {"sinks": ("main", "side"), "optional": ("side",), "journal": "enabled: true"}
     made = exact_pipeline(monkeypatch, transactions=60, rows=ROWS, **settings)
@@ -82,3 +107,20 @@ def test_what_is_refused_of_a_sink_that_is_caught_up_does_not_count_as_delivered
     end(made, running)
     assert len(held(made, "side").ids) == 60
     assert made.control.progress().sinks["side"].events == 60
+
+
+def test_a_batch_that_is_tried_again_overtakes_dead_letters_as_any_other():
+    made = pipeline(transactions=20, source="", journal="enabled: true")
+    source = made.bench().pipeline.spec.source
+    last = {key: (tx, row) for tx, row, key in source.events(1, 20)}
+    key = next(key for _, _, key in source.events(21, 30) if key in last)
+    refused = b'{"id":%d,"tx":%d,"row":%d}' % (key, *last[key])
+    made.log("side").refuses = lambda value: refused in value
+    run_to_the_end(made, 20)
+    queue = DeadLetters(made.store, made.name)
+    assert [letter.meta.overtaken for letter in queue.read()] == [[]]
+
+    change(made, "transactions: 20", "transactions: 30")
+    made.log("side").fail_next(2, AWAY)
+    run_to_the_end(made, 30)
+    assert [letter.meta.overtaken for letter in queue.read()] == [["side"]]

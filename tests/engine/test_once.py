@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.sinking import Parcel, SinkThread
+from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import Cursor
 from airflow_provider_deltaforge.storage.checkpoints import Stand
@@ -72,6 +73,16 @@ def test_the_part_of_a_transaction_that_is_held_is_not_given_when_it_is_read_aga
     ours.thread.read_again()
     ours.write(None, 1)
     ours.write({"tx": 1}, 2, 3)
+    assert ours.numbers == [1, 2, 3]
+
+
+def test_what_the_checkpoint_does_not_know_of_is_not_given_twice_when_it_is_read_again(ours):
+    ours.write({"tx": 1}, 1)
+    ours.thread.submit(Parcel(messages(2, 3), {"tx": 2}, ours.stand))
+    assert ours.thread.result(PATIENCE_S).error is None  # But the checkpoint cannot be stored.
+    ours.thread.read_again()
+    with pytest.raises(FencedError, match="holds more"):
+        ours.write({"tx": 2}, 2, 3)
     assert ours.numbers == [1, 2, 3]
 
 
