@@ -125,9 +125,10 @@ class ExactlyOnceWriter(Protocol):
             after: what it holds once this is durable.
 
         Returns:
-            What the destination refuses. If that is anything at all, then nothing of the call is
-            durable, the cursor neither: the engine sets the refused events aside first, and then
-            calls again without them. (Otherwise a kill between the two would forget them.)
+            What the destination refuses. If that is anything at all, the cursor lies in front of
+            it: the engine sets the refused events aside first, and then calls again without them.
+            (Otherwise a kill between the two would forget them.) What is in front of them may be
+            durable already if ``recover`` tells so; it is then not written again.
 
         Raises:
             FencedError: another writer of this sink has taken over.

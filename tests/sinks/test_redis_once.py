@@ -335,6 +335,23 @@ def test_killed_in_front_of_a_refusal_it_is_neither_lost_nor_what_is_around_it_r
     assert open_writer().recover() == at(2)
 
 
+def test_what_was_written_in_front_of_a_refusal_is_not_written_again_if_cut_otherwise(
+    redis_server, stream, open_writer
+):
+    fill(redis_server, f"{stream}-full")
+    writer = open_writer()
+    writer.recover()
+    names = [stream, stream, f"{stream}-full"]
+    batch = messages([(name, b"k", value(n)) for n, name in enumerate(names)])
+    assert [one.event_row for one in writer.write_once(batch, at(1), at(3))] == [2]
+
+    with pytest.raises(FencedError, match="cut otherwise"):
+        writer.write_once(batch.slice(0, 1), at(1), at(2))
+
+    assert values(redis_server, stream) == numbers([0, 1])
+    assert writer.recover() == at(1, batch.event_ids[1].as_py())
+
+
 def test_the_answer_about_a_refused_entry_may_be_lost(redis_server, stream, open_writer):
     fill(redis_server, f"{stream}-full")
     writer = open_writer()

@@ -60,6 +60,8 @@ class OnceWriter(RedisWriter):
         _, unfit = self._fitting(messages)
         refused: list[Rejection] = [*unfit, *self._misplaced(messages)]
         first, count = self._lacking(messages), len(messages)
+        if not first and self._is_inside(before):
+            raise self._fenced(b"cut")
         while not refused and (first < count or self._cursor != after):
             last = next(entries.spans(messages, first), (first, first))[1]
             step = messages.slice(first, last - first)
@@ -71,6 +73,13 @@ class OnceWriter(RedisWriter):
     def _lacking(self, messages: Messages) -> int:
         """Return the first message that no former step wrote; called again, there may be fewer."""
         return _last_row(messages, self._held) + 1
+
+    def _is_inside(self, before: Cursor) -> bool:
+        """Say whether we wrote something behind ``before`` of which that knows nothing."""
+        told = self._cursor
+        if self._held is None or told is None or told.event_id is None:
+            return False
+        return told.position == before.position and told.event_id != before.event_id
 
     def _take_over(self) -> Cursor | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
@@ -204,6 +213,7 @@ def _around(before: Cursor) -> tuple[bytes, bytes]:
 
 
 _FENCED = {
+    b"cut": "it holds a part of a delivery that is cut otherwise now",
     b"fenced": "another writer has taken over this sink",
     b"lost": "the server no longer holds what it held: it lost data, or was restored",
 }
