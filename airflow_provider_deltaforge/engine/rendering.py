@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.engine.processing import Chain, Chained, Proces
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.spec.document import Pipeline
 
@@ -102,25 +103,43 @@ class Rendering:
             renderer.open()
         self._chain.open()
 
-    def render(self, rows: pa.RecordBatch, since: str | None = None) -> Rendered:
-        """Run every processor in order, then render for every sink, however long that takes.
+    def render(
+        self,
+        rows: pa.RecordBatch,
+        since: str | None = None,
+        sink_ids: Collection[str] | None = None,
+        leaves: Callable[[str], bool] = lambda _: False,
+    ) -> Rendered:
+        """Run every processor in order, then render for sinks, however long that takes.
 
         Args:
             rows: change events.
             since: begin with this processor; ``""`` runs none, None all of them.
+            sink_ids: for these; None: for all.
+            leaves: says of a sink for which that does not work now to go on without it.
         """
         chained = Chained(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
-        for name, renderer in self._renderers.items():
-            with renderer.busy:
-                messages[name], rejections[name] = patiently(
-                    partial(renderer.render, chained.rows),
-                    partial(self._watcher.trouble, f"encoding of sink {name}"),
-                    self._closing.over,
-                    self._closing.rest,
-                )
+        for name in self._renderers if sink_ids is None else sink_ids:
+            try:
+                messages[name], rejections[name] = self._patiently(name, chained.rows, leaves)
+            except RetryableError:
+                if self._closing.over() or not leaves(name):
+                    raise
         return Rendered(chained, messages, rejections)
+
+    def _patiently(
+        self, name: str, rows: pa.RecordBatch, leaves: Callable[[str], bool]
+    ) -> tuple[Messages, Sequence[Rejection]]:
+        renderer = self._renderers[name]
+        with renderer.busy:
+            return patiently(
+                partial(renderer.render, rows),
+                partial(self._watcher.trouble, f"encoding of sink {name}"),
+                lambda: self._closing.over() or leaves(name),
+                self._closing.rest,
+            )
 
     def ahead(self, goes: Callable[[str], bool]) -> "RenderingAhead":
         """Return what renders one opening of the log ahead of its delivery.

@@ -8,6 +8,7 @@ is sent again, before anything newer.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -93,7 +94,7 @@ class Replaying:
         self._request = request
         self._here = here
         self._withdrawal = Withdrawal(bench, request.ticket)
-        self._policy = Policy.of(spec)
+        self._lags = partial(Policy.of(spec).may_lag, sinks=len(spec.sinks))
         self._queue = DeadLetters(bench.store, bench.pipeline.name)
         self._replays = Replays(bench.store, bench.pipeline.name)
         self._sinks = {sink.id: sink for sink in spec.sinks}
@@ -195,7 +196,10 @@ class Replaying:
     def _deliver(self, sent: Sequence[_Sent], processor_id: str) -> bool:
         """Send entries that one processor refused, or (``""``) that sinks did."""
         rows = restored([one.stored for one in sent])
-        rendered = self._rendering.render(rows, since=processor_id)
+        early = self._behind if processor_id else set()  # It refused what lies in front of these.
+        to = {name for one in sent for name in one.verdict.sinks} - self._away - early
+        rendered = self._rendering.render(rows, processor_id, to, self._lags)
+        self._away |= to - rendered.messages.keys()
         for refused in rendered.chained.refused:
             for rejection, at in zip(refused.rejections, refused.origins.tolist(), strict=True):
                 why = f"processor {refused.processor_id}: {rejection.reason}"
@@ -207,17 +211,15 @@ class Replaying:
         wanted = [one for one in sent if sink_id in one.verdict.sinks and not one.unprocessed]
         if not wanted:
             return True
+        if sink_id not in rendered.messages or self._withdrawal.reason is not None:
+            for one in wanted:
+                one.away = True
+            return True
         mine = {number for number, one in enumerate(sent) if one in wanted}
         chained, messages = rendered.chained, rendered.messages[sink_id]
         of = np.array([chained.origin(row) for row in messages.event_rows.to_pylist()], np.int64)
         chosen = messages.take(pa.array(np.flatnonzero(np.isin(of, sorted(mine)))))
         rejections = list(rendered.rejections[sink_id])
-        # What a processor refused lies in front of a sink that has still to be caught up.
-        early = bool(wanted[0].stored.letter.meta.processor_id) and sink_id in self._behind
-        if sink_id in self._away or early or self._withdrawal.reason is not None:
-            for one in wanted:
-                one.away = True
-            return True
         if len(chosen):
             self._here.patiently(self._here.confirm)
             outcomes = self._delivered(sink_id, Parcel(chosen))
@@ -238,7 +240,7 @@ class Replaying:
 
     def _delivered(self, sink_id: str, parcel: Parcel) -> dict[str, Delivered] | None:
         """Deliver; None if given up. An optional sink is not waited for: the log would wait too."""
-        lags, here = self._policy.may_lag(sink_id, len(self._sinks)), self._here
+        lags, here = self._lags(sink_id), self._here
         leaves: Callable[[], bool] = lambda: lags or self._withdrawal.is_known()  # noqa: E731
         if sink_id not in self._groups:
             sink = self._sinks[sink_id]
@@ -268,9 +270,8 @@ class Replaying:
             self._count("sent")
             self._here.letters.count("replayed", 1)
             return [self._queue.take(letter.seq)]
-        missing = [sink for sink in verdict.sinks if sink not in one.given]
         if verdict.place is not None:
-            self._plan.stays(letter.seq, verdict.place, missing)
+            self._plan.stays(letter.seq, verdict.place, set(verdict.sinks) - set(one.given))
         if one.refused or self._withdrawal.reason is None:
             self._count("refused" if one.refused else "away")
         told: dict[str, Any] = {"delivered": [*letter.meta.delivered, *one.given]}

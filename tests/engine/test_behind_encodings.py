@@ -1,20 +1,23 @@
 """A sink whose messages cannot be encoded is left like one that cannot be written to."""
 
 import random
+import threading
 import time
 
+import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control import replays, snapshots
 from airflow_provider_deltaforge.engine import catching_up, heart, listening
+from airflow_provider_deltaforge.engine.replay_serving import replay_here
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from airflow_provider_deltaforge.storage.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.gated import SINK, gates
 from tests.engine.in_process import DRIVER
-from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
+from tests.engine.lagging import AWAY, ROWS, at, delivered, end, pipeline, stood, whole
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
 
@@ -214,3 +217,25 @@ def test_what_took_long_to_encode_is_not_written_if_a_newer_lane_has_started(gat
     gate["main"].error = None
     assert running.end().why == "fenced"
     assert delivered(made, "main") == []
+
+
+@pytest.mark.parametrize("refusing", [("main",), ("main", "side")])
+def test_dead_letters_are_sent_again_while_the_encoding_of_an_optional_sink_is_away(gate, refusing):
+    made = growing(transactions=20, source="", journal="enabled: true")
+    for name in refusing:
+        made.log(name).refuses = lambda value: orjson.loads(value)["after"]["tx"] == 5
+    running = RunningLane(made)
+    wait_until(lambda: {at(made, name) for name in made.sinks} == {20})
+    end(made, running)
+    for name in refusing:
+        made.log(name).refuses = None
+    gate["side"].error = AWAY
+    ticket = replays.request(made.store, made.name, Which(), "send", "a test")
+    ending = threading.Event()
+    tell = lambda _, error: ending.set() if error else None  # noqa: E731 - nobody is waited for
+    told = replay_here(made.name, made.location, ticket, tell, ending)
+    assert told is not None
+    assert (told.sent, told.away) == (ROWS, ROWS * (len(refusing) - 1))
+    assert sorted(set(delivered(made, "main"))) == [
+        (tx, row) for tx in range(1, 21) for row in range(ROWS)
+    ]
