@@ -30,7 +30,7 @@ from airflow_provider_deltaforge.errors import FencedError, RetryableError, Spec
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.dead_letters import Damaged, Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.replays import Overtaken, Replay
+from airflow_provider_deltaforge.storage.replays import Overtaken, Replay, new_ticket
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
@@ -51,6 +51,7 @@ _AWAY = (
     "does, start it (its DAG, or `deltaforge run`), or run `deltaforge stop {name}`: then this "
     "command sends them itself"
 )
+_CTRL_C = "withdrawn with Ctrl-C"
 _WITHDRAWING = (
     "the replay is withdrawn as soon as the state store is back; Ctrl-C again does not wait"
 )
@@ -140,17 +141,28 @@ class _Task:
 
     def run(self, which: Which, overtaken: Overtaken) -> Replay:
         """Ask for the replay, see to it that somebody serves it, and wait."""
-        ticket = replays.request(self._state, self._name, which, overtaken, owner_token())
+        ticket = self._ask(which, overtaken)
         try:
             self._patiently(partial(self._serve, ticket))
             return self._wait(ticket)
         except BaseException as error:
             self._ending.set()
-            why = "withdrawn with Ctrl-C" if isinstance(error, KeyboardInterrupt) else "given up"
+            why = _CTRL_C if isinstance(error, KeyboardInterrupt) else "given up"
             self._withdraw(ticket, why)
             if self._working is not None:
                 self._working.join()
             raise
+
+    def _ask(self, which: Which, overtaken: Overtaken) -> str:
+        """Ask for it; where the answer is lost, nobody knows whether it is asked for already."""
+        ticket = new_ticket()
+        whose = (overtaken, owner_token(), ticket)
+        try:
+            self._patiently(partial(replays.request, self._state, self._name, which, *whose))
+        except KeyboardInterrupt:
+            self._withdraw(ticket, _CTRL_C)
+            raise
+        return ticket
 
     def _withdraw(self, ticket: str, why: str) -> None:
         """Withdraw the replay, however long the store is away: else it would be served then."""

@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.storage.replays import (
     Replay,
     ReplayRequest,
     Replays,
+    new_ticket,
 )
 
 
@@ -27,7 +28,9 @@ class Foreseen:
     why: str
 
 
-def request(store: Store, name: str, which: Which, overtaken: Overtaken, by: str) -> str:
+def request(
+    store: Store, name: str, which: Which, overtaken: Overtaken, by: str, ticket: str | None = None
+) -> str:
     """Ask for a replay; the driver that runs serves it, or the next one that starts.
 
     Args:
@@ -36,6 +39,7 @@ def request(store: Store, name: str, which: Which, overtaken: Overtaken, by: str
         which: the entries that are meant.
         overtaken: what becomes of entries whose row has newer events in the sink.
         by: who asks.
+        ticket: for whoever asks again because an answer was lost; a new one if absent.
 
     Returns:
         Its ticket.
@@ -43,9 +47,17 @@ def request(store: Store, name: str, which: Which, overtaken: Overtaken, by: str
     Raises:
         SpecError: there is no such pipeline.
     """
-    new = ReplayRequest(which=which, overtaken=overtaken, requested_at_ms=now_ms(), by=by)
+    new = ReplayRequest(
+        ticket=ticket or new_ticket(),
+        which=which,
+        overtaken=overtaken,
+        requested_at_ms=now_ms(),
+        by=by,
+    )
 
     def place(record: ControlRecord) -> ControlRecord:
+        if any(one.ticket == new.ticket for one in record.replays):
+            return record
         return changed(record, replays=[*record.replays, new])
 
     existing(store, name).update(place)

@@ -22,10 +22,15 @@ Overtaken = Literal["skip", "send", "drop"]
 all the same, or forget it."""
 
 
+def new_ticket() -> str:
+    """Return the name of a replay that nobody has asked for yet."""
+    return uuid.uuid4().hex[:12]
+
+
 class ReplayRequest(Settings):
     """A replay that somebody asked for."""
 
-    ticket: str = Field(default_factory=lambda: uuid.uuid4().hex[:12])
+    ticket: str = Field(default_factory=new_ticket)
     which: Which = Which()
     overtaken: Overtaken = "skip"
     requested_at_ms: int

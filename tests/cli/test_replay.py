@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.storage.contract import Amend
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine.driving import Driving
 from tests.engine.running import begun, events, run_to_the_end
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +80,29 @@ def test_a_damaged_entry_is_shown_with_its_reason(refused):
     assert told.exit_code == 1
     assert "1 stay, that cannot be sent again" in told.stdout
     assert deltaforge(refused, "--first", seq + 1).exit_code == 0
+
+
+@pytest.mark.parametrize("met", [RetryableError("away"), KeyboardInterrupt()])
+def test_it_is_asked_for_once_although_the_answer_is_lost(refused, monkeypatch, met):
+    kind, asked = type(refused.store), []
+    swap = kind.swap
+
+    def losing(store, namespace, *given):
+        told = swap(store, namespace, *given)
+        if namespace == names.CONTROL and not asked:
+            asked.append(len(refused.control.read().replays))
+            raise met
+        return told
+
+    monkeypatch.setattr(kind, "swap", losing)
+    told = deltaforge(refused, "--all")
+    assert asked == [1]
+    if isinstance(met, KeyboardInterrupt):
+        (request,) = refused.control.read().replays
+        assert request.cancelled == "withdrawn with Ctrl-C"
+    else:
+        assert "1 sent" in told.stdout, told.exception
+        wait_until(lambda: refused.control.read().replays == [])
 
 
 def test_without_a_driver_the_command_sends_them_itself(refused):
