@@ -287,3 +287,27 @@ def test_one_that_is_shut_out_while_messages_are_refused_says_so(open_writer, br
 
     with pytest.raises(FencedError):
         writer.write_once(messages([(topic, b"k", noise(2 * LIMIT))]), at(0), at(1))
+
+
+def test_a_search_for_what_is_refused_that_fails_leaves_no_transaction_open(
+    open_writer, brokers, topic, stored
+):
+    create(brokers, topic, max_message_bytes=LIMIT)
+    writer = open_writer()
+    writer.recover()
+    own, deliver = writer._producer, writer._deliver
+
+    def fail_in_the_search(work, deadline):
+        deliver(work, deadline)
+        if writer._producer is not own:
+            raise RetryableError("away")
+
+    writer._deliver = fail_in_the_search
+    given = [(topic, b"k", value(0)), (topic, b"k", noise(2 * LIMIT))]
+    with pytest.raises(RetryableError, match="away"):
+        writer.write_once(messages(given), at(0), at(1))
+
+    other = Producer({"bootstrap.servers": brokers})
+    other.produce(topic, value(7))
+    assert other.flush(30) == 0
+    assert stored() == [value(7)]

@@ -106,12 +106,12 @@ class KafkaOnceWriter(KafkaWriter):
         """Refuse: everything of this producer is part of a transaction."""
         raise FatalError(f"{self._where}: rows of a snapshot need a producer without transactions")
 
-    def close(self) -> None:
+    def _discard(self) -> None:
         """End an open transaction, so that readers need not wait for its timeout."""
-        if self._producer is not None and self._stage is _Stage.OPEN:
+        if self._stage is _Stage.OPEN:
             with suppress(self._kafka.KafkaException):
                 self._producer.abort_transaction(_CLOSE_S)
-        super().close()
+        super()._discard()
 
     def _send(self, work: Work, after: Cursor | None, deadline: float) -> bool:
         """Begin a transaction with all messages in it; return False if any of them is refused.
