@@ -428,6 +428,53 @@ def test_a_script_that_was_forgotten_is_loaded_again(redis_server, stream, rows,
     assert values(redis_server, stream) == numbers(range(3))
 
 
+def test_a_script_that_is_loaded_over_a_new_connection_is_asked_for_there(
+    redis_server, stream, rows, open_writer
+):
+    writer = open_writer()
+    writer.recover()
+    client(redis_server).script_flush()
+    ask = writer._ask
+
+    def reconnect(*given):
+        writer._drop()
+        return ask(*given)
+
+    writer._ask = reconnect
+    answers, asked = writer._answers, []
+
+    def note(line, deadline):
+        asked.append(line)
+        return answers(line, deadline)
+
+    writer._answers = note
+
+    writer.write_once(rows(range(3)), STARTS, at(1))
+
+    assert asked[-1] in writer._lines.values()
+    assert asked[-1] is not asked[0]
+    assert values(redis_server, stream) == numbers(range(3))
+
+
+def test_a_key_of_the_position_that_holds_something_else_is_named(
+    redis_server, stream, rows, open_writer, pipeline
+):
+    key = f"_deltaforge:{pipeline}:r"
+    why = rf"'{key}'.*rename or delete"
+    client(redis_server).set(key, "x")
+    writer = open_writer()
+    with pytest.raises(FatalError, match=why):
+        writer.recover()
+    client(redis_server).delete(key)
+    writer.recover()
+    client(redis_server).set(key, "x")
+
+    with pytest.raises(FatalError, match=why):
+        writer.write_once(rows(range(3)), STARTS, at(1))
+
+    assert values(redis_server, stream) == []
+
+
 def test_a_server_that_may_throw_the_position_away_is_refused(redis_server, open_writer):
     admin = client(redis_server)
     admin.config_set("maxmemory-policy", "allkeys-lru")

@@ -89,7 +89,10 @@ class OnceWriter(RedisWriter):
         owner = entries.command("HSET", self._key, "owner", self._owner)
         look = entries.command("HMGET", self._key, "step", "cursor")
         answers = self._ask(self._key, load, MULTI, owner, look, EXEC)
-        self._raise_first([*answers, *(answers[-1] if isinstance(answers[-1], list) else [])])
+        inner = answers[-1] if isinstance(answers[-1], list) else []
+        for answer in inner:
+            self._refuse_other_kind(answer)
+        self._raise_first([*answers, *inner])
         step, cursor = answers[-1][1]
         self._steps = int(step or 0)
         return None if cursor is None else Cursor.from_text(cursor, f"{self._where}: {self._key}")
@@ -101,6 +104,14 @@ class OnceWriter(RedisWriter):
             raise FatalError(
                 f"{self._where}: maxmemory-policy {policy} may throw away streams and the position "
                 "beside them; set noeviction, or leave exactly_once out"
+            )
+
+    def _refuse_other_kind(self, answer: Any) -> None:
+        """Fail if the cursor's key is no hash; of a stream's key the script tells in words."""
+        if isinstance(answer, Exception) and replies.code_of(answer) == "WRONGTYPE":
+            raise FatalError(
+                f"{self._where}: key {self._key!r} must hold our position, and holds something "
+                "else; rename or delete it, then start again"
             )
 
     def _misplaced(self, messages: Messages) -> list[Rejection]:
@@ -131,6 +142,7 @@ class OnceWriter(RedisWriter):
         more = words * len(step)
         head = entries.command("EVALSHA", script.WRITE_SHA, *where, *state, more=more)
         answer = self._told(head, body, deadline)
+        self._refuse_other_kind(answer)
         if isinstance(answer, Exception):
             return self._refused_first(step, answer)
         word, *rest = answer
@@ -161,8 +173,8 @@ class OnceWriter(RedisWriter):
         return FencedError(f"{self._where}: {_FENCED[word]}")
 
     def _told(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
-        line = self._line(self._key)
         for _ in range(2):
+            line = self._line(self._key)  # The one of before may be gone.
             line.send([head, body], 1)
             [answer] = self._answers(line, deadline)
             if not isinstance(answer, self._redis.exceptions.NoScriptError):
