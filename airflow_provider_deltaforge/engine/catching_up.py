@@ -37,8 +37,7 @@ Result = TypeVar("Result")
 Rest = Callable[[float], None]
 
 _POLL_S = 0.1
-_AGAIN_S, _SOON_S = 30.0, 2.0
-_IDLE_CHECKPOINT_S = 1.0
+_AGAIN_S, _SOON_S, _IDLE_CHECKPOINT_S = 30.0, 2.0, 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -74,21 +73,15 @@ class CatchUp:
         self._sink, self._id, self._hands = sink, sink.id, hands
         self._board, self._meeting = company.board, company.meeting
         self._pending, self._waits = pending, waits
-        self._source = bench.pipeline.spec.source
-        self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, self._source.id)
+        source_id = bench.pipeline.spec.source.id
+        self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, source_id)
         self._ending = threading.Event()
         self._idle: tuple[float, Position] | None = None
         self.at = at  # What is stored of the sink's position.
         self.given_up = False
         self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
-        self._letters = LetterBox(
-            bench,
-            self._board.letters,
-            lambda _, error: self._tell(error),
-            self._ending,
-            company.confirm,
-            behind=sink.id,
-        )
+        shown = (self._board.letters, lambda _, error: self._tell(error))
+        self._letters = LetterBox(bench, *shown, self._ending, company.confirm, behind=sink.id)
         self._thread = threading.Thread(target=self._run, name=f"behind-{sink.id}", daemon=True)
         self._thread.start()
 
@@ -131,11 +124,7 @@ class CatchUp:
         self._patiently(self._checkpoints.load)
         self._patiently(self._letters.begin)
         if self._pending is not None:
-            carried, self._pending = self._pending, None
-            if self._id in carried.rendered.later:
-                self._deliver(self._filled(carried))
-            else:
-                self._settle(carried, self._result(carried))
+            self._end_pending(self._pending)
             if self._joins():
                 return
             self._patiently(self._letters.begin)  # Read again from the checkpoint.
@@ -149,6 +138,17 @@ class CatchUp:
                     self._deliver(ready)
                     again.acknowledge(self.at)
                 self._keep()
+
+    def _end_pending(self, carried: Carried) -> None:
+        """Have done with the batch that the sink's hands are still trying."""
+        self._pending = None
+        later = self._id in carried.rendered.later
+        if carried.continues and (later or not self._hands.is_exact):
+            self._awaited().durable()  # All of the transaction is read again.
+        elif later:
+            self._deliver(self._filled(carried))
+        else:
+            self._settle(carried, self._result(carried))
 
     def _deliver(self, carried: Carried) -> None:
         if carried.batch.rows.num_rows == 0:

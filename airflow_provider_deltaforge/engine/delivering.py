@@ -214,7 +214,8 @@ class Delivering:
             if name in durable:
                 continue
             failed = outcomes[name].error if name in outcomes else None
-            carried = Carried(ready.batch, ready.rendered, self._held.get(name, ()))
+            held, inside = self._held.get(name, ()), self._stragglers.meeting.inside
+            carried = Carried(ready.batch, ready.rendered, held, inside)
             self._stragglers.leave(name, carried if failed is None else None, failed)
         return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
 

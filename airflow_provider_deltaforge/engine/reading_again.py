@@ -32,6 +32,9 @@ class Carried:
     rendered: Rendered
     held: Sequence[Rejection] = ()
     """What the sink is not given of it, because it waits behind dead letters of its rows."""
+    continues: bool = False
+    """Its transaction began in a batch before it: of that, the lane has not stored yet what was set
+    aside, so that it holds back nothing here, and could be lost behind the sink's checkpoint."""
 
     @property
     def of_sink(self) -> Rendered:

@@ -239,3 +239,27 @@ def test_dead_letters_are_sent_again_while_the_encoding_of_an_optional_sink_is_a
     assert sorted(set(delivered(made, "main"))) == [
         (tx, row) for tx in range(1, 21) for row in range(ROWS)
     ]
+
+
+def test_rows_wait_behind_entries_also_of_a_transaction_whose_rest_is_encoded_late(gate):
+    """What the lane has set aside of it is not stored yet as the sink is left."""
+    made = growing(
+        *("", ("main", "side"), ("side",)),
+        **{"transactions": 1, "rows": 90, "source": "", "batch": "respect_source_tx: false, "},
+        journal="enabled: true, dlq: {hold_keys: true}",
+    )
+    first = lambda value: orjson.loads(value)["after"]["row"] == 0  # noqa: E731
+    made.log("side").refuses = first
+    gate["side"].errors, gate["side"].error = [None], AWAY
+    gate["main"].errors, gate["main"].error = [None, None], AWAY
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind" and made.status()[0] == "blocked")
+    gate["side"].error = None
+    wait_until(lambda: len(delivered(made, "side")) > 30)
+    gate["main"].error = None
+    wait_until(lambda: at(made, "main") == at(made, "side") == 1)
+    end(made, running)
+    of_row = {row for row in range(90) if row % 30 == 0}
+    assert {row for _, row in delivered(made, "side")} == set(range(90)) - of_row
+    entries = DeadLetters(made.store, made.name).read()
+    assert {letter.event["after"]["row"] for letter in entries} == of_row
