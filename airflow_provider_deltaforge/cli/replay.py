@@ -195,7 +195,8 @@ class _Task:
             told = _AWAY.format(name=self._name, status=present.status)
         else:
             told = f"no driver of {self._name} runs: sending them from here"
-            self._working = threading.Thread(target=self._work, args=(ticket,), daemon=True)
+            work = partial(self._work, ticket)
+            self._working = threading.Thread(target=work, name="replay", daemon=True)
             self._working.start()
         if told != self._told:
             err.print(told, highlight=False)
@@ -223,6 +224,8 @@ class _Task:
                 if told is not None:
                     bars.update(bar, completed=sum(getattr(told, what) for what in _COUNTS))
                     if told.settled:
+                        if self._working is not None:
+                            self._working.join()  # Until it has taken the request away, too.
                         return told
                 if self._failure is not None:
                     raise self._failure

@@ -120,6 +120,27 @@ def test_without_a_driver_the_command_sends_them_itself(refused):
     assert DeadLetters(refused.store, refused.name).count() == 0
 
 
+def test_without_a_driver_its_request_is_gone_when_the_command_returns(refused, monkeypatch):
+    refused.log().refuses = None
+    remove, join, waits = replay_serving.remove, threading.Thread.join, threading.Event()
+
+    def late(*words):
+        waits.wait(PATIENCE_S)
+        remove(*words)
+
+    def joined(thread, timeout=None):
+        if thread.name == "replay":
+            waits.set()
+        join(thread, timeout)
+
+    monkeypatch.setattr(replay_serving, "remove", late)
+    monkeypatch.setattr(threading.Thread, "join", joined)
+    told = deltaforge(refused, "--all")
+    left = refused.control.read().replays
+    waits.set()
+    assert (told.exit_code, left) == (0, [])
+
+
 def test_with_a_driver_the_driver_sends_them(refused):
     refused.log().refuses = None
     refused.want("running")
