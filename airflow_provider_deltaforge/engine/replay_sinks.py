@@ -1,7 +1,8 @@
 """Sinks for dead letters that are sent again: what they are given has no position in the log."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from airflow_provider_deltaforge.engine.job import Bench
@@ -15,8 +16,10 @@ from airflow_provider_deltaforge.engine.sinking import (
     without_position,
 )
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+
+_POLL_S = 0.1
 
 
 def opened(
@@ -43,7 +46,7 @@ def opened(
     """
     if holds_position(sink):
         patiently(
-            lambda: _stands_as_noted(bench, sink),
+            lambda: _stands_as_noted(bench, sink, ending),
             partial(watcher.sink_trouble, sink.id),
             lambda: ending.is_set() or leaves(),
             ending.wait,
@@ -62,14 +65,15 @@ def sinks_behind(bench: Bench) -> set[str]:
     }
 
 
-def _stands_as_noted(bench: Bench, sink: Sink) -> None:
+def _stands_as_noted(bench: Bench, sink: Sink, ending: threading.Event) -> None:
     source_id = bench.pipeline.spec.source.id
     stand = Checkpoints(bench.store, bench.pipeline.name, source_id).stand(sink.id)
     if stand is None or stand.held is None:
         return
     writer = sink.open(bench.pipeline.name)
     try:
-        told = exact_writer(writer).recover()
+        with _abandoned(writer, ending):
+            told = exact_writer(writer).recover()
     finally:
         writer.close()
     if not tells(told, stand.held):
@@ -77,3 +81,24 @@ def _stands_as_noted(bench: Bench, sink: Sink) -> None:
             f"sink {sink.id}: it holds something else than its checkpoint says, as after a driver "
             "that was killed; let the pipeline deliver something first, then ask again"
         )
+
+
+@contextmanager
+def _abandoned(writer: SinkWriter, ending: threading.Event) -> Iterator[None]:
+    """Abandon what a writer does here once it is not wanted any more: its own patience is long."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            if ending.is_set():
+                if isinstance(writer, Interruptible):
+                    writer.abandon()
+                return
+
+    watching = threading.Thread(target=watch, name="replay-watch", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()

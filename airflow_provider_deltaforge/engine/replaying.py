@@ -122,7 +122,8 @@ class Replaying:
         self._told = known.begun_again() if known else self._told
         try:
             self._behind = self._here.patiently(lambda: sinks_behind(self._bench))
-            self._here.patiently(self._rendering.open)
+            if not self._here.patiently(lambda: self._withdrawal.outlives(self._rendering.open)):
+                return self._ended("cancelled", self._withdrawal.reason)
             last = max((stored.letter.seq for stored in self._read()), default=0)
             for entries in self._rounds(last):
                 if self._here.ending.is_set():
@@ -245,13 +246,12 @@ class Replaying:
         if sink_id not in self._groups:
             sink = self._sinks[sink_id]
             try:
-                group = opened(self._bench, sink, here, here.ending, leaves)
+                self._groups[sink_id] = opened(self._bench, sink, here, here.ending, leaves)
             except RetryableError as error:
                 if not leaves():
                     raise
                 here.sink_trouble(sink_id, error)
                 return None
-            self._groups[sink_id] = group
         group = self._groups[sink_id]
         over = lambda: here.gives_up() or (group.thread(sink_id).failing and leaves())  # noqa: E731
         outcomes = group.deliver({sink_id: parcel}, over)

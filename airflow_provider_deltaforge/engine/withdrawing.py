@@ -1,6 +1,7 @@
 """Whether a replay is still wanted: whoever asked for it may withdraw it at any time."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from airflow_provider_deltaforge.engine.job import Bench
@@ -42,3 +43,17 @@ class Withdrawal:
             with suppress(RetryableError):
                 self.look()
         return self.reason is not None
+
+    def outlives(self, call: Callable[[], object]) -> bool:
+        """Do something; return False if it does not work now, and is not wanted any more.
+
+        Raises:
+            RetryableError: it does not work now, and is still wanted.
+        """
+        try:
+            call()
+        except RetryableError:
+            if not self.is_known():
+                raise
+            return False
+        return True

@@ -1,13 +1,18 @@
 """A replay of dead letters that is not wanted any more while it cannot go on."""
 
+import threading
+
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine import heart, withdrawing
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.engine import heart, replaying, withdrawing
+from airflow_provider_deltaforge.engine.replay_serving import replay_here
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from tests.engine import exact_memory
 from tests.engine.driving import Driving
+from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.planted import WORKS, keeping, plant, refusing
 from tests.engine.running import begun, events, run_to_the_end
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 STAY = ("refused", "dropped", "overtaken", "behind", "away", "unfit")
 
@@ -42,3 +47,47 @@ def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
     # What a sink holds already is not sent to it again by the next one.
     assert [one.meta.delivered for one in entries(pipeline)[:2]] == [["out"], []]
     assert len(entries(pipeline)) == len(before)
+
+
+def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeypatch):
+    monkeypatch.setattr(withdrawing, "_LOOK_S", 0.0)
+    pipeline = begun(journal="enabled: true")
+    pipeline.want("stopped")
+    ticket = replays.request(pipeline.store, pipeline.name, Which(), "skip", "a test")
+    tried = []
+
+    def away(rendering):
+        tried.append(1)
+        if len(tried) > 3:
+            raise FatalError("it is tried on and on")
+        replays.cancel(pipeline.store, pipeline.name, ticket, "changed my mind")
+        raise RetryableError("away")
+
+    monkeypatch.setattr(replaying.Rendering, "open", away)
+    where, ending = pipeline.location, threading.Event()
+    told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
+    assert (told.state, told.reason) == ("cancelled", "changed my mind")
+    assert len(tried) == 1
+
+
+def test_asked_to_end_it_does_not_wait_until_a_sink_tells_its_position(monkeypatch):
+    pipeline = exact_pipeline(monkeypatch, journal="enabled: true")
+    pipeline.begin_at(out=0)
+    held(pipeline).refuses = lambda value: b'"id":1,' in value
+    run_to_the_end(pipeline)
+    before = entries(pipeline)
+    pipeline.want("stopped")
+    ticket = replays.request(pipeline.store, pipeline.name, Which(), "skip", "a test")
+    ending, abandoned, seen = threading.Event(), threading.Event(), []
+
+    def recover(writer):
+        ending.set()
+        seen.append(abandoned.wait(PATIENCE_S))
+        raise RetryableError("asked to end")
+
+    monkeypatch.setattr(exact_memory._Writer, "recover", recover)
+    monkeypatch.setattr(exact_memory._Writer, "abandon", lambda _: abandoned.set(), raising=False)
+    where = pipeline.location
+    assert replay_here(pipeline.name, where, ticket, lambda *_: None, ending) is None
+    assert seen == [True]
+    assert entries(pipeline) == before
