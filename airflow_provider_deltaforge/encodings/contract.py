@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.events.shapes import Shape
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -39,6 +40,10 @@ class Wanted:
     schemas: Schemas
 
 
+class UnaskedError(RetryableError):
+    """A server would have to be asked, and was not: see ``Bodies.asks``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """A batch of messages before they are encoded; all columns have the same length.
@@ -48,12 +53,15 @@ class Bodies:
         topics: dictionary<int32, utf8>. Where each goes.
         rows: the change events they stand for, in CHANGE_SCHEMA.
         bare: which are ``after`` alone, without an envelope; None if none is.
+        asks: a server may be asked for what is not known yet. Not ahead of delivery, where others
+            would wait for its answer.
     """
 
     values: pa.BinaryArray
     topics: pa.DictionaryArray
     rows: pa.RecordBatch
     bare: pa.BooleanArray | None = None
+    asks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ class Encoder(Protocol):
         """Return the bytes of each message.
 
         Raises:
+            UnaskedError: a server is to be asked, which these messages do not allow.
             RetryableError: something it needs is away; called again with the same messages.
             FatalError: encoding can never work.
         """

@@ -1,8 +1,9 @@
 """Rendering for one sink, in the order of the log, which others do not wait for.
 
 Batches are rendered ahead of delivery. Where that fails, the sink's own thread does it as the sink
-is given the batch, so that what an encoding needs holds up nobody else. Nothing is rendered in
-front of a batch that is still to be: a schema registry compares each schema with the one before.
+is given the batch, so that what an encoding needs holds up nobody else; ahead, it asks no server,
+since that may answer slowly. Nothing is rendered in front of a batch that is still to be: a schema
+registry compares each schema with the one before.
 """
 
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from airflow_provider_deltaforge.encodings.contract import UnaskedError
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.errors import EventError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -87,7 +89,7 @@ class Desk:
     def make(self, later: Later) -> None:
         """Render a batch now; see ``Later.make``."""
         with self._renderer.busy:
-            self._render(later)
+            self._render(later, asks=True)
 
     def drop(self, later: Later) -> None:
         """Render a batch ahead no more."""
@@ -97,17 +99,19 @@ class Desk:
     def _make_due(self) -> None:
         for one in list(self._due):
             try:
-                self._render(one)
+                self._render(one, asks=False)
             except EventError:
                 raise
+            except UnaskedError:
+                return  # No trouble: the sink's thread asks.
             except Exception as error:  # noqa: BLE001 - the sink's thread meets it, or tells it
                 one.error = error if isinstance(error, RetryableError) else None
                 return
 
-    def _render(self, later: Later) -> None:
+    def _render(self, later: Later, *, asks: bool) -> None:
         if later.made is None:
             try:
-                later.made = self._renderer.render(later.rows)
+                later.made = self._renderer.render(later.rows, asks=asks)
             except Exception:
                 self._fails = True
                 raise

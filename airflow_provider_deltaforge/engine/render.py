@@ -66,11 +66,14 @@ class Renderer:
         if encoder is not None:
             encoder.close()
 
-    def render(self, rows: pa.RecordBatch) -> tuple[Messages, list[Rejection]]:
+    def render(
+        self, rows: pa.RecordBatch, *, asks: bool = True
+    ) -> tuple[Messages, list[Rejection]]:
         """Return the messages in the order of the events, and the events that cannot be sent.
 
         Args:
             rows: Change events in CHANGE_SCHEMA.
+            asks: the encoding may ask a server, however long that takes to answer.
 
         Returns:
             One message per event that the sink's filter lets through, and a tombstone after each
@@ -78,6 +81,7 @@ class Renderer:
             whose ``event_row`` counts in ``rows``.
 
         Raises:
+            UnaskedError: the encoding has to ask a server.
             RetryableError: something the encoding needs is away.
         """
         wanted = self._wanted(rows)
@@ -104,16 +108,18 @@ class Renderer:
             kept = pc.indices_nonzero(placed)
             messages, rows = messages.take(kept), rows.take(kept)
             bare = None if bare is None else bare.take(kept)
-        messages, rows, unwritten = self._encoded(messages, rows, bare)
+        bodies = Bodies(messages.values, messages.topics, rows, bare, asks)
+        messages, rows, unwritten = self._encoded(messages, bodies)
         if self._tombstones:
             messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))
         return messages, rejections + unwritten
 
     def _encoded(
-        self, messages: Messages, rows: pa.RecordBatch, bare: pa.BooleanArray | None
+        self, messages: Messages, bodies: Bodies
     ) -> tuple[Messages, pa.RecordBatch, list[Rejection]]:
         """Encode; return what is left of messages and rows, and what is not."""
-        encoded = self.open().encode(Bodies(messages.values, messages.topics, rows, bare))
+        rows = bodies.rows
+        encoded = self.open().encode(bodies)
         if encoded.values is not messages.values:
             messages = replace(messages, values=encoded.values)
         if not encoded.rejections:

@@ -28,7 +28,7 @@ class Numbers:
     schemas: list = field(default_factory=list)
     subjects: list = field(default_factory=list)
 
-    def id_of(self, subject, schema):
+    def id_of(self, subject, schema, *, asks=True):
         self.subjects.append(subject)
         if schema not in self.schemas:
             self.schemas.append(schema)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import orjson
 import pyarrow as pa
 
-from airflow_provider_deltaforge.encodings.contract import Encoded, Encoding
+from airflow_provider_deltaforge.encodings.contract import Encoded, Encoding, UnaskedError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.plugins import ENCODINGS
+from tests.waiting import PATIENCE_S
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Gate:
     Attributes:
         error: raised by every attempt.
         errors: or by the next ones, one each; None lets one through.
+        slow: a server that an encoding asks once, and that answers when this is set.
         refuses: rows that cannot be encoded.
         asked: the last transaction of each batch, and in which thread.
         made: the first and last transaction of those that were encoded.
@@ -27,6 +29,7 @@ class Gate:
 
     error: Exception | None = None
     errors: list[Exception | None] = field(default_factory=list)
+    slow: threading.Event | None = None
     refuses: Callable[[dict], bool] | None = None
     asked: list[tuple[int, str]] = field(default_factory=list)
     made: list[tuple[int, int]] = field(default_factory=list)
@@ -39,6 +42,11 @@ class Gate:
         error = self.errors.pop(0) if self.errors else self.error
         if error is not None:
             raise error
+        if self.slow is not None:
+            if not bodies.asks:
+                raise UnaskedError("not known yet")
+            assert self.slow.wait(PATIENCE_S)
+            self.slow = None
         self.made.append((first["tx"], last["tx"]))
         if self.refuses is None:
             return Encoded(bodies.values)

@@ -61,6 +61,18 @@ def test_an_optional_sink_whose_encoding_is_away_is_left_and_then_caught_up(gate
     assert gate["side"].asked[-1][1] == "decoder", "rendered ahead again"
 
 
+def test_a_server_that_an_encoding_asks_and_that_answers_slowly_holds_up_its_sink_alone(gate):
+    made = growing("sink_batch_deadline_secs: 1")
+    gate["side"].slow = slow = threading.Event()
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind" and at(made, "main") > 40)
+    slow.set()
+    wait_until(lambda: stood(made, "side") == "running")
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
+    assert gate["side"].in_order()
+
+
 def test_a_required_sink_whose_encoding_is_away_blocks_until_it_is_back(gate):
     made = growing()
     gate["main"].error = AWAY
@@ -245,7 +257,10 @@ def test_rows_wait_behind_entries_also_of_a_transaction_whose_rest_is_encoded_la
     """What the lane has set aside of it is not stored yet as the sink is left."""
     made = growing(
         *("", ("main", "side"), ("side",)),
-        **{"transactions": 1, "rows": 90, "source": "", "batch": "respect_source_tx: false, "},
+        transactions=1,
+        rows=90,
+        source="",
+        batch="respect_source_tx: false, ",
         journal="enabled: true, dlq: {hold_keys: true}",
     )
     first = lambda value: orjson.loads(value)["after"]["row"] == 0  # noqa: E731

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from airflow_provider_deltaforge.encodings.contract import UnaskedError
 from airflow_provider_deltaforge.engine import later
 from airflow_provider_deltaforge.engine.later import Desk
 from airflow_provider_deltaforge.engine.render import Renderer
@@ -42,7 +43,7 @@ class Numbers:
         self.away = True
         self.slow = threading.Event()
 
-    def render(self, number):
+    def render(self, number, *, asks):
         if number == 1 and self.away:
             raise RetryableError("away")
         if number == 2:
@@ -69,6 +70,29 @@ def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_
     renderer.busy.asked.set()
     thread.join(PATIENCE_S)
     assert (second.made, third.made) == ((2, []), (3, []))
+
+
+class Asking:
+    """Renders numbers for which a server has to be asked once."""
+
+    def __init__(self):
+        self.busy = threading.Lock()
+        self.knows = False
+
+    def render(self, number, *, asks):
+        if not (asks or self.knows):
+            raise UnaskedError("not known yet")
+        self.knows = True
+        return number, []
+
+
+def test_a_server_is_asked_by_the_sinks_thread_alone_which_is_no_trouble():
+    desk = Desk(Asking())
+    first, second = desk.ahead(1, wanted=True), desk.ahead(2, wanted=True)
+    assert (first.made, second.made) == (None, None)
+    first.make()
+    third = desk.ahead(3, wanted=True)
+    assert [one.made for one in (first, second, third)] == [(1, []), (2, []), (3, [])]
 
 
 def test_nothing_is_opened_again_for_a_lane_that_has_ended():

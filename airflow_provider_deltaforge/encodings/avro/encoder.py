@@ -110,6 +110,7 @@ class AvroEncoder:
         """See ``encodings.contract.Encoder``.
 
         Raises:
+            UnaskedError: a schema is not known yet, and the registry must not be asked.
             RetryableError: the registry is away, and a schema is not known yet.
             AccessError: it does not let us in.
         """
@@ -120,7 +121,7 @@ class AvroEncoder:
             texts, topics = bodies.values, bodies.topics
             if len(rows) != len(texts):
                 texts, topics = texts.take(pa.array(rows)), topics.take(pa.array(rows))
-            column, reasons = self._group(place, texts, topics)
+            column, reasons = self._group(place, texts, topics, asks=bodies.asks)
             written.append(column)
             order.append(rows)
             lost = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
@@ -137,24 +138,24 @@ class AvroEncoder:
         self._subjects.close()
 
     def _group(
-        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray
+        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray, *, asks: bool
     ) -> tuple[pa.BinaryArray, Callable[[int], str]]:
         """Return the messages of one place, null where one cannot be written, and why."""
         try:
-            return self._written(place, texts, topics)
+            return self._written(place, texts, topics, asks=asks)
         except UnreadableError:
             if len(texts) == 1:
                 reason = f"sink {self._wanted.sink}: {place.db}.{place.table}: {_UNREADABLE}"
                 return pa.nulls(1, pa.binary()), lambda _: reason
         half = len(texts) // 2
-        column, reasons = self._group(place, texts[:half], topics[:half])
-        behind, reasons_behind = self._group(place, texts[half:], topics[half:])
+        column, reasons = self._group(place, texts[:half], topics[:half], asks=asks)
+        behind, reasons_behind = self._group(place, texts[half:], topics[half:], asks=asks)
         return pa.concat_arrays(
             [column, behind]
         ), lambda at: reasons(at) if at < half else reasons_behind(at - half)
 
     def _written(
-        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray
+        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray, *, asks: bool
     ) -> tuple[pa.BinaryArray, Callable[[int], str]]:
         where = f"sink {self._wanted.sink}: {place.db}.{place.table}"
         known = self._known.get(place) or self._learn(place)
@@ -169,7 +170,7 @@ class AvroEncoder:
             return pa.nulls(len(texts), pa.binary()), lambda _: reason
         if extra != known.extra or not known.schema:
             self._describe(place, known, extra)
-        found = self._ids(known, topics)
+        found = self._ids(known, topics, asks=asks)
         heads = [
             None if isinstance(one, Refused) else struct.pack(">bI", _MAGIC, one) for one in found
         ]
@@ -181,13 +182,15 @@ class AvroEncoder:
 
         return pc.binary_join_element_wise(column, message.write(known.row), b""), reasons
 
-    def _ids(self, known: _Known, topics: pa.DictionaryArray) -> list[int | Refused]:
+    def _ids(self, known: _Known, topics: pa.DictionaryArray, *, asks: bool) -> list[int | Refused]:
         """Return the schema's id by topic, 0 for a topic that no message has."""
         used = np.zeros(len(topics.dictionary), np.bool_)
         used[topics.indices.to_numpy()] = True
         names = zip(topics.dictionary.to_pylist(), used.tolist(), strict=True)
         return [
-            self._subjects.id_of(self._subject(topic, known.name), known.schema) if is_used else 0
+            self._subjects.id_of(self._subject(topic, known.name), known.schema, asks=asks)
+            if is_used
+            else 0
             for topic, is_used in names
         ]
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
+from airflow_provider_deltaforge.encodings.contract import UnaskedError
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
 
 _CONNECT_S, _REQUEST_S = 5.0, 10.0
@@ -61,10 +62,11 @@ class Subjects:
         self._ids: dict[tuple[str, str], int] = {}
         self._refused: dict[tuple[str, str], tuple[float, Refused]] = {}
 
-    def id_of(self, subject: str, schema: str) -> int | Refused:
+    def id_of(self, subject: str, schema: str, *, asks: bool = True) -> int | Refused:
         """Return the id of a schema under a subject, registering it when it is new.
 
         Raises:
+            UnaskedError: it is not known, and the registry must not be asked now.
             RetryableError: the registry is away.
             AccessError: it does not let this user in.
             FatalError: it is no schema registry.
@@ -74,6 +76,8 @@ class Subjects:
             return self._ids[key]
         if key in self._refused and time.monotonic() < self._refused[key][0]:
             return self._refused[key][1]
+        if not asks:
+            raise UnaskedError(f"{self._where}: a schema of subject {subject!r} is not known yet")
         found = self._asked(subject, schema)
         if isinstance(found, Refused):
             _remember(self._refused, key, (time.monotonic() + _REFUSED_S, found))
