@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import ControlRecord
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters, Which
@@ -107,7 +108,9 @@ def foresee(store: Store, name: str, which: Which, overtaken: Overtaken) -> Iter
     document = existing(store, name).document()
     if document is None:
         raise SpecError(f"pipeline {name!r} was never applied to this state store")
-    plan = Plan(load(document, expand=False).spec, which, overtaken)
+    spec = load(document, expand=False).spec
+    plan = Plan(spec, which, overtaken)
+    plan.stands = Checkpoints(store, name, spec.source.id).load()
     for letter in DeadLetters(store, name).read():
         verdict = plan.judge(letter)
         if verdict is not None:

@@ -72,7 +72,7 @@ class LetterBox:
         self._ending, self._confirm = ending, confirm
         ids = [sink.id for sink in bench.pipeline.spec.sinks]
         holds = journal.dlq.hold_keys
-        known = self._known = KnownLetters(bench.pipeline.spec)
+        known = self._known = KnownLetters(bench)
         self.order = RowOrder(self._queue, ids, holds=holds, behind=behind, also=known.know)
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
@@ -187,7 +187,7 @@ class LetterBox:
         self._chosen = self._that_fit()
         try:
             marks = self.order.writes()
-            pushed = [self._queue.push(letter.text) for letter in self._chosen]
+            pushed = [self._queue.push(text) for text in self._known.texts(self._chosen, writes)]
             self._store.transact([*writes, *pushed, *marks], self._fence)
         except RetryableError:
             if self._held:

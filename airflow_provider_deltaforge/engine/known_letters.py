@@ -1,25 +1,32 @@
 """What is set aside already, where that is stored before a sink holds the rest of its batch.
 
-Killed between the two, the batch comes again, and what is refused of it is refused again.
+Killed between the two, the batch comes again, and what is refused of it is refused again. Sent
+again before that, it would arrive in front of what is older: so it tells where the sinks stood.
 """
 
+from collections.abc import Sequence
+
+from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.letters import Letter
 from airflow_provider_deltaforge.engine.sinking import holds_position
-from airflow_provider_deltaforge.spec.document import Spec
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, stored_early
 
 _Known = tuple[str, str | None, str | None]
 _MARK, _LENGTH = b'"event_id":"', 36
+_COPIED = b',"source_cursor":null,"event":'
 
 
 class KnownLetters:
     """Leaves out what is in the queue. Used by one thread.
 
     Args:
-        spec: the document; where no sink holds the position itself, nothing is left out.
+        bench: the opened job; where no sink holds the position itself, nothing is left out.
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, bench: Bench) -> None:
+        spec, self._bench = bench.pipeline.spec, bench
         self._wanted = any(map(holds_position, spec.sinks))
         self._known: set[_Known] = set()
 
@@ -39,6 +46,26 @@ class KnownLetters:
         found = [letter for letter in letters if _of(letter) not in self._known]
         self._known.update(map(_of, found))
         return found
+
+    def texts(self, letters: Sequence[Letter], writes: Sequence[Write]) -> list[bytes]:
+        """Return what is stored of entries.
+
+        Args:
+            letters: the entries.
+            writes: what is stored with them; nothing, if that is before sinks hold their batch.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        if writes or not letters or not self._wanted:
+            return [letter.text for letter in letters]
+        source_id = self._bench.pipeline.spec.source.id
+        stood = Checkpoints(self._bench.store, self._bench.pipeline.name, source_id).load()
+        # The rows of a snapshot have no place in the log.
+        return [
+            each.text if _COPIED in each.text else stored_early(each.text, stood)
+            for each in letters
+        ]
 
 
 def _of(letter: Letter) -> _Known:

@@ -1,15 +1,16 @@
 """What a replay does with each dead letter: decided in the order of the queue, row by row."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_deltaforge.engine.places import Place, place_of
 from airflow_provider_deltaforge.spec.document import Spec
+from airflow_provider_deltaforge.storage.checkpoints import Position
 from airflow_provider_deltaforge.storage.dead_letters import Damaged, DeadLetter, Which
 from airflow_provider_deltaforge.storage.replays import Overtaken
 
-Action = Literal["send", "overtaken", "drop", "behind", "unfit"]
+Action = Literal["send", "overtaken", "drop", "behind", "away", "unfit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Verdict:
     Attributes:
         action: ``send`` it to ``sinks``; ``drop`` it, because something newer was delivered and it
             was asked to; or leave it: it was ``overtaken``, stands ``behind`` an earlier entry of
-            its row that stays, or is ``unfit`` to be sent again.
+            its row that stays, its sink is ``away``, or it is ``unfit`` to be sent again.
         sinks: that are given it.
         why: in words.
         place: the row it changed.
@@ -69,6 +70,8 @@ class Plan:
         self._which = which
         self._overtaken = overtaken
         self._staying: dict[str, _Staying] = {}
+        self.stands: Mapping[str, Position] = {}
+        """The checkpoints of the sinks."""
 
     def judge(self, letter: DeadLetter) -> Verdict | None:
         """Return what becomes of an entry; None if it is not meant."""
@@ -91,6 +94,12 @@ class Plan:
         if ahead is not None:
             self.stays(letter.seq, place, fresh)
             return Verdict("behind", why=f"entry {ahead} of the same row comes first")
+        # An exact sink was to hold the rest of its batch first, and does not: it is read again.
+        stood = letter.stood or {}
+        early = next((sink for sink in to if stood.get(sink, _NONE) == self.stands.get(sink)), None)
+        if early is not None:
+            self.stays(letter.seq, place, fresh)
+            return Verdict("away", why=f"{early} lacks older events; let the pipeline deliver them")
         return Verdict("send", tuple(to), place=place)
 
     def stays(self, seq: int, place: Place, sinks: Collection[str]) -> None:
@@ -115,6 +124,7 @@ class Plan:
         return ""
 
 
+_NONE: Position = {"none": None}
 _OLD = "an earlier release stored it without what sending it again takes; copy the row again"
 
 

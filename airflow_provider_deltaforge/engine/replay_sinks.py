@@ -1,7 +1,7 @@
 """Sinks for dead letters that are sent again: what they are given has no position in the log."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.engine.sinking import (
 )
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.checkpoints import Checkpoints, Position
 
 _POLL_S = 0.1
 
@@ -54,10 +54,15 @@ def opened(
     return SinkGroup([without_position(sink)], bench.pipeline.name, watcher, ending)
 
 
-def sinks_behind(bench: Bench) -> set[str]:
+def stands(bench: Bench) -> dict[str, Position]:
+    """Return the checkpoints of the sinks."""
+    source_id = bench.pipeline.spec.source.id
+    return Checkpoints(bench.store, bench.pipeline.name, source_id).load()
+
+
+def sinks_behind(bench: Bench, at: Mapping[str, Position]) -> set[str]:
     """Return the sinks that have not come as far as the others."""
     source = bench.pipeline.spec.source
-    at = Checkpoints(bench.store, bench.pipeline.name, source.id).load()
     return {
         sink.id
         for sink in bench.pipeline.spec.sinks

@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.engine.policy import Policy
 from airflow_provider_deltaforge.engine.registering import lookup, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendered, Rendering
 from airflow_provider_deltaforge.engine.replay_plan import Plan, Verdict
-from airflow_provider_deltaforge.engine.replay_sinks import opened, sinks_behind
+from airflow_provider_deltaforge.engine.replay_sinks import opened, sinks_behind, stands
 from airflow_provider_deltaforge.engine.restoring import restored
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel
@@ -90,8 +90,7 @@ class Replaying:
 
     def __init__(self, bench: Bench, request: ReplayRequest, here: Circumstances) -> None:
         spec = bench.pipeline.spec
-        self._bench = bench
-        self._request = request
+        self._bench, self._request = bench, request
         self._here = here
         self._withdrawal = Withdrawal(bench, request.ticket)
         self._lags = partial(Policy.of(spec).may_lag, sinks=len(spec.sinks))
@@ -121,7 +120,8 @@ class Replaying:
         known = self._here.patiently(lambda: self._replays.of(self._request.ticket))
         self._told = known.begun_again() if known else self._told
         try:
-            self._behind = self._here.patiently(lambda: sinks_behind(self._bench))
+            self._plan.stands = self._here.patiently(lambda: stands(self._bench))
+            self._behind = sinks_behind(self._bench, self._plan.stands)
             if not self._here.patiently(lambda: self._withdrawal.outlives(self._rendering.open)):
                 return self._ended("cancelled", self._withdrawal.reason)
             last = max((stored.letter.seq for stored in self._read()), default=0)

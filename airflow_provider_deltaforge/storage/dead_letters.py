@@ -1,6 +1,7 @@
 """Dead letters: events that nobody could take, kept in a queue of their pipeline."""
 
-from collections.abc import Collection, Iterator
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,7 +47,8 @@ class DeadLetter(Record):
 
     ``event`` is the native event: as the sink was given it, or as it came to the processor that
     refused it. ``source_cursor`` is its position in the log, which a copied row has not. Without
-    ``rest`` it cannot be sent again.
+    ``rest`` it cannot be sent again. ``stood`` tells where sinks were, if it was stored before they
+    held what lies in front of it.
     """
 
     v: Literal[1] = 1
@@ -59,6 +61,7 @@ class DeadLetter(Record):
     event: dict[str, Any]
     payload_truncated: bool = False
     rest: Rest | None = None
+    stood: dict[str, dict[str, Any]] | None = Field(default=None, exclude=True)
     meta: Refusal
 
     @property
@@ -213,6 +216,12 @@ class DeadLetters:
                 meta=Refusal(error_kind="damaged", error_message=str(error)),
             )
         return letter.model_copy(update={"seq": entry.seq})
+
+
+def stored_early(text: bytes, stood: Mapping[str, Any]) -> bytes:
+    """Return an entry's text with where sinks are that do not hold what lies in front of it."""
+    at = text.rindex(_META)
+    return b'%b,"stood":%b%b' % (text[:at], json.dumps(stood).encode(), text[at:])
 
 
 def with_refusal(text: bytes, why: Refusal) -> bytes:

@@ -1,0 +1,80 @@
+"""Dead letters that are stored before a sink holds what lies in front of them."""
+
+import threading
+
+import pytest
+
+from airflow_provider_deltaforge.control import replays
+from airflow_provider_deltaforge.engine.replay_serving import replay_here
+from airflow_provider_deltaforge.errors import AccessError
+from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from tests.engine import exact_memory
+from tests.engine.exact_memory import exact_pipeline, held
+from tests.engine.running import RunningLane, run_to_the_end
+
+
+def count(pipeline):
+    return DeadLetters(pipeline.store, pipeline.name).count()
+
+
+def refuses_the_last(pipeline):
+    """Let the sink refuse the last event of row 1."""
+    source = pipeline.bench().pipeline.spec.source
+    last = max(place[:2] for place in source.events(1, 20) if place[2] == 1)
+    text = b'{"id":1,"tx":%d,"row":%d}' % last
+    held(pipeline).refuses = lambda value: text in value
+
+
+def takes_all(pipeline):
+    held(pipeline).refuses = lambda _: False
+
+
+def replayed(pipeline):
+    pipeline.want("stopped")
+    ticket = replays.request(pipeline.store, pipeline.name, Which(), "skip", "a test")
+    where, ending = pipeline.location, threading.Event()
+    told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
+    return told.state, told.sent, told.away
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """A pipeline that ended between the refusal of an event and the rest of its batch."""
+    pipeline = exact_pipeline(monkeypatch, journal="enabled: true")
+    pipeline.begin_at(out=0)
+    refuses_the_last(pipeline)
+    real = exact_memory._Writer.write_once
+
+    def end(writer, *given):
+        if count(pipeline):
+            raise AccessError("as if it were killed here")
+        return real(writer, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(exact_memory._Writer, "write_once", end)
+        assert RunningLane(pipeline).end().why != "stopped"
+    assert count(pipeline) == 1
+    return pipeline
+
+
+def test_they_are_sent_once_behind_what_is_older(killed):
+    takes_all(killed)
+    before = len(held(killed).ids)
+    assert replayed(killed) == ("done", 0, 1)
+    assert len(held(killed).ids) == before
+
+    refuses_the_last(killed)
+    killed.want("running")
+    run_to_the_end(killed)
+    takes_all(killed)
+    assert (count(killed), len(held(killed).ids)) == (1, 59)
+    assert replayed(killed) == ("done", 1, 0)
+    assert len(set(held(killed).ids)) == len(held(killed).ids) == 60
+
+
+def test_a_dry_run_says_what_they_wait_for(killed):
+    [one] = replays.foresee(killed.store, killed.name, Which(), "skip")
+    assert (one.action, one.why) == (
+        "away",
+        "out lacks older events; let the pipeline deliver them",
+    )
