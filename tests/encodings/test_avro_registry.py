@@ -13,7 +13,6 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.encodings.avro import AvroEncoding
 from airflow_provider_deltaforge.encodings.avro import subjects as registering
-from airflow_provider_deltaforge.encodings.contract import UnaskedError
 from airflow_provider_deltaforge.engine import catching_up, heart
 from airflow_provider_deltaforge.engine.render import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
@@ -300,21 +299,6 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known_yet(
     assert anew.values.to_pylist() == known.values.to_pylist()
     assert again.values[0].as_py()[:5] == known.values[0].as_py()[:5]
     assert [event["after"]["id"] for event in read(registry, again)] == [2]
-
-
-def test_a_registry_is_asked_only_where_others_do_not_wait_for_it(schema_registry_server, renderer):
-    way = Answering(forward=schema_registry_server.dsn())
-    own = renderer(url=way.url)
-    try:
-        with pytest.raises(UnaskedError):
-            own.render(one(), asks=False)
-        assert way.asked == []
-        known, _ = own.render(one())
-        ahead, _ = own.render(one(), asks=False)
-    finally:
-        way.end()
-    assert len(way.asked) == 1
-    assert ahead.values.to_pylist() == known.values.to_pylist()
 
 
 @pytest.mark.parametrize(
