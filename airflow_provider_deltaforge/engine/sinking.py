@@ -1,7 +1,9 @@
 """One thread per sink: it writes a batch until it is durable, and says so when it is not."""
 
+import logging
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +16,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.engine.later import Later
 from airflow_provider_deltaforge.engine.once import Once, moved
 from airflow_provider_deltaforge.engine.patience import patiently
-from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import (
@@ -24,8 +26,11 @@ from airflow_provider_deltaforge.sinks.contract import (
     SinkWriter,
 )
 from airflow_provider_deltaforge.storage.checkpoints import Stand
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _CLOSE_S = 1.5
+
+_log = logging.getLogger(__name__)
 
 
 class SinkWatcher(Protocol):
@@ -106,6 +111,7 @@ class SinkThread:
         self._writer: SinkWriter | None = None
         self.is_exact = holds_position(sink)
         self._once: Once | None = None
+        self._unforeseen: set[tuple[type, str, int]] = set()
         self._closing = threading.Event()
         self._news = news or threading.Event()
         self.failing = False
@@ -175,7 +181,18 @@ class SinkThread:
         except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
             if not isinstance(error, RetryableError):
                 self._let_go()  # Refused for good: whoever tries again has another connection.
+            if not isinstance(error, DeltaForgeError):
+                self._show(error)
             return Delivered(error=error)
+
+    def _show(self, error: Exception) -> None:
+        """Log with its way what nobody has foreseen, once: a sink that is behind meets it again."""
+        raised = traceback.extract_tb(error.__traceback__)[-1]
+        found = (type(error), raised.filename, raised.lineno or 0)
+        if found not in self._unforeseen:
+            self._unforeseen.add(found)
+            shown = "".join(traceback.format_exception(error))
+            _log.error("sink %s: %s", self._sink.id, redacted(shown))
 
     def _tell(self, error: BaseException | None) -> None:
         self._watcher.sink_trouble(self._sink.id, error)

@@ -103,6 +103,25 @@ def test_refused_access_of_an_encoding_concerns_its_sink_alone(gate, monkeypatch
     assert whole(made, "side", at(made, "side")) == []
 
 
+def test_what_nobody_has_foreseen_of_an_encoding_is_logged_once_with_its_way(
+    gate, monkeypatch, caplog
+):
+    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.1)
+    made = growing()
+    gate["side"].error = KeyError("password: s3cret")
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind")
+    asked = len(gate["side"].asked)
+    wait_until(lambda: len(gate["side"].asked) > asked + 2)
+    gate["side"].error = None
+    wait_until(lambda: stood(made, "side") == "running")
+    end(made, running)
+    (told,) = [text for text in caplog.messages if "Traceback" in text]
+    assert told.startswith("sink side: ")
+    assert "gated.py" in told
+    assert "s3cret" not in told
+
+
 MODES = pytest.mark.parametrize(
     ("policy", "optional"),
     [
