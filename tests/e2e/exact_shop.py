@@ -8,6 +8,7 @@ import contextlib
 import random
 import subprocess
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,21 +29,30 @@ from tests.oracle.readers import seen_in
 from tests.oracle.verdict import Change, judge
 from tests.servers.process import Server
 
-BORDERS = (
+OF_BATCHES = (
     Border.BATCH_RENDERED,
     Border.SINK_WRITTEN,
     Border.CHECKPOINT_STORED,
     Border.SOURCE_ACKNOWLEDGED,
 )
-"""Crossed with every batch; ``START_POSITION_STORED`` is the first border of a chain."""
+OF_LAGGARDS = (
+    Border.SINK_LEFT,
+    Border.CAUGHT_UP_WRITTEN,
+    Border.CAUGHT_UP_STORED,
+    Border.SINK_JOINED,
+)
+"""In the order in which a sink that goes away crosses them."""
 VICTIMS = {
     "plain": (Victim.PROCESS,),
     "spark": (Victim.JVM, Victim.WORKER, Victim.APPLICATION),
+    "behind": (Victim.PROCESS,),
 }
-"""Who dies in turn, without Spark and on it."""
+"""Who dies in turn: without Spark, on it, and without it where one sink is away for a while."""
 _CROSSINGS = range(1, 9)
 _ENOUGH = 100
 """Changes that each sink must get after the last kill."""
+_MISSED = 200
+"""Transactions that a sink misses while it is away."""
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -71,8 +81,12 @@ class ExactShop(ScriptedRun):
     servers: Mapping[str, Server] = field(default_factory=dict)
     """MySQL and the kinds of ``PLACES``."""
     exactly_once: bool = True
+    optional: str | None = None
+    """The sink that the others do not wait for."""
     kills: int = 0
     """Holds that were asked for."""
+    ids: dict[str, str] = field(init=False)
+    """Of the sinks, by kind."""
     places: dict[str, Place] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,8 +95,10 @@ class ExactShop(ScriptedRun):
         mysql = self.servers["mysql"]
         shop.create(mysql, self.database, orders=300)
         new_file(mysql)
+        # Servers are shared, and a sink's own position is found by the names of pipeline and sink.
+        self.ids = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in PLACES}
         self.places = {
-            kind: new_place(kind, self.servers[kind].dsn(), sink_id=kind) for kind in PLACES
+            kind: new_place(kind, self.servers[kind].dsn(), name) for kind, name in self.ids.items()
         }
         self.document = DOCUMENT.format(
             name=NAME,
@@ -91,6 +107,11 @@ class ExactShop(ScriptedRun):
             database=self.database,
             sinks=", ".join(place.sink for place in self.places.values()),
         )
+        if self.optional:
+            named = f"{{id: {self.ids[self.optional]},"
+            self.document = self.document.replace(
+                named, f"{named} required: false, send_timeout_secs: 2,"
+            )
         if not self.exactly_once:
             self.document = self.document.replace("exactly_once: true", "exactly_once: false")
         self.store = StoreLocation.from_dsn(self.dsn).open()
@@ -129,8 +150,32 @@ class ExactShop(ScriptedRun):
         return self.directory / "hold"
 
     def checkpoints(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return where each sink's checkpoint stands."""
-        return Checkpoints(self.store, NAME, f"{NAME}-source").load()
+        """Return where each sink's checkpoint stands, by kind."""
+        found = Checkpoints(self.store, NAME, f"{NAME}-source").load()
+        return {kind: found[name] for kind, name in self.ids.items() if name in found}
+
+    def provoke(self, border: Border, driver: Driver) -> None:
+        """Let happen what leads to a border that batches alone do not cross."""
+        if border is Border.SCHEMA_REGISTERED:
+            with shop.connect(self.servers["mysql"], self.database) as connection:
+                connection.cursor().execute("ALTER TABLE orders ADD COLUMN later INT")
+        elif border is Border.SINK_LEFT:
+            self.wait_moved(driver)
+            self.servers[self.optional or ""].pause()
+        elif border is Border.CAUGHT_UP_WRITTEN:
+            self._wait(self._is_behind, driver)
+            self.wait_written(_MISSED)
+            self.servers[self.optional or ""].resume()
+
+    def _is_behind(self) -> bool:
+        told = self.control.progress()
+        sink = told.sinks.get(self.ids[self.optional or ""]) if told else None
+        return sink is not None and sink.status == "behind"
+
+    def wait_written(self, more: int) -> None:
+        """Wait until the writers have made some more transactions."""
+        wanted = self.writers.transactions + more
+        self._wait(lambda: self.writers.transactions >= wanted)
 
     def wait_moved(self, driver: Driver) -> None:
         """Wait until every sink has been given more."""
@@ -146,8 +191,7 @@ class ExactShop(ScriptedRun):
 
     def finish(self, driver: Driver) -> None:
         """Wait for some more work; let the writers end, and every sink come to the log's end."""
-        wanted = self.writers.transactions + _ENOUGH
-        self._wait(lambda: self.writers.transactions >= wanted, driver)
+        self.wait_written(_ENOUGH)
         self.writers.__exit__()
         shop.settle()
         self.wait_moved(driver)
@@ -162,6 +206,8 @@ class ExactShop(ScriptedRun):
         return [f"{kind}: {told}" for told in judge(truth, seen, exactly_once=True)]
 
     def close(self) -> None:
+        if self.optional:
+            self.servers[self.optional].resume()
         self.writers.__exit__()
         super().close()
 
@@ -206,8 +252,13 @@ def run_chain(
     clock = time.monotonic()
     chain = Chain(place, seed)
     directory.mkdir(parents=True, exist_ok=True)
-    master = None if place == "plain" else "local[2]"
-    run = ExactShop(directory, master=master, servers=servers, exactly_once=exactly_once)
+    run = ExactShop(
+        directory,
+        master="local[2]" if place == "spark" else None,
+        servers=servers,
+        exactly_once=exactly_once,
+        optional=sorted(PLACES)[seed % len(PLACES)] if place == "behind" else None,
+    )
     drivers: list[Driver] = []
     try:
         chain.wrong = _played(run, chain, drivers)
@@ -229,6 +280,7 @@ def _played(run: ExactShop, chain: Chain, drivers: list[Driver]) -> list[str]:
     run.hold_next(*kills[0][:2])
     drivers.append(run.driven())
     for kill, following in zip(kills, [*kills[1:], None], strict=True):
+        run.provoke(kill[0], drivers[-1])
         held = run.wait_held(drivers[-1])
         start = start or run.checkpoints()["kafka"]
         # What is started by the kill itself, or after it, is held at the next border.
@@ -255,7 +307,12 @@ def _played(run: ExactShop, chain: Chain, drivers: list[Driver]) -> list[str]:
 def planned(place: str, seed: int) -> list[tuple[Border, int, Victim]]:
     """Return at which borders and crossings whom a chain kills."""
     chance = random.Random(seed)
-    borders = [(each, chance.choice(_CROSSINGS)) for each in chance.sample(BORDERS, len(BORDERS))]
+    if place == "behind":
+        borders = [(each, 1) for each in OF_LAGGARDS]
+    else:
+        borders = [(each, chance.choice(_CROSSINGS)) for each in OF_BATCHES]
+        borders.append((Border.SCHEMA_REGISTERED, 1))
+        chance.shuffle(borders)
     victims = VICTIMS[place]
     return [
         (border, crossing, victims[(seed + number) % len(victims)])

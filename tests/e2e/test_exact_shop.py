@@ -6,7 +6,7 @@
 import pytest
 
 from airflow_provider_deltaforge.engine.borders import Border
-from tests.e2e.exact_shop import BORDERS, VICTIMS, planned, run_chain
+from tests.e2e.exact_shop import OF_BATCHES, VICTIMS, planned, run_chain
 from tests.engine.exact_run import PLACES
 
 
@@ -32,9 +32,20 @@ def test_the_same_kills_repeat_something_where_it_is_not_promised(servers, tmp_p
     assert [told for told in chain.wrong if "arrived more than once" not in told] == []
 
 
-@pytest.mark.parametrize("place", VICTIMS)
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
+def test_kills_while_a_sink_is_away_or_caught_up_repeat_nothing_either(seed, servers, tmp_path):
+    assert run_chain("behind", seed, tmp_path / "run", servers).wrong == []
+
+
+@pytest.mark.parametrize("place", ["plain", "spark"])
 def test_a_chain_has_every_border_and_every_victim(place):
     for seed in range(10):
         borders, _, victims = zip(*planned(place, seed), strict=True)
-        assert set(borders) == {Border.START_POSITION_STORED, *BORDERS}
+        assert set(borders) == {
+            Border.START_POSITION_STORED,
+            Border.SCHEMA_REGISTERED,
+            *OF_BATCHES,
+        }
         assert set(victims) == set(VICTIMS[place])

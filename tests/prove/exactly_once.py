@@ -1,4 +1,4 @@
-"""Every border of a stream, all sinks that deliver exactly once, without Spark and on it."""
+"""Every border of a stream, every sink that delivers exactly once, without Spark and on it."""
 
 import contextlib
 import shutil
