@@ -40,11 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--resume", action="store_true", help="keep the good cases of an interrupted run"
     )
     chosen = parser.parse_args(arguments)
-    unknown = sorted(set(chosen.areas) - set(known))
+    asked = [name.replace("-", "_") for name in chosen.areas]
+    unknown = sorted(set(asked) - set(known))
     if unknown:
         parser.error(f"unknown area {unknown[0]!r} (known: {', '.join(known)})")
     wrong = []
-    for name in chosen.areas or known:
+    for name in asked or known:
         module = importlib.import_module(f"tests.prove.{name}")
         try:
             report = Report(name, chosen.seeds, only=tuple(chosen.only), resume=chosen.resume)
