@@ -54,6 +54,9 @@ _ENOUGH = 100
 _MISSED = 200
 """Transactions that a sink misses while it is away."""
 
+Kill = tuple[Border, int, Victim]
+"""Where, at which crossing, and who."""
+
 DOCUMENT = """
 apiVersion: deltaforge/v1
 kind: Pipeline
@@ -132,6 +135,7 @@ class ExactShop(ScriptedRun):
     def hold_next(self, border: Border | None, crossing: int) -> None:
         """Let processes that start from now on be held there, or nowhere."""
         self.kills += 1
+        self._killed_epoch = self.control.epoch()
         asked = f"{border.value}:{crossing}:{self.held}" if border else ""
         self._asked.write_text(asked)
 
@@ -169,7 +173,9 @@ class ExactShop(ScriptedRun):
 
     def _is_behind(self) -> bool:
         told = self.control.progress()
-        sink = told.sinks.get(self.ids[self.optional or ""]) if told else None
+        if told is None or told.epoch <= self._killed_epoch:
+            return False  # That is what the driver that was killed said.
+        sink = told.sinks.get(self.ids[self.optional or ""])
         return sink is not None and sink.status == "behind"
 
     def wait_written(self, more: int) -> None:
@@ -238,6 +244,7 @@ def run_chain(
     directory: Path,
     servers: Mapping[str, Server],
     *,
+    victims: Sequence[Victim] = (),
     exactly_once: bool = True,
 ) -> Chain:
     """Kill a pipeline at every border of a stream, in any order, and ask what the sinks hold.
@@ -247,6 +254,7 @@ def run_chain(
         seed: chooses the order of the borders, at which crossing, and who dies.
         directory: an own, empty directory.
         servers: MySQL, and those of ``PLACES``.
+        victims: die in turn; without them those of ``VICTIMS``.
         exactly_once: what the document asks of each sink; the oracle asks it in any case.
     """
     clock = time.monotonic()
@@ -261,7 +269,7 @@ def run_chain(
     )
     drivers: list[Driver] = []
     try:
-        chain.wrong = _played(run, chain, drivers)
+        chain.wrong = _played(run, chain, drivers, planned(place, seed, victims))
     except (AssertionError, subprocess.TimeoutExpired) as error:
         chain.wrong = [str(error)]
     finally:
@@ -274,9 +282,10 @@ def run_chain(
     return chain
 
 
-def _played(run: ExactShop, chain: Chain, drivers: list[Driver]) -> list[str]:
+def _played(
+    run: ExactShop, chain: Chain, drivers: list[Driver], kills: Sequence[Kill]
+) -> list[str]:
     start = None
-    kills = planned(chain.place, chain.seed)
     run.hold_next(*kills[0][:2])
     drivers.append(run.driven())
     for kill, following in zip(kills, [*kills[1:], None], strict=True):
@@ -304,7 +313,7 @@ def _played(run: ExactShop, chain: Chain, drivers: list[Driver]) -> list[str]:
     return wrong
 
 
-def planned(place: str, seed: int) -> list[tuple[Border, int, Victim]]:
+def planned(place: str, seed: int, victims: Sequence[Victim] = ()) -> list[Kill]:
     """Return at which borders and crossings whom a chain kills."""
     chance = random.Random(seed)
     if place == "behind":
@@ -313,7 +322,7 @@ def planned(place: str, seed: int) -> list[tuple[Border, int, Victim]]:
         borders = [(each, chance.choice(_CROSSINGS)) for each in OF_BATCHES]
         borders.append((Border.SCHEMA_REGISTERED, 1))
         chance.shuffle(borders)
-    victims = VICTIMS[place]
+    victims = victims or VICTIMS[place]
     return [
         (border, crossing, victims[(seed + number) % len(victims)])
         for number, (border, crossing) in enumerate([(Border.START_POSITION_STORED, 1), *borders])

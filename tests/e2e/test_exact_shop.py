@@ -8,6 +8,7 @@ import pytest
 from airflow_provider_deltaforge.engine.borders import Border
 from tests.e2e.exact_shop import OF_BATCHES, VICTIMS, planned, run_chain
 from tests.engine.exact_run import PLACES
+from tests.engine.spark_kills import Victim
 
 
 @pytest.fixture
@@ -22,7 +23,9 @@ def test_kills_at_every_border_lose_and_repeat_nothing(seed, servers, tmp_path):
 
 @pytest.mark.spark
 def test_on_spark_they_lose_and_repeat_nothing_either(servers, tmp_path):
-    assert run_chain("spark", 0, tmp_path / "run", servers).wrong == []
+    # A worker's death costs no start of a JVM.
+    victims = [Victim.JVM, *[Victim.WORKER] * 5]
+    assert run_chain("spark", 0, tmp_path / "run", servers, victims=victims).wrong == []
 
 
 @pytest.mark.long

@@ -28,25 +28,14 @@ BORDERS = [
     Border.CHECKPOINT_STORED,
     Border.SOURCE_ACKNOWLEDGED,
 ]
-ALWAYS = {("kafka", Border.SINK_WRITTEN), ("redis", Border.START_POSITION_STORED)}
 KILLS = (2, 4, 3)
 """At which crossing each driver is killed; a start position is stored once per driver."""
 
 
-# Every border of every sink is crossed in tests/e2e/test_exact_shop.py, too.
-CELLS = [
-    pytest.param(
-        kind,
-        border,
-        id=f"{kind}-{border.value}",
-        marks=() if (kind, border) in ALWAYS else pytest.mark.long,
-    )
-    for kind in sorted(PLACES)
-    for border in BORDERS
-]
-
-
-@pytest.mark.parametrize(("kind", "border"), CELLS)
+# All of these are crossed in tests/e2e/test_exact_shop.py, too.
+@pytest.mark.long
+@pytest.mark.parametrize("border", BORDERS, ids=lambda border: border.value)
+@pytest.mark.parametrize("kind", sorted(PLACES))
 def test_kills_at_a_border_lose_and_repeat_nothing(kind, border, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
     run = exact_run(kind, dsn, tmp_path, transactions=400, rate=0)
