@@ -96,10 +96,12 @@ class Plan:
             return Verdict("behind", why=f"entry {ahead} of the same row comes first")
         # An exact sink was to hold the rest of its batch first, and does not: it is read again.
         stood = letter.stood or {}
-        early = next((sink for sink in to if stood.get(sink, _NONE) == self.stands.get(sink)), None)
-        if early is not None:
+        early = [one for one in to if one in stood and stood[one] == self.stands.get(one)]
+        if early:
             self.stays(letter.seq, place, fresh)
-            return Verdict("away", why=f"{early} lacks older events; let the pipeline deliver them")
+            return Verdict(
+                "away", why=f"{early[0]} lacks older events; let the pipeline deliver them"
+            )
         return Verdict("send", tuple(to), place=place)
 
     def stays(self, seq: int, place: Place, sinks: Collection[str]) -> None:
@@ -124,7 +126,6 @@ class Plan:
         return ""
 
 
-_NONE: Position = {"none": None}
 _OLD = "an earlier release stored it without what sending it again takes; copy the row again"
 
 
