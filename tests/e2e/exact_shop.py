@@ -54,8 +54,18 @@ _ENOUGH = 100
 _MISSED = 200
 """Transactions that a sink misses while it is away."""
 
-Kill = tuple[Border, int, Victim]
-"""Where, at which crossing, and who."""
+
+@dataclass(frozen=True)
+class Kill:
+    """Where, at which crossing, and who."""
+
+    border: Border
+    crossing: int
+    victim: Victim
+
+    def __str__(self) -> str:
+        return f"{self.border.value}:{self.crossing} {self.victim.value}"
+
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -132,11 +142,11 @@ class ExactShop(ScriptedRun):
         """Of the hold that comes next."""
         return self.directory / f"held{self.kills}"
 
-    def hold_next(self, border: Border | None, crossing: int) -> None:
+    def hold_next(self, kill: Kill | None) -> None:
         """Let processes that start from now on be held there, or nowhere."""
         self.kills += 1
         self._known_behind = self._times_behind()
-        asked = f"{border.value}:{crossing}:{self.held}" if border else ""
+        asked = f"{kill.border.value}:{kill.crossing}:{self.held}" if kill else ""
         self._asked.write_text(asked)
 
     def let_go(self) -> None:
@@ -286,17 +296,17 @@ def _played(
     run: ExactShop, chain: Chain, drivers: list[Driver], kills: Sequence[Kill]
 ) -> list[str]:
     start = None
-    run.hold_next(*kills[0][:2])
+    run.hold_next(kills[0])
     drivers.append(run.driven())
     for kill, following in zip(kills, [*kills[1:], None], strict=True):
-        run.provoke(kill[0], drivers[-1])
+        run.provoke(kill.border, drivers[-1])
         held = run.wait_held(drivers[-1])
         start = start or run.checkpoints()["kafka"]
         # What is started by the kill itself, or after it, is held at the next border.
-        run.hold_next(*(following[:2] if following else (None, 0)))
-        kill_victim(kill[2], held, drivers[-1], None)
-        chain.kills.append(f"{kill[0].value}:{kill[1]} {kill[2].value}")
-        if kill[2] is not Victim.WORKER:  # Spark starts another worker under the same driver.
+        run.hold_next(following)
+        kill_victim(kill.victim, held, drivers[-1], None)
+        chain.kills.append(str(kill))
+        if kill.victim is not Victim.WORKER:  # Spark starts another worker under the same driver.
             drivers[-1].wait(PATIENCE_S)
             drivers.append(run.driven())
             # What outlived the kill goes on now, beside the new one: the fence must hold.
@@ -324,6 +334,6 @@ def planned(place: str, seed: int, victims: Sequence[Victim] = ()) -> list[Kill]
         chance.shuffle(borders)
     victims = victims or VICTIMS[place]
     return [
-        (border, crossing, victims[(seed + number) % len(victims)])
+        Kill(border, crossing, victims[(seed + number) % len(victims)])
         for number, (border, crossing) in enumerate([(Border.START_POSITION_STORED, 1), *borders])
     ]

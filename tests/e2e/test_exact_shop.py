@@ -45,10 +45,10 @@ def test_kills_while_a_sink_is_away_or_caught_up_repeat_nothing_either(seed, ser
 @pytest.mark.parametrize("place", ["plain", "spark"])
 def test_a_chain_has_every_border_and_every_victim(place):
     for seed in range(10):
-        borders, _, victims = zip(*planned(place, seed), strict=True)
-        assert set(borders) == {
+        kills = planned(place, seed)
+        assert {kill.border for kill in kills} == {
             Border.START_POSITION_STORED,
             Border.SCHEMA_REGISTERED,
             *OF_BATCHES,
         }
-        assert set(victims) == set(VICTIMS[place])
+        assert {kill.victim for kill in kills} == set(VICTIMS[place])
