@@ -3,12 +3,26 @@
 import time
 
 import orjson
+import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
 from tests.engine.in_process import InProcess
+from tests.engine.running import RunningLane
+from tests.waiting import wait_until
 
 ROWS = 2
 AWAY = RetryableError("away")
+THREE = ("one", "two", "three")
+MODES = pytest.mark.parametrize(
+    ("policy", "optional"),
+    [
+        ("", ("two", "three")),
+        ("commit_policy: {mode: all}", ("two", "three")),
+        ("commit_policy: {mode: quorum, quorum: 2}", ()),
+    ],
+    ids=["required", "all", "quorum"],
+)
+"""Commit policies of pipelines with the sinks of ``THREE``."""
 
 
 def pipeline(policy="", sinks=("main", "side"), optional=("side",), **settings):
@@ -50,3 +64,30 @@ def end(made, running):
     made.want("stopped")
     assert running.end().why == "stopped"
     return {sink: at(made, sink) for sink in made.sinks}
+
+
+def each_in_turn(made, policy, away, back, more=40):
+    """Let each of ``THREE`` be away in turn, and see who waits; nobody has a hole in the end.
+
+    Args:
+        made: the pipeline.
+        policy: of ``MODES``.
+        away: lets a sink be away.
+        back: lets it come back.
+        more: transactions that the others get meanwhile.
+    """
+    running = RunningLane(made)
+    for sink in THREE:
+        others = [name for name in THREE if name != sink]
+        waited_for = "all" in policy or (not policy and sink == "one")
+        wait_until(lambda: {stood(made, name) for name in THREE} == {"running"})
+        away(sink)
+        wait_until(lambda s=sink, w=waited_for: stood(made, s) == ("blocked" if w else "behind"))
+        assert made.status()[0] == ("blocked" if waited_for else "running")
+        if not waited_for:
+            here = {name: at(made, name) for name in others}
+            wait_until(lambda h=here: all(at(made, name) > tx + more for name, tx in h.items()))
+        back(sink)
+    wait_until(lambda: {stood(made, name) for name in THREE} == {"running"})
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in THREE] == [[], [], []]

@@ -9,7 +9,18 @@ from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
 from airflow_provider_deltaforge.storage.gaps import Gaps
-from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
+from tests.engine.lagging import (
+    AWAY,
+    MODES,
+    THREE,
+    at,
+    delivered,
+    each_in_turn,
+    end,
+    pipeline,
+    stood,
+    whole,
+)
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
 
@@ -46,33 +57,15 @@ def test_a_blip_of_an_optional_sink_needs_no_second_reader(monkeypatch):
     assert delivered(made, "side") == delivered(made, "main")
 
 
-@pytest.mark.parametrize(
-    ("policy", "optional"),
-    [
-        ("", ("two", "three")),
-        ("commit_policy: {mode: all}", ("two", "three")),
-        ("commit_policy: {mode: quorum, quorum: 2}", ()),
-    ],
-    ids=["required", "all", "quorum"],
-)
+@MODES
 def test_each_sink_stopped_and_started_in_turn_ends_without_a_hole(policy, optional):
-    sinks = ("one", "two", "three")
-    made = pipeline(policy, sinks, optional)
-    running = RunningLane(made)
-    for sink in sinks:
-        others = [name for name in sinks if name != sink]
-        waited_for = "all" in policy or (not policy and sink == "one")
-        wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
-        made.log(sink).fail_next(10**6, AWAY)
-        wait_until(lambda s=sink, w=waited_for: stood(made, s) == ("blocked" if w else "behind"))
-        assert made.status()[0] == ("blocked" if waited_for else "running")
-        if not waited_for:
-            here = {name: at(made, name) for name in others}
-            wait_until(lambda h=here: all(at(made, name) > tx + 40 for name, tx in h.items()))
-        made.log(sink).heal()
-    wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
-    ends = end(made, running)
-    assert [whole(made, name, ends[name]) for name in sinks] == [[], [], []]
+    made = pipeline(policy, THREE, optional)
+    each_in_turn(
+        made,
+        policy,
+        away=lambda sink: made.log(sink).fail_next(10**6, AWAY),
+        back=lambda sink: made.log(sink).heal(),
+    )
 
 
 def test_a_quorum_that_is_lost_blocks_until_one_that_is_caught_up_restores_it():

@@ -17,7 +17,19 @@ from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.gated import SINK, gates
 from tests.engine.in_process import DRIVER
-from tests.engine.lagging import AWAY, ROWS, at, delivered, end, pipeline, stood, whole
+from tests.engine.lagging import (
+    AWAY,
+    MODES,
+    ROWS,
+    THREE,
+    at,
+    delivered,
+    each_in_turn,
+    end,
+    pipeline,
+    stood,
+    whole,
+)
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
 
@@ -122,17 +134,6 @@ def test_what_nobody_has_foreseen_of_an_encoding_is_logged_once_with_its_way(
     assert "s3cret" not in told
 
 
-MODES = pytest.mark.parametrize(
-    ("policy", "optional"),
-    [
-        ("commit_policy: {mode: quorum, quorum: 2}", ()),
-        ("", ("two", "three")),
-        ("commit_policy: {mode: all}", ("two", "three")),
-    ],
-    ids=["quorum", "required", "all"],
-)
-
-
 @MODES
 def test_encodings_that_fail_now_and_then_leave_no_hole(gate, policy, optional):
     made = growing(policy, ("one", "two", "three"), optional, transactions=100, source="")
@@ -150,24 +151,14 @@ def test_encodings_that_fail_now_and_then_leave_no_hole(gate, policy, optional):
 @pytest.mark.long
 @MODES
 def test_each_encoding_away_in_turn_ends_without_a_hole(gate, policy, optional):
-    sinks = ("one", "two", "three")
-    made = growing(policy, sinks, optional)
-    running = RunningLane(made)
-    for sink in sinks:
-        others = [name for name in sinks if name != sink]
-        waited_for = "all" in policy or (not policy and sink == "one")
-        wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
-        gate[sink].error = AWAY
-        wait_until(lambda s=sink, w=waited_for: stood(made, s) == ("blocked" if w else "behind"))
-        assert made.status()[0] == ("blocked" if waited_for else "running")
-        if not waited_for:
-            here = {name: at(made, name) for name in others}
-            wait_until(lambda h=here: all(at(made, name) > tx + 10 for name, tx in h.items()))
-        gate[sink].error = None
-    wait_until(lambda: {stood(made, name) for name in sinks} == {"running"})
-    ends = end(made, running)
-    assert [whole(made, name, ends[name]) for name in sinks] == [[], [], []]
-    assert [gate[name].in_order() for name in sinks] == [True, True, True]
+    each_in_turn(
+        growing(policy, THREE, optional),
+        policy,
+        away=lambda sink: setattr(gate[sink], "error", AWAY),
+        back=lambda sink: setattr(gate[sink], "error", None),
+        more=10,
+    )
+    assert [gate[name].in_order() for name in THREE] == [True, True, True]
 
 
 def test_the_next_lane_renders_nothing_for_a_sink_that_is_behind_until_it_is_given_up(gate):
