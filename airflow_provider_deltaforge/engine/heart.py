@@ -59,11 +59,13 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
 
     def start(self) -> None:
-        """Write the first progress and begin to beat.
+        """Write the first progress and begin to beat; hear whether to run at all.
 
         Raises:
             FencedError: a newer driver has started.
+            RetryableError: the store is away.
         """
+        self._listener.obey()
         former = self._bench.control.progress()
         if former is not None and former.generation == self._bench.job.generation:
             self._board.resume(former.model_dump())

@@ -113,7 +113,6 @@ class Lane:
         try:
             show_laggards(self._bench.store, self._bench.pipeline, self._board)
             self._heart.start()
-            self._patiently(self._rendering.open)
             outcome = self._stream()
         except Exception as error:  # noqa: BLE001 - an outcome must reach the driver as data
             outcome = self._ended_by(error)
@@ -136,6 +135,9 @@ class Lane:
 
     def _stream(self) -> Outcome:
         """Carry changes; a table that cannot be decoded is left out, and the others go on."""
+        if self._heart.ending.is_set():
+            return Outcome(self._heart.why)  # Asked for before the lane was there.
+        self._patiently(self._rendering.open)
         while True:
             opened = self._patiently(self._open)
             reader = opened.reader
@@ -249,8 +251,7 @@ class Lane:
         self._board.delivered(ready.facts, taken)
         self._succession.watch(batch.rows)
         self._tables.watch(batch.rows)
-        if batch.splits_transaction:
-            self._board.splits += 1
+        self._board.splits += batch.splits_transaction
         delivering.passed(ready)
         if batch.position is not None:
             self._commit(batch.position, reader)

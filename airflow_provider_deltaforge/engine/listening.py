@@ -7,6 +7,7 @@ from collections.abc import Callable
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.outcome import Why
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.storage.control import ControlRecord
 
 _CONFIRMED_S = 2.0
 
@@ -49,11 +50,10 @@ class Listener:
             self.ended_at = time.monotonic()
             self.ending.set()
 
-    def listen(self) -> None:
-        """Look at the control record once.
+    def obey(self) -> ControlRecord | None:
+        """End if the pipeline is not to run; return its control record.
 
         Raises:
-            FencedError: a newer driver has started.
             RetryableError: the store is away.
         """
         record = self._bench.control.read()
@@ -61,7 +61,19 @@ class Listener:
             self.end("superseded")
         elif record.desired != "running":
             self.end(record.desired)
-        elif self._makes_way and (record.replays or (record.requests and not self._busy())):
+        return record
+
+    def listen(self) -> None:
+        """Look at the control record once.
+
+        Raises:
+            FencedError: a newer driver has started.
+            RetryableError: the store is away.
+        """
+        record = self.obey()
+        if record is None or self.ending.is_set():
+            return
+        if self._makes_way and (record.replays or (record.requests and not self._busy())):
             self.end("request")
         elif time.monotonic() >= self._deadline:
             self.end("window")

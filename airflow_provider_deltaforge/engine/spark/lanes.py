@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 
 FORMAT = "deltaforge_lanes"
 SCHEMA = "outcome string"
-_LAST_WORDS = ("failed", "starting", "snapshotting")
+_LAST_WORDS = ("failed", "starting", "snapshotting", "paused", "stopped")
 _IDLE_S = 0.2  # Spark asks for new offsets every 10 ms; waiting here keeps an idle driver idle.
 
 
@@ -58,12 +58,12 @@ class LaneReader(DataSourceStreamReader):
         return {"window": 0}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
-        """Return the next window, or none while no lane should run."""
+        """Return the next window, or none while the driver must see how the last one ended."""
         try:
-            wanted = self._wanted()
+            over = self._over()
         except RetryableError:
-            wanted = False  # The store is away: without it a lane could not even begin.
-        if wanted:
+            over = True  # The store is away: without it a lane could not even begin.
+        if not over:
             return {"window": start["window"] + 1}
         time.sleep(_IDLE_S)
         return start
@@ -79,22 +79,20 @@ class LaneReader(DataSourceStreamReader):
     def commit(self, end: dict[str, int]) -> None:
         """Nothing: checkpoints follow each delivered batch."""
 
-    def _wanted(self) -> bool:
-        """Say whether a lane should run; one that the driver must see first is not begun again.
+    def _over(self) -> bool:
+        """Say whether this query's last lane has said its last word, which the driver acts upon.
 
-        Its last word is ``failed``, ``starting`` if the driver is to begin again, with another
-        query, or ``snapshotting`` if it made way for a snapshot. What was said before this query,
-        under an earlier epoch, does not count.
+        That word is ``paused`` or ``stopped`` as asked, ``failed``, ``starting`` if the driver is
+        to begin again, with another query, or ``snapshotting`` if it made way. What was said
+        before this query, under an earlier epoch, does not count. What is wanted of the pipeline
+        does not count either: asked to stop between two windows, it needs a lane that says so.
         """
         if self._bench is None:
             self._bench = Bench.open(self._job, renew=False)
             self._epoch = self._bench.fence.version
-        control = self._bench.control
-        record, progress = control.read(), control.progress()
-        if record is None or record.generation != self._job.generation:
-            return False
+        progress = self._bench.control.progress()
         said = progress.status if progress and progress.epoch > self._epoch else ""
-        return record.desired == "running" and said not in _LAST_WORDS
+        return said in _LAST_WORDS
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bench": None}

@@ -27,11 +27,24 @@ def _begins(reader):
     return reader.latestOffset(START, None) != START
 
 
-def test_a_window_begins_while_the_pipeline_is_to_run(pipeline):
+@pytest.mark.parametrize("asked", ["paused", "stopped"])
+def test_what_is_asked_for_between_two_windows_is_said_by_one_more(pipeline, asked):
     reader = LaneReader(_job(pipeline), 60)
     assert _begins(reader)
-    pipeline.want("paused")
+    pipeline.want(asked)
+    assert _begins(reader)
+
+    assert run_lane(_job(pipeline), 60).why == asked
+
+    assert pipeline.control.progress().status == asked
     assert not _begins(reader)
+
+
+def test_the_query_of_a_pipeline_that_went_over_to_another_ends_with_its_next_window(pipeline):
+    reader = LaneReader(_job(pipeline), 60)
+    pipeline.control.update(lambda old: old.model_copy(update={"generation": 2}))
+    assert _begins(reader)
+    assert run_lane(_job(pipeline), 60).why in ("superseded", "fenced")
 
 
 @pytest.mark.parametrize("error", [RetryableError("away"), ValueError("a slip")])
@@ -58,7 +71,7 @@ def test_a_store_that_is_away_ends_no_query(pipeline, monkeypatch):
         raise RetryableError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryStore, "slot", away)
+        patch.setattr(MemoryStore, "get", away)
         assert not _begins(reader)
     assert _begins(reader)
 
