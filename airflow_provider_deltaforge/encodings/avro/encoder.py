@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -38,6 +38,9 @@ _UNREADABLE = (
     "so use the json encoding for this sink"
 )
 
+_Column: TypeAlias = tuple[pa.BinaryArray, Callable[[int], str]]
+"""Messages, null where one is refused, and why that is."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -60,6 +63,19 @@ class _Place:
     @property
     def table_name(self) -> tuple[str, str | None, str]:
         return self.db, self.schema, self.table
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The messages of one place, with where they go; see ``Bodies``."""
+
+    place: _Place
+    texts: pa.BinaryArray
+    topics: pa.DictionaryArray
+    asks: bool
+
+    def slice(self, begin: int, end: int | None = None) -> "_Part":
+        return replace(self, texts=self.texts[begin:end], topics=self.topics[begin:end])
 
 
 @dataclass(slots=True)
@@ -117,11 +133,8 @@ class AvroEncoder:
         written: list[pa.BinaryArray] = []
         order: list[np.ndarray] = []
         rejections: list[Rejection] = []
-        for place, rows in _parts(bodies):
-            texts, topics = bodies.values, bodies.topics
-            if len(rows) != len(texts):
-                texts, topics = texts.take(pa.array(rows)), topics.take(pa.array(rows))
-            column, reasons = self._group(place, texts, topics, asks=bodies.asks)
+        for part, rows in _parts(bodies):
+            column, reasons = self._encode_part(part)
             written.append(column)
             order.append(rows)
             lost = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
@@ -137,27 +150,24 @@ class AvroEncoder:
         """Close the connection to the registry."""
         self._subjects.close()
 
-    def _group(
-        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray, *, asks: bool
-    ) -> tuple[pa.BinaryArray, Callable[[int], str]]:
-        """Return the messages of one place, null where one cannot be written, and why."""
+    def _encode_part(self, part: _Part) -> _Column:
+        """Write messages; those that cannot even be read are searched for by halves."""
         try:
-            return self._written(place, texts, topics, asks=asks)
+            return self._written(part)
         except UnreadableError:
-            if len(texts) == 1:
-                reason = f"sink {self._wanted.sink}: {place.db}.{place.table}: {_UNREADABLE}"
+            if len(part.texts) == 1:
+                reason = f"{self._where(part.place)}: {_UNREADABLE}"
                 return pa.nulls(1, pa.binary()), lambda _: reason
-        half = len(texts) // 2
-        column, reasons = self._group(place, texts[:half], topics[:half], asks=asks)
-        behind, reasons_behind = self._group(place, texts[half:], topics[half:], asks=asks)
+        half = len(part.texts) // 2
+        column, reasons = self._encode_part(part.slice(0, half))
+        behind, reasons_behind = self._encode_part(part.slice(half))
         return pa.concat_arrays(
             [column, behind]
         ), lambda at: reasons(at) if at < half else reasons_behind(at - half)
 
-    def _written(
-        self, place: _Place, texts: pa.BinaryArray, topics: pa.DictionaryArray, *, asks: bool
-    ) -> tuple[pa.BinaryArray, Callable[[int], str]]:
-        where = f"sink {self._wanted.sink}: {place.db}.{place.table}"
+    def _written(self, part: _Part) -> _Column:
+        place, texts, topics = part.place, part.texts, part.topics
+        where = self._where(place)
         known = self._known.get(place) or self._learn(place)
         message = frames.Message(None if place.topic is not None else self._shape, texts)
         keys = (known.row.unknown(images) for images in message.images())
@@ -170,7 +180,7 @@ class AvroEncoder:
             return pa.nulls(len(texts), pa.binary()), lambda _: reason
         if extra != known.extra or not known.schema:
             self._describe(place, known, extra)
-        found = self._ids(known, topics, asks=asks)
+        found = self._ids(known, part)
         heads = [
             None if isinstance(one, Refused) else struct.pack(">bI", _MAGIC, one) for one in found
         ]
@@ -182,17 +192,21 @@ class AvroEncoder:
 
         return pc.binary_join_element_wise(column, message.write(known.row), b""), reasons
 
-    def _ids(self, known: _Known, topics: pa.DictionaryArray, *, asks: bool) -> list[int | Refused]:
+    def _ids(self, known: _Known, part: _Part) -> list[int | Refused]:
         """Return the schema's id by topic, 0 for a topic that no message has."""
+        topics = part.topics
         used = np.zeros(len(topics.dictionary), np.bool_)
         used[topics.indices.to_numpy()] = True
         names = zip(topics.dictionary.to_pylist(), used.tolist(), strict=True)
         return [
-            self._subjects.id_of(self._subject(topic, known.name), known.schema, asks=asks)
+            self._subjects.id_of(self._subject(topic, known.name), known.schema, asks=part.asks)
             if is_used
             else 0
             for topic, is_used in names
         ]
+
+    def _where(self, place: _Place) -> str:
+        return f"sink {self._wanted.sink}: {place.db}.{place.table}"
 
     def _learn(self, place: _Place) -> _Known:
         table = None
@@ -242,8 +256,8 @@ _SUBJECTS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def _parts(bodies: Bodies) -> Iterator[tuple[_Place, np.ndarray]]:
-    """Yield each place's rows."""
+def _parts(bodies: Bodies) -> Iterator[tuple[_Part, np.ndarray]]:
+    """Yield each place's messages, and which of the batch they are."""
     if not len(bodies.values):
         return
     rows = bodies.rows
@@ -256,4 +270,8 @@ def _parts(bodies: Bodies) -> Iterator[tuple[_Place, np.ndarray]]:
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(found)))
     for values, begin, end in zip(found, [0, *ends[:-1]], ends, strict=True):
-        yield _Place(*values), order[begin:end]
+        chosen = order[begin:end]
+        texts, topics = bodies.values, bodies.topics
+        if len(chosen) != len(texts):
+            texts, topics = texts.take(pa.array(chosen)), topics.take(pa.array(chosen))
+        yield _Part(_Place(*values), texts, topics, bodies.asks), chosen
