@@ -6,7 +6,6 @@ there twice after a kill: memory is bounded. Of a batch for a sink that holds th
 they are stored before the sink holds it, and known when they come again.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.known_letters import KnownLetters
+from airflow_provider_deltaforge.engine.letter_news import LetterNews
 from airflow_provider_deltaforge.engine.letters import Letter, LetterWriter
 from airflow_provider_deltaforge.engine.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.rendering import Rendered
@@ -31,10 +31,6 @@ NAME = "dead-letter queue"
 _HELD_LETTERS, _HELD_BYTES = 1000, 16 << 20
 _POLL_S = 0.5
 _FIRST_EXPIRY_S, _EXPIRY_S = 5.0, 60.0
-_SAY_S = 10.0
-_WARN, _ALARM = 0.8, 0.95
-
-_log = logging.getLogger(__name__)
 
 
 class LetterBox:
@@ -62,7 +58,7 @@ class LetterBox:
     ) -> None:
         journal = bench.pipeline.spec.journal
         self.enabled = bool(journal.enabled)
-        self._limits = journal.dlq
+        limits = self._limits = journal.dlq
         self._store, self._fence = bench.store, bench.fence
         self._queue = DeadLetters(bench.store, bench.pipeline.name)
         self._pipeline = bench.pipeline.name
@@ -71,14 +67,13 @@ class LetterBox:
         self._trouble = trouble
         self._ending, self._confirm = ending, confirm
         ids = [sink.id for sink in bench.pipeline.spec.sinks]
-        holds = journal.dlq.hold_keys
+        holds = limits.hold_keys
         known = self._known = KnownLetters(bench)
         self.order = RowOrder(self._queue, ids, holds=holds, behind=behind, also=known.know)
+        self._news = LetterNews(bench.pipeline.name, limits.overflow_policy)
         self._held: list[Letter] = []
         self._chosen: list[Letter] = []
         self._is_told = self._is_untrimmed = False
-        self._unsaid = [0, 0]
-        self._said_at = self._level = 0.0
         self._expiry_at = time.monotonic() + _FIRST_EXPIRY_S
 
     def check(self, rendered: Rendered, source: pa.RecordBatch) -> None:
@@ -179,7 +174,11 @@ class LetterBox:
         return True
 
     def transact(self, writes: Sequence[Write]) -> None:
-        """Store what is held together with the position, under the fence.
+        """Store what is held, under the fence.
+
+        Args:
+            writes: stored with it: the position that moves past it. Without any, it is stored
+                before sinks hold its batch.
 
         Raises:
             RetryableError: the store is away; called again, it is tried again.
@@ -187,7 +186,8 @@ class LetterBox:
         self._chosen = self._that_fit()
         try:
             marks = self.order.writes()
-            pushed = [self._queue.push(text) for text in self._known.texts(self._chosen, writes)]
+            texts = self._known.texts(self._chosen, early=not writes)
+            pushed = [self._queue.push(text) for text in texts]
             self._store.transact([*writes, *pushed, *marks], self._fence)
         except RetryableError:
             if self._held:
@@ -210,18 +210,7 @@ class LetterBox:
 
     def say(self) -> None:
         """Log what was set aside and what was lost since it was last said."""
-        self._said_at = time.monotonic()
-        (stored, lost), self._unsaid = self._unsaid, [0, 0]
-        if stored:
-            _log.warning(
-                "pipeline %s: events set aside: %s; see `deltaforge dlq list %s`",
-                *(self._pipeline, stored, self._pipeline),
-            )
-        if lost:
-            _log.error(
-                "pipeline %s: the dead-letter queue is full; events lost: %s (%s)",
-                *(self._pipeline, lost, self._limits.overflow_policy),
-            )
+        self._news.say()
 
     @property
     def is_due(self) -> bool:
@@ -275,7 +264,7 @@ class LetterBox:
         lost = len(held) - len(chosen)
         evicts = self._limits.overflow_policy == "drop_oldest"
         self._tallies.count("evicted" if evicts else "rejected", lost)
-        self._unsaid = [self._unsaid[0] + len(chosen), self._unsaid[1] + lost]
+        self._news.count(stored=len(chosen), lost=lost)
 
     def _trim(self) -> None:
         count, most = self._queue.count(), self._limits.max_entries
@@ -283,18 +272,6 @@ class LetterBox:
             self._confirm()
             evicted = self._queue.drop_oldest(count - most)
             self._tallies.count("evicted", evicted)
-            self._unsaid[1] += evicted
-        if time.monotonic() - self._said_at >= _SAY_S:
-            self.say()
-        self._warn(min(count, most))
-
-    def _warn(self, count: int) -> None:
-        ratio = count / self._limits.max_entries
-        level = _ALARM if ratio >= _ALARM else _WARN if ratio >= _WARN else 0.0
-        if level > self._level:
-            _log.log(
-                logging.ERROR if level == _ALARM else logging.WARNING,
-                "pipeline %s: the dead-letter queue is %s%% full",
-                *(self._pipeline, int(ratio * 100)),
-            )
-        self._level = level
+            self._news.count(lost=evicted)
+        self._news.say_now_and_then()
+        self._news.fills(min(count, most) / most)

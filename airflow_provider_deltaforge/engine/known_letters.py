@@ -10,7 +10,6 @@ from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.letters import Letter
 from airflow_provider_deltaforge.engine.sinking import holds_position
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, stored_early
 
 _Known = tuple[str, str | None, str | None]
@@ -47,17 +46,17 @@ class KnownLetters:
         self._known.update(map(_of, found))
         return found
 
-    def texts(self, letters: Sequence[Letter], writes: Sequence[Write]) -> list[bytes]:
+    def texts(self, letters: Sequence[Letter], *, early: bool) -> list[bytes]:
         """Return what is stored of entries.
 
         Args:
             letters: the entries.
-            writes: what is stored with them; nothing, if that is before sinks hold their batch.
+            early: they are stored before sinks hold their batch.
 
         Raises:
             RetryableError: the store is away.
         """
-        if writes or not letters or not self._wanted:
+        if not early or not letters or not self._wanted:
             return [letter.text for letter in letters]
         source_id = self._bench.pipeline.spec.source.id
         stood = Checkpoints(self._bench.store, self._bench.pipeline.name, source_id).load()
