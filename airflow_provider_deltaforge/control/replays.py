@@ -109,8 +109,7 @@ def foresee(store: Store, name: str, which: Which, overtaken: Overtaken) -> Iter
     if document is None:
         raise SpecError(f"pipeline {name!r} was never applied to this state store")
     spec = load(document, expand=False).spec
-    plan = Plan(spec, which, overtaken)
-    plan.stands = Checkpoints(store, name, spec.source.id).load()
+    plan = Plan(spec, which, overtaken, Checkpoints(store, name, spec.source.id).load())
     for letter in DeadLetters(store, name).read():
         verdict = plan.judge(letter)
         if verdict is not None:

@@ -62,16 +62,18 @@ class Plan:
         spec: the document's.
         which: the entries that are meant.
         overtaken: what becomes of those whose row has newer events in the sink.
+        stands: the checkpoints of the sinks.
     """
 
-    def __init__(self, spec: Spec, which: Which, overtaken: Overtaken) -> None:
+    def __init__(
+        self, spec: Spec, which: Which, overtaken: Overtaken, stands: Mapping[str, Position]
+    ) -> None:
         self._sink_ids = [sink.id for sink in spec.sinks]
         self._processor_ids = {processor.id for processor in spec.processors}
         self._which = which
         self._overtaken = overtaken
+        self._stands = stands
         self._staying: dict[str, _Staying] = {}
-        self.stands: Mapping[str, Position] = {}
-        """The checkpoints of the sinks."""
 
     def judge(self, letter: DeadLetter) -> Verdict | None:
         """Return what becomes of an entry; None if it is not meant."""
@@ -96,7 +98,7 @@ class Plan:
             return Verdict("behind", why=f"entry {ahead} of the same row comes first")
         # An exact sink was to hold the rest of its batch first, and does not: it is read again.
         stood = letter.stood or {}
-        early = [one for one in to if one in stood and stood[one] == self.stands.get(one)]
+        early = [one for one in to if one in stood and stood[one] == self._stands.get(one)]
         if early:
             self.stays(letter.seq, place, fresh)
             return Verdict(

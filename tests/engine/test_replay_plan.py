@@ -13,7 +13,7 @@ def test_a_plan_finds_what_comes_first_without_asking_every_entry(monkeypatch):
     real = Place.meets
     monkeypatch.setattr(Place, "meets", lambda one, other: asked.append(1) or real(one, other))
     spec = InProcess(journal="enabled: true").bench().pipeline.spec
-    plan = Plan(spec, Which(kind="meant"), "skip")
+    plan = Plan(spec, Which(kind="meant"), "skip", {})
     verdicts = []
     for seq in range(1, 201):
         kind = "meant" if seq % 2 == 0 else "other"

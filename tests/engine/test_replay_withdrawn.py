@@ -3,7 +3,7 @@
 import threading
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine import heart, replaying, withdrawing
+from airflow_provider_deltaforge.engine import heart, rendering, withdrawing
 from airflow_provider_deltaforge.engine.replay_serving import replay_here
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
@@ -63,7 +63,7 @@ def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeyp
         replays.cancel(pipeline.store, pipeline.name, ticket, "changed my mind")
         raise RetryableError("away")
 
-    monkeypatch.setattr(replaying.Rendering, "open", away)
+    monkeypatch.setattr(rendering.Rendering, "open", away)
     where, ending = pipeline.location, threading.Event()
     told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
     assert (told.state, told.reason) == ("cancelled", "changed my mind")
