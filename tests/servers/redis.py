@@ -1,6 +1,7 @@
 """Redis from the machine's own packages: a server, a sentinel, the nodes of a cluster."""
 
 import shutil
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,10 +37,18 @@ def start(
         directory=directory,
         port=port,
         command=[_program(), *words],
-        probe=lambda server: answers(server.port),
+        probe=_loaded,
         url=f"redis://{HOST}:{port}/{{database}}",
         keep=keep,
     ).launch()
+
+
+def _loaded(server: Server) -> None:
+    """Ask whether it has read its file; whoever comes earlier is refused."""
+    with socket.create_connection((HOST, server.port), timeout=2) as connection:
+        connection.sendall(b"PING\r\n")
+        if (connection.recv(64) or b"-LOADING").startswith(b"-LOADING"):
+            raise ConnectionError("it still reads its file")
 
 
 def start_forgetful(directory: Path, settings: Mapping[str, str] | None = None) -> Server:

@@ -7,14 +7,18 @@ from contextlib import suppress
 import nats
 import nats.js.errors
 
+_PATIENCE_S = 60
+
 
 def asked(url, what, **options):
     """Run ``what(client, jetstream)`` on a connection of its own."""
 
     async def run():
-        client = await nats.connect(url, allow_reconnect=False, **options)
+        client = await nats.connect(
+            url, allow_reconnect=False, connect_timeout=_PATIENCE_S, **options
+        )
         try:
-            return await what(client, client.jetstream(timeout=10))
+            return await what(client, client.jetstream(timeout=_PATIENCE_S))
         finally:
             await client.close()
 
@@ -62,7 +66,7 @@ def stored(url, name, login=None):
         if not count:
             return []
         reading = await jetstream.subscribe(">", stream=name, ordered_consumer=True)
-        found = [await reading.next_msg(10) for _ in range(count)]
+        found = [await reading.next_msg(_PATIENCE_S) for _ in range(count)]
         return [(each.subject, dict(each.headers or {}), each.data) for each in found]
 
     return asked(url, read, **(login or {}))

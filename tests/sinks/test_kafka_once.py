@@ -1,10 +1,7 @@
 """Exactly once into Kafka: the position is part of the transaction."""
 
-import os
 import random
-import signal
 import uuid
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -16,7 +13,7 @@ from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.work import Work
 from tests.sinks.contract import messages, value
 from tests.sinks.kafka_reader import read_topic
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 LIMIT = 2000
 
@@ -79,18 +76,6 @@ def create(brokers, name, **settings):
     admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(timeout=60)
 
 
-def freeze(server):
-    """Stop a broker, and wait until each of its threads stands still."""
-    os.kill(server.pid, signal.SIGSTOP)
-    threads = Path(f"/proc/{server.pid}/task")
-
-    def stands():
-        told = [(each / "stat").read_text() for each in threads.iterdir()]
-        return all(each.rpartition(") ")[2].startswith("T") for each in told)
-
-    wait_until(stands)
-
-
 def test_what_is_written_and_where_it_stands_is_found_again(open_writer, rows, stored):
     writer = open_writer()
     assert isinstance(writer, ExactlyOnceWriter)
@@ -127,7 +112,7 @@ def test_the_position_is_found_behind_many_others(open_writer, rows, brokers, to
     producer = Producer({"bootstrap.servers": brokers})
     for pos in range(1500):
         producer.produce(topic, at(pos).as_text(), b"other")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
     assert open_writer(id="one", positions_topic=topic).recover() == at(1)
 
@@ -139,8 +124,14 @@ def test_behind_an_open_transaction_of_another_sink_the_position_is_waited_for(o
     other._send(Work(messages([("elsewhere", b"k", b"1")])), at(9), deadline=float("inf"))
     one.write_once(rows(range(3)), at(0), at(1))
 
-    with pytest.raises(RetryableError, match="to its end"):
-        open_writer(id="one", send_timeout_secs=3).recover()
+    hurried = open_writer(id="one", send_timeout_secs=3)
+
+    def told():
+        with pytest.raises(RetryableError) as caught:
+            hurried.recover()
+        return "to its end" in str(caught.value)
+
+    wait_until(told)  # It may take its time to begin with transactions, too.
     other.close()
 
     assert open_writer(id="one").recover() == at(1)
@@ -217,9 +208,10 @@ def test_messages_that_are_too_large_together_are_sent_in_parts(
 
 
 def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, kafka_server):
-    writer = open_writer(send_timeout_secs=1)
+    writer = open_writer()
     writer.recover()
     writer.write_once(rows(range(3)), at(0), at(1))
+    writer._patience_s = 3.0  # In which the messages are sent, before it is asked to commit.
     commit = writer._producer.commit_transaction
 
     class Freezing:
@@ -230,7 +222,7 @@ def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, ka
 
         def commit_transaction(self, timeout_s):
             producer.flush(timeout_s)
-            freeze(kafka_server)
+            kafka_server.pause()
             return commit(timeout_s)
 
     producer, writer._producer = writer._producer, Freezing()
@@ -238,7 +230,7 @@ def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, ka
         with pytest.raises(RetryableError, match="commit"):
             writer.write_once(rows(range(3, 6)), at(1), at(2))
     finally:
-        os.kill(kafka_server.pid, signal.SIGCONT)
+        kafka_server.resume()
     writer._producer = producer
     writer._patience_s = 30.0
     assert list(writer.write_once(rows(range(3, 6)), at(1), at(2))) == []
@@ -251,12 +243,12 @@ def test_a_new_producer_that_could_not_begin_is_not_used(open_writer, rows, stor
     writer = open_writer()
     writer.recover()
     writer._patience_s = 1.0
-    freeze(kafka_server)
+    kafka_server.pause()
     try:
         with pytest.raises(RetryableError, match="begin with transactions"):
             writer._begin_anew()
     finally:
-        os.kill(kafka_server.pid, signal.SIGCONT)
+        kafka_server.resume()
     writer._patience_s = 30.0
 
     with pytest.raises(FencedError):
@@ -309,5 +301,5 @@ def test_a_search_for_what_is_refused_that_fails_leaves_no_transaction_open(
 
     other = Producer({"bootstrap.servers": brokers})
     other.produce(topic, value(7))
-    assert other.flush(30) == 0
+    assert other.flush(PATIENCE_S) == 0
     assert stored() == [value(7)]

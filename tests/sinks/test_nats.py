@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.sinks.nats import NatsSink
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
 from tests.sinks.contract import SinkContract, messages, value
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ class Listener:
         self.found, self._ready, self._end = [], threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, args=(url, subject), daemon=True)
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(PATIENCE_S)
 
     def _run(self, url, subject):
         async def listen(client, _):
@@ -351,7 +351,7 @@ class TestOutage:
         failed.start()
         wait_until(lambda: old._delivery is not None and old._delivery.under_way > 1000)
         old.abandon()
-        failed.join(10)
+        failed.join(PATIENCE_S)
         assert not failed.is_alive()
         old.close()
         server.resume()
@@ -370,7 +370,7 @@ class TestOutage:
 
         closing = threading.Thread(target=writer.close)
         closing.start()
-        closing.join(20)
+        closing.join(PATIENCE_S)
 
         assert not closing.is_alive()
         server.resume()

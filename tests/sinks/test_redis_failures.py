@@ -107,7 +107,7 @@ class TestAway:
 
     def test_a_frozen_server_gets_each_entry_once(self, server, stream, open_writer):
         writer = open_writer(send_timeout_secs=1)
-        writer.write(rows(stream, range(10)))
+        until_written(writer, rows(stream, range(10)))
         server.pause()
         for _ in range(2):
             with pytest.raises(RetryableError, match="no answer after 1 s"):
@@ -120,7 +120,7 @@ class TestAway:
 
     def test_a_batch_is_bounded_as_a_whole(self, server, stream, open_writer):
         writer = open_writer(send_timeout_secs=60, batch_timeout_secs=1)
-        writer.write(rows(stream, range(1)))
+        until_written(writer, rows(stream, range(1)))
         server.pause()
 
         with pytest.raises(RetryableError, match="the batch is not written after 1 s"):
@@ -128,7 +128,7 @@ class TestAway:
 
     def test_a_batch_given_up_is_not_overtaken(self, server, stream, open_writer):
         writer = open_writer(send_timeout_secs=1)
-        writer.write(rows(stream, range(10)))
+        until_written(writer, rows(stream, range(10)))
         server.pause()
         with pytest.raises(RetryableError):
             writer.write(rows(stream, range(10, 20)))
@@ -181,7 +181,7 @@ class TestAway:
         self, server, stream, open_writer, monkeypatch
     ):
         writer = open_writer(send_timeout_secs=1)
-        writer.write(rows(stream, range(3)))
+        until_written(writer, rows(stream, range(3)))
         server.pause()
         elsewhere = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", server.port))
         with monkeypatch.context() as patched:

@@ -177,8 +177,8 @@ def test_a_lost_answer_is_found_out(redis_server, stream, rows, open_writer, fai
 
 def test_a_frozen_server_gets_each_entry_once(redis_server, stream, rows, open_writer):
     writer = open_writer(send_timeout_secs=1)
-    writer.recover()
-    writer.write_once(rows(range(3)), STARTS, at(1))
+    until(writer.recover)
+    until(lambda: writer.write_once(rows(range(3)), STARTS, at(1)))
     redis_server.pause()
     try:
         with pytest.raises(RetryableError, match="no answer"):

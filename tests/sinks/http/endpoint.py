@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.servers.process import free_port
 from tests.sinks.certificates import Certified
 from tests.sinks.contract import messages, value
 
@@ -56,8 +57,9 @@ class Endpoint:
 
     def start(self):
         """Listen, on the port of the last time if there was one."""
+        # One that the system chooses could be taken by an outgoing connection while it is away.
+        self.port = self.port or free_port()
         self._server = _Server(("127.0.0.1", self.port), self)
-        self.port = self._server.server_port
         if self.tls is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(self.tls.certificate, self.tls.key)
