@@ -40,23 +40,23 @@ def is_blocked(run):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "at_once"),
     [
-        pytest.param("batch_mode: false", id="per event"),
-        pytest.param("batch_mode: true", id="arrays", marks=pytest.mark.long),
-        pytest.param("parallelism: 3", id="parallel"),
+        pytest.param("batch_mode: false", 1, id="per event"),
+        pytest.param("batch_mode: true", 30, id="arrays", marks=pytest.mark.long),
+        pytest.param("parallelism: 3", 1, id="parallel"),
     ],
 )
-def test_a_killed_lane_leaves_no_hole_in_an_endpoint(settings, endpoint, tmp_path):
+def test_a_killed_lane_leaves_no_hole_in_an_endpoint(settings, at_once, endpoint, tmp_path):
     endpoint.judge = moody(settings)
-    run = ScriptedRun(
-        tmp_path, transactions=400, more=SINK.format(url=endpoint.url, settings=settings)
-    )
+    # A log without an end: however late the kill comes, there is more to deliver.
+    more = SINK.format(url=endpoint.url, settings=settings)
+    run = ScriptedRun(tmp_path, transactions=0, more=more)
     run.begin_at(0)
     checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
     run.store.transact([checkpoints.put("hook", {"tx": 0})])
     driver = run.start()
-    wait_until(lambda: len(endpoint.values()) > 250)
+    wait_until(lambda: len(endpoint.taken) > 250 // at_once)
     kill(driver.pid)
     driver.wait()
     epoch = run.control.progress().epoch
@@ -64,11 +64,14 @@ def test_a_killed_lane_leaves_no_hole_in_an_endpoint(settings, endpoint, tmp_pat
 
     driver = run.start()
     wait_until(lambda: run.control.progress().epoch > epoch and is_blocked(run))
+    begun = len(endpoint.taken)
     endpoint.start()
-    wait_until(lambda: (checkpoints.load().get("hook") or {}).get("tx") == run.transactions)
-    run.wait_delivered(driver)
+    wait_until(lambda: len(endpoint.taken) > begun + 900 // at_once)
     assert run.stop(driver) == 0
+    run.close_log()
 
     seen = seen_in(endpoint.values(), lambda event: (event["after"]["tx"], event["after"]["row"]))
-    assert judge(run.history({"tx": 0}), seen) == []
+    # A stopped lane does not wait for an endpoint that fails: what it was at, comes again.
+    known = [event for event in seen if event.name[0] <= run.transactions]
+    assert judge(run.history({"tx": 0}), known) == []
     run.close()
