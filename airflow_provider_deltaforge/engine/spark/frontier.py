@@ -10,12 +10,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from airflow_provider_deltaforge.engine.spark.spans import (
+    Room,
+    Span,
+    count_until,
+    rows_up_to,
+    span_of,
+)
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, Source
 
 _POLL_S = 0.1
@@ -32,22 +38,6 @@ class Limit:
     nbytes: int | None = None
 
 
-@dataclass(slots=True)
-class _Span:
-    """A decoded batch, reduced to its transaction borders.
-
-    ``stops`` holds the rows before each border, ascending; ``taken`` how many borders were given
-    out, and ``from_row`` the row behind the last of them.
-    """
-
-    stops: Any
-    place: Callable[[int], Position]
-    rows: int
-    row_bytes: float
-    taken: int = 0
-    from_row: int = 0
-
-
 class Frontier:
     """Reads ahead to learn where micro-batches may end. Used by one thread.
 
@@ -59,7 +49,7 @@ class Frontier:
         self._source = source
         self._reader: LogReader | None = None
         self._at: Position | None = None
-        self._spans: deque[_Span] = deque()
+        self._spans: deque[Span] = deque()
         self._open_rows = 0
         self._open_bytes = 0.0
         self._moved_at = time.monotonic()
@@ -81,7 +71,7 @@ class Frontier:
         if target is not None and self._source.compare(start, target) >= 0:
             return None
         self._begin(start)
-        room = _Room(limit)
+        room = Room(limit.events, limit.nbytes)
         found: Position | None = None
         patience_s = _POLL_S if target is None else _DRAINED_S
         heard = time.monotonic()
@@ -123,7 +113,7 @@ class Frontier:
         self._reader = patiently(lambda: self._source.open(start))
         self._at = start
 
-    def _next_span(self, *, wait: bool) -> _Span | None:
+    def _next_span(self, *, wait: bool) -> Span | None:
         if self._spans:
             return self._spans[0]
         reader = self._reader
@@ -132,11 +122,11 @@ class Frontier:
         chunk = patiently(lambda: reader.read(_POLL_S if wait else 0.0))
         if chunk is None:
             return None
-        self._spans.append(_span_of(reader.decode(chunk)))
+        self._spans.append(span_of(reader.decode(chunk)))
         return self._spans[0]
 
     def _take(
-        self, span: _Span, room: "_Room", target: Position | None, *, first: bool
+        self, span: Span, room: Room, target: Position | None, *, first: bool
     ) -> tuple[Position | None, bool]:
         """Take as many borders of a span as there is room for.
 
@@ -171,36 +161,6 @@ class Frontier:
         return time.monotonic() - self._moved_at >= _EMPTY_S
 
 
-class _Room:
-    """What the micro-batch may still take."""
-
-    def __init__(self, limit: Limit) -> None:
-        self._limit = limit
-        self.events = 0
-        self._bytes = 0.0
-
-    def use(self, events: int, nbytes: float) -> None:
-        self.events += events
-        self._bytes += nbytes
-
-    def fit(
-        self, span: _Span, open_rows: int, open_bytes: float, until: int, *, first: bool
-    ) -> int:
-        """Return up to which border (exclusive) the span fits."""
-        rows = span.stops[span.taken : until] - span.from_row + open_rows
-        fits = np.ones(len(rows), bool)
-        if self._limit.events is not None:
-            fits &= rows + self.events <= self._limit.events
-        if self._limit.nbytes is not None:
-            nbytes = (rows - open_rows) * span.row_bytes + open_bytes
-            fits &= nbytes + self._bytes <= self._limit.nbytes
-        count = int(fits.sum())
-        if first and not self.events and not count and len(rows):
-            # With it go borders of transactions without events, which hold as many rows.
-            count = int((rows == rows[0]).sum())
-        return span.taken + count
-
-
 def between(source: Source, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
     """Yield exactly the events after ``start`` up to ``end``, in CHANGE_SCHEMA.
 
@@ -223,25 +183,13 @@ def between(source: Source, start: Position, end: Position) -> Iterator[pa.Recor
             heard = time.monotonic()
             batch = reader.decode(chunk)
             over = source.compare(batch.end, end) >= 0
-            rows = _up_to(source, batch, end) if over else batch.rows
+            rows = rows_up_to(source, batch, end) if over else batch.rows
             if rows.num_rows:
                 yield rows
             if over:
                 return
     finally:
         reader.close()
-
-
-def count_until(count: int, holds: Callable[[int], bool]) -> int:
-    """Return how many of ``0 … count - 1`` hold, when those that hold come first."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def patiently(call: Callable[[], Any]) -> Any:
@@ -257,41 +205,3 @@ def patiently(call: Callable[[], Any]) -> Any:
         reraise=True,
     )
     return attempts(call)
-
-
-def _borders(batch: ChangeBatch) -> tuple[Any, Any]:
-    """Return the rows before each transaction border, and the transaction behind it."""
-    ends = np.flatnonzero(batch.rows.column("tx_end").to_numpy(zero_copy_only=False))
-    return ends + 1, batch.rows.column("tx").to_numpy()[ends]
-
-
-def _span_of(batch: ChangeBatch) -> _Span:
-    """Reduce a batch to its borders; where it ends counts as one."""
-    stops, transactions = _borders(batch)
-    rows = batch.rows.num_rows
-    # Rows without a border after them are complete, unless the transaction goes on.
-    after_last = int(stops[-1]) if len(stops) else 0
-    last = after_last if batch.open_tx else rows
-    positions, end, count = batch.positions, batch.end, len(stops)
-
-    def place(index: int) -> Position:
-        return positions.after(int(transactions[index])) if index < count else end
-
-    # An open transaction that began earlier leaves no border in this batch.
-    closing = [] if batch.open_tx and not count and rows else [last]
-    return _Span(
-        stops=np.concatenate([stops, np.array(closing, np.int64)]),
-        place=place,
-        rows=rows,
-        row_bytes=batch.nbytes / max(1, rows),
-    )
-
-
-def _up_to(source: Source, batch: ChangeBatch, end: Position) -> pa.RecordBatch:
-    """Return the rows of a batch whose transactions lie at or before ``end``."""
-    stops, transactions = _borders(batch)
-    after = batch.positions.after
-    count = count_until(len(stops), lambda n: source.compare(after(int(transactions[n])), end) <= 0)
-    if count == len(stops) and not batch.open_tx and source.compare(batch.end, end) <= 0:
-        return batch.rows
-    return batch.rows.slice(0, int(stops[count - 1]) if count else 0)
