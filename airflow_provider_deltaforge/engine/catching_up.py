@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.giving_up import gap_of, tell_given_up, too_late
 from airflow_provider_deltaforge.engine.meeting import OF_THE_LANE
+from airflow_provider_deltaforge.engine.own_checkpoint import Over, OwnCheckpoint
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.reading_again import Carried, Company, ReadingAgain
 from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel, SinkThread
@@ -29,21 +30,15 @@ from airflow_provider_deltaforge.errors import (
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
 Rest = Callable[[float], None]
 
 _POLL_S = 0.1
-_AGAIN_S, _SOON_S, _IDLE_CHECKPOINT_S = 30.0, 2.0, 1.0
+_AGAIN_S, _SOON_S = 30.0, 2.0
 
 _log = logging.getLogger(__name__)
-
-
-class _Over(Exception):  # noqa: N818 - not an error: the lane ends
-    """Nothing more is to be done for this sink."""
 
 
 class CatchUp:
@@ -73,17 +68,25 @@ class CatchUp:
         self._sink, self._id, self._hands = sink, sink.id, hands
         self._board, self._meeting = company.board, company.meeting
         self._pending, self._waits = pending, waits
-        source_id = bench.pipeline.spec.source.id
-        self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, source_id)
         self._ending = threading.Event()
-        self._idle: tuple[float, Position] | None = None
-        self.at = at  # What is stored of the sink's position.
         self.given_up = False
         self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
-        shown = (self._board.letters, lambda _, error: self._tell(error))
-        self._letters = LetterBox(bench, *shown, self._ending, company.confirm, behind=sink.id)
+        self._letters = LetterBox(
+            bench,
+            self._board.letters,
+            lambda _, error: self._tell(error),
+            self._ending,
+            company.confirm,
+            behind=sink.id,
+        )
+        self._own = OwnCheckpoint(company, sink.id, hands, self._letters, at, self._patiently)
         self._thread = threading.Thread(target=self._run, name=f"behind-{sink.id}", daemon=True)
         self._thread.start()
+
+    @property
+    def at(self) -> Position:
+        """Return what is stored of the sink's position."""
+        return self._own.at
 
     def end(self) -> None:
         """Ask it to end; what the sink was given so far is kept."""
@@ -95,7 +98,7 @@ class CatchUp:
 
     def _run(self) -> None:
         self._rest(_AGAIN_S if self._waits else 0.0)
-        with suppress(_Over):
+        with suppress(Over):
             while not self._is_over() and not self._tried():
                 pass
 
@@ -107,7 +110,7 @@ class CatchUp:
             self._give_up(error)
         except OF_THE_LANE as error:
             self._meeting.fail(error)
-        except _Over:
+        except Over:
             raise
         except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
@@ -121,23 +124,25 @@ class CatchUp:
 
     def _attempt(self) -> None:
         """Give the sink what it lacks, until it has joined."""
-        self._patiently(self._checkpoints.load)
-        self._patiently(self._letters.begin)
+        self._own.load()
         if self._pending is not None:
             self._end_pending(self._pending)
             if self._joins():
                 return
             self._patiently(self._letters.begin)  # Read again from the checkpoint.
         self._hands.read_again()
-        self._idle = None
-        of = (self._company, self._id, self.at, self._tell, self._is_over, self._patiently)
-        with closing(ReadingAgain(*of)) as again:
+        self._own.no_longer_idle()
+        again = ReadingAgain(
+            self._company, self._id, self.at, self._tell, self._is_over, self._patiently
+        )
+        with closing(again):
             self._patiently(again.open, self._rest_unless_late)
             while not self._joins():
                 if (ready := again.next(_POLL_S)) is not None:
                     self._deliver(ready)
                     again.acknowledge(self.at)
-                self._keep()
+                self._check()
+                self._own.keep()
 
     def _end_pending(self, carried: Carried) -> None:
         """Have done with the batch that the sink's hands are still trying."""
@@ -153,26 +158,25 @@ class CatchUp:
     def _deliver(self, carried: Carried) -> None:
         if carried.batch.rows.num_rows == 0:
             if carried.batch.position is not None:
-                since = self._idle[0] if self._idle else time.monotonic()
-                self._idle = since, carried.batch.position
+                self._own.pass_idle(carried.batch.position)
             return
         self._board.stands(self._id, "catching_up", carried.first_ms)
         if (later := carried.rendered.later.get(self._id)) is not None:
             self._hands.submit(later)
             carried = self._filled(carried)
         self._patiently(self._company.confirm)
-        waits = self._patiently(lambda: self._letters.held_back(carried.rendered, [self._id]))
-        messages, held = waits
+        rendered = carried.rendered
+        messages, held = self._patiently(lambda: self._letters.held_back(rendered, [self._id]))
         carried = replace(carried, held=held.get(self._id, ()))
         if self._hands.is_exact:
-            told = carried.held or carried.rendered.rejections[self._id]
-            if told or self._letters.order.would_tell(carried.rendered, [self._id]):
+            told = carried.held or rendered.rejections[self._id]
+            if told or self._letters.order.would_tell(rendered, [self._id]):
                 self._set_aside(carried, carried.held)
         self._hands.submit(self._parcel(carried, messages[self._id]))
         self._settle(carried, self._result(carried))
 
     def _parcel(self, carried: Carried, messages: Messages) -> Parcel:
-        return Parcel(messages, carried.batch.position, self._checkpoints.stand(self._id))
+        return Parcel(messages, carried.batch.position, self._own.stand)
 
     def _result(self, carried: Carried) -> Delivered:
         """Wait until the sink has taken what it was given."""
@@ -197,7 +201,7 @@ class CatchUp:
                 self._board.stands(self._id, "behind")
                 self._meeting.strays(self._id)
         if outcome.error is not None and self._is_over():
-            raise _Over
+            raise Over
         return outcome
 
     def _settle(self, carried: Carried, outcome: Delivered) -> None:
@@ -208,55 +212,32 @@ class CatchUp:
         self._tell(None)
         self._board.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
         self._board.stands(self._id, "catching_up", carried.last_ms)
-        self._idle = None
+        self._own.no_longer_idle()
         if carried.batch.position is not None:
-            self._commit(carried.batch.position)
+            self._own.commit(carried.batch.position)
             self._meeting.comes(self._id, carried.last_ms)
         elif self._letters.overflows and self._letters.awaits_room():
-            self._store([])
+            self._own.store([])
 
     def _set_aside(self, carried: Carried, refused: Sequence[Rejection]) -> None:
         """Store what is refused before the sink holds the rest, which is not read again then."""
         self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
-        if not self._patiently(self._letters.awaits_room):
-            raise _Over
-        self._store([])
-
-    def _commit(self, position: Position) -> None:
-        if not self._patiently(self._letters.awaits_room):
-            raise _Over
-        self._idle = None
-        held = self._hands.holds(self._checkpoints.stand(self._id), position)
-        self._store([self._checkpoints.put(self._id, position, held)])
-        self.at = position
-        crossing(Border.CAUGHT_UP_STORED)
-        self._board.caught_up(self._id, position, None)
-
-    def _store(self, writes: Sequence[Write]) -> None:
-        with self._company.storing:
-            self._patiently(lambda: self._letters.transact(writes))
-            self._patiently(self._letters.stored)
-
-    def _keep(self) -> None:
-        """Move the checkpoint over transactions that hold nothing for us, but not too often."""
-        self._check()
-        if self._idle is not None and time.monotonic() - self._idle[0] >= _IDLE_CHECKPOINT_S:
-            self._commit(self._idle[1])
+        self._own.store_early()
 
     def _joins(self) -> bool:
         """Offer to join where the lane stands; return True if the sink is the lane's again."""
-        position = self._idle[1] if self._idle is not None else self.at
+        position = self._own.reached
         exact = self._hands.is_exact
         if not self._meeting.holds(position, exact=exact):
             return False
         if position != self.at:
-            self._commit(position)  # The source may forget what lies before it.
+            self._own.commit(position)  # The source may forget what lies before it.
         return self._meeting.offer(self._id, position, self._is_over, exact=exact)
 
     def _check(self, *, unread: bool = False) -> None:
         """See whether the sink is to be given up, or the lane ends."""
         if self._is_over():
-            raise _Over
+            raise Over
         why = self.unwanted or too_late(self._sink, self._board.lag_of(self._id, unread=unread))
         if why is not None:
             raise PositionLostError(why)
@@ -264,8 +245,8 @@ class CatchUp:
     def _give_up(self, error: PositionLostError) -> None:
         """Record what the sink lacks from here on; nothing is kept for it any more."""
         try:
-            self._store([gap_of(self._bench, self._id, self.at, error)])
-        except (DeltaForgeError, _Over):
+            self._own.store([gap_of(self._bench, self._id, self.at, error)])
+        except (DeltaForgeError, Over):
             return  # Another lane is there, or this one ends: the next one judges anew.
         crossing(Border.SINK_GIVEN_UP)
         self._hands.has_ended()  # It would go on trying, and hide why the sink was given up.
@@ -296,5 +277,5 @@ class CatchUp:
             return patiently(call, self._tell, self._is_over, rest or self._rest)
         except RetryableError:
             if self._is_over():
-                raise _Over from None
+                raise Over from None
             raise
