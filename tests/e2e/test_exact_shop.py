@@ -10,6 +10,9 @@ from tests.e2e.exact_shop import OF_BATCHES, VICTIMS, planned, run_chain
 from tests.engine.exact_run import PLACES
 from tests.engine.spark_kills import Victim
 
+# A chain is many starts of a pipeline, one after the other, each with patience of its own.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture
 def servers(request):
