@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_deltaforge.engine.copying import Copied, await_hands, copy_chunks, until_done
 from airflow_provider_deltaforge.engine.job import Job
@@ -24,6 +25,7 @@ from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.2
+_STOP_POLL_S = 0.05
 _CANCEL_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -38,11 +40,15 @@ class SparkRunner:
     def stream(self, job: Job, window_s: float) -> Outcome:
         """Run lanes in a streaming query until one ends for another reason than its window."""
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        started: SimpleQueue[StreamingQuery] = SimpleQueue()
 
         def keep(rows: DataFrame, _batch_id: int) -> None:
             # Collected exactly once: evaluating the frame again would run the lane again.
             for row in rows.collect():
-                outcomes.put(Outcome(**json.loads(row.outcome)))
+                outcome = Outcome(**json.loads(row.outcome))
+                outcomes.put(outcome)
+                if outcome.why != "window":
+                    _await_stop(started.get())
 
         self._spark.dataSource.register(lane_source(job, window_s))
         # Spark's checkpoint directory is scratch, new for every run: the state store is the truth.
@@ -55,6 +61,7 @@ class SparkRunner:
             .queryName(f"deltaforge-{job.driver}")
             .start()
         )
+        started.put(query)
         try:
             while True:
                 outcome = _next(outcomes)
@@ -125,6 +132,15 @@ def _cancel(context: SparkContext) -> None:
             return
         time.sleep(_POLL_S)
     _log.warning("cancelled snapshot tasks have not ended; what they still write is refused")
+
+
+def _await_stop(query: StreamingQuery) -> None:
+    """Begin no window behind the last: its lane would shut out the driver, which goes on by now.
+
+    What a lane has stored of its end does not tell the query enough: the store may have been away.
+    """
+    while query.isActive:
+        time.sleep(_STOP_POLL_S)
 
 
 def _next(outcomes: "SimpleQueue[Outcome]") -> Outcome | None:
