@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.engine.board import Board, SinkState
 from airflow_provider_deltaforge.engine.job import Bench, place
 from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
+from airflow_provider_deltaforge.engine.standing import has_begun
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.control import Progress, SinkProgress, Status
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -50,9 +51,9 @@ class Heart:
         """What ended the heart; ``why`` is ``failed`` then."""
         # Only a stream makes way for what was asked for; requests wait for each other.
         # Copied rows would reach a sink that is behind in front of older changes.
-        may_make_way = makes_way and status == "running"
+        self._streams = makes_way and status == "running"
         self._listener = Listener(
-            bench, window_s, makes_way=may_make_way, busy=lambda: bool(board.lagging)
+            bench, window_s, makes_way=self._makes_way, busy=lambda: bool(board.lagging)
         )
         self.ending = self._listener.ending
         self.end = self._listener.end
@@ -110,6 +111,13 @@ class Heart:
             self._beat(outcome)
         except Exception as error:  # noqa: BLE001 - how it ended matters more
             _log.warning("last progress not written", extra={"reason": redacted(str(error))})
+
+    def _makes_way(self) -> bool:
+        """Say whether a lane may end for what is asked for: not before its stream has begun.
+
+        The driver serves nothing before, and would begin lane after lane while the source is away.
+        """
+        return self._streams and has_begun(self._bench.store, self._bench.pipeline)
 
     def _run(self) -> None:
         while not self._done.wait(_BEAT_S):

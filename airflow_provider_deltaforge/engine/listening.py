@@ -18,7 +18,7 @@ class Listener:
     Args:
         bench: whose control record to listen to.
         window_s: when the work ends in any case.
-        makes_way: end when somebody asks for a snapshot or a replay.
+        makes_way: asked before making way for a snapshot or a replay that somebody wants.
         busy: asked before making way for a snapshot; True lets it wait.
         also: another reason to end, asked each time.
     """
@@ -28,7 +28,7 @@ class Listener:
         bench: Bench,
         window_s: float,
         *,
-        makes_way: bool = False,
+        makes_way: Callable[[], bool] = lambda: False,
         busy: Callable[[], bool] = lambda: False,
         also: Callable[[], Why | None] = lambda: None,
     ) -> None:
@@ -73,7 +73,8 @@ class Listener:
         record = self.obey()
         if record is None or self.ending.is_set():
             return
-        if self._makes_way and (record.replays or (record.requests and not self._busy())):
+        asked = record.replays or (record.requests and not self._busy())
+        if asked and self._makes_way():
             self.end("request")
         elif time.monotonic() >= self._deadline:
             self.end("window")

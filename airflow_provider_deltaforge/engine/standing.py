@@ -72,6 +72,11 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
     return Standing(known, start, behind, fresh, given_up, writes)
 
 
+def has_begun(store: Store, pipeline: Pipeline) -> bool:
+    """Say whether a stream has stored where it begins."""
+    return bool(Checkpoints(store, pipeline.name, pipeline.spec.source.id).load())
+
+
 def laggards(store: Store, pipeline: Pipeline) -> list[str]:
     """Return the sinks that have not caught up; those that were given up are none."""
     source, sinks = pipeline.spec.source, pipeline.spec.sinks

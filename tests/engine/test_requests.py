@@ -1,6 +1,7 @@
 """Copies that are asked for: served between two lanes, in order, and none lost or done twice."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -143,6 +144,29 @@ def test_no_copy_is_made_before_a_new_stream_could_place_its_start(drive, monkey
     drive(pipeline)
     ended(pipeline)
     streams_from_where_its_copy_began(pipeline)
+
+
+def test_a_new_stream_whose_source_is_away_says_so_while_a_copy_waits(drive, monkeypatch):
+    pipeline = growing()
+    real, back = ScriptedSource.beginning, threading.Event()
+
+    def away_at_first(source):
+        if not back.is_set():
+            raise RetryableError("the server is away")
+        return real(source)
+
+    monkeypatch.setattr(ScriptedSource, "beginning", away_at_first)
+    ask(pipeline)
+    drive(pipeline)
+    wait_until(lambda: pipeline.status() == ("blocked", "retryable"))
+    lane = pipeline.control.epoch()
+    for _ in range(2):  # The request is seen with each beat.
+        said = pipeline.control.progress().heartbeat_at_ms
+        wait_until(lambda: pipeline.control.progress().heartbeat_at_ms != said)  # noqa: B023
+    assert pipeline.status() == ("blocked", "retryable")
+    assert pipeline.control.epoch() == lane
+    back.set()
+    assert ended(pipeline).state == "done"
 
 
 def test_requests_are_served_in_the_order_of_asking(drive):
