@@ -16,11 +16,10 @@ from airflow_provider_deltaforge.engine.replay_serving import serve_replays
 from airflow_provider_deltaforge.engine.runner import Runner
 from airflow_provider_deltaforge.engine.serving import serve
 from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
-from airflow_provider_deltaforge.engine.standing import laggards
+from airflow_provider_deltaforge.engine.standing import has_begun, laggards
 from airflow_provider_deltaforge.engine.staying import Deaths, rest, say
 from airflow_provider_deltaforge.engine.taking import logged, take
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.control import Control, Progress
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -64,6 +63,8 @@ def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome
         try:
             # Asked to pause or stop before it was there: then it must not read a thing.
             outcome = rest(bench) or work(bench)
+            if outcome.why == "stopped":
+                _see_it_said(bench)
         finally:
             bench.store.close()
     except Exception as error:  # noqa: BLE001 - a driver's end is data, for its exit code
@@ -71,6 +72,12 @@ def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome
     if outcome.why == "failed":
         _say_failed(assignment, driver, outcome)
     return outcome
+
+
+def _see_it_said(bench: Bench) -> None:
+    """Say that it is stopped, if the store was away when its lane or its copy said so."""
+    with suppress(DeltaForgeError):  # Started again meanwhile, perhaps.
+        rest(bench)
 
 
 def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
@@ -167,7 +174,7 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
             # A lane keeps where it begins before copies are made: one that began at the head after
             # a copy would miss what has changed meanwhile.
             ended = None
-            if _has_begun(bench):
+            if has_begun(bench.store, bench.pipeline):
                 lags = laggards(bench.store, bench.pipeline)
                 ended = serve_replays(bench) if lags else serve(bench, runner)
             outcome = ended or runner.stream(bench.job, window_s)
@@ -186,8 +193,3 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
         ended = rest(bench)
         if ended is not None:
             return ended
-
-
-def _has_begun(bench: Bench) -> bool:
-    source_id = bench.pipeline.spec.source.id
-    return bool(Checkpoints(bench.store, bench.pipeline.name, source_id).load())

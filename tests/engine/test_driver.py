@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.engine import lane as lane_module
 from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
+from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.staying import Deaths
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.control import Control
@@ -128,4 +129,21 @@ def test_a_driver_started_for_a_pipeline_that_was_stopped_meanwhile_reads_nothin
     pipeline.want("stopped")
     assert Driving(pipeline).end().why == "stopped"
     assert pipeline.checkpoints().load() == {}
+    assert pipeline.status() == ("stopped", None)
+
+
+@pytest.mark.parametrize("snapshot", ["never", "initial"])
+def test_a_driver_says_that_it_is_stopped_when_its_lane_or_copy_could_not(monkeypatch, snapshot):
+    def unheard(heart, outcome):
+        heart._done.set()
+        heart.ending.set()
+
+    pipeline = InProcess(snapshot=snapshot)
+    pipeline.log().latency_s = 0.3
+    driving = Driving(pipeline)
+    monkeypatch.setattr(Heart, "finish", unheard)
+    word = "running" if snapshot == "never" else "snapshotting"
+    wait_until(lambda: pipeline.status()[0] == word)
+    pipeline.want("stopped")
+    assert driving.end().exit_code == 0
     assert pipeline.status() == ("stopped", None)
