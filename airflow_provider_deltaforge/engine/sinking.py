@@ -173,6 +173,8 @@ class SinkThread:
             del job  # Its messages are not held while waiting for the next ones.
             self._results.put(outcome)
             self._news.set()
+            if self._closing.is_set():
+                break  # Closed before it had taken the job: nobody could put the end behind that.
         self._let_go()
 
     def _attempt(self, job: Callable[[], Delivered]) -> Delivered:

@@ -5,7 +5,7 @@ import threading
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.sinking import Parcel
+from airflow_provider_deltaforge.engine.sinking import Parcel, SinkThread
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages
 from tests.waiting import PATIENCE_S
@@ -86,6 +86,19 @@ def test_a_sink_that_opens_after_its_lane_has_ended_sends_nothing():
     assert not sink.closed.is_set()
     sink.back.set()
     assert sink.closed.wait(PATIENCE_S)
+    assert sink.written == 0
+
+
+def test_a_sink_closed_right_behind_a_batch_it_has_not_begun_lets_go(monkeypatch):
+    sink = Away(slow_open=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda _: None)
+        thread = SinkThread(sink, "pipeline", Watcher(), threading.Event())
+    thread.submit(Parcel(messages()))
+    thread.has_ended()
+    thread._thread.start()
+    thread._thread.join(PATIENCE_S)
+    assert thread.has_ended()
     assert sink.written == 0
 
 
