@@ -78,17 +78,16 @@ class Fields:
 
     def _source(self, inside: list[str]) -> pa.Array:
         name, *deeper = inside
-        rows = self.rows
+        rows, origin = self.rows, self.origin
         if deeper:
             return self._nothing()
-        shared = (self.origin.source_version, self.origin.connector, self.origin.pipeline)
         plain: Mapping[str, Callable[[], pa.Array]] = {
             "db": lambda: rows["db"],
             "schema": lambda: rows["schema"],
             "table": lambda: rows["table"],
-            "version": lambda: self._constant(shared[0]),
-            "connector": lambda: self._constant(shared[1]),
-            "name": lambda: self._constant(shared[2]),
+            "version": lambda: self._constant(origin.source_version),
+            "connector": lambda: self._constant(origin.connector),
+            "name": lambda: self._constant(origin.pipeline),
             "ts_ms": lambda: rows["ts_ms"].cast(pa.utf8()),
             "snapshot": lambda: pc.if_else(self._is_op("r"), "true", _NULL),
             "row": lambda: pc.if_else(
