@@ -1,11 +1,10 @@
-"""A MySQL shop under load, delivered exactly once to every sink that can, killed again and again.
+"""A shop under load, delivered exactly once to every sink that can, killed again and again.
 
 One pipeline has them all: a kill at a border is one for each sink, and finds them at different
 places.
 """
 
 import contextlib
-import random
 import subprocess
 import time
 import uuid
@@ -20,51 +19,19 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from tests.e2e import shop
+from tests.e2e.exact_kills import Kill, planned
+from tests.e2e.exact_sources import SHOPS, Shop
 from tests.engine.exact_run import PLACES, Place, new_place
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun
 from tests.engine.spark_kills import Victim, end_family, kill_victim, started
-from tests.oracle.mysql_history import history, name_of, new_file
 from tests.oracle.readers import seen_in
 from tests.oracle.verdict import Change, judge
 from tests.servers.process import Server
 
-OF_BATCHES = (
-    Border.BATCH_RENDERED,
-    Border.SINK_WRITTEN,
-    Border.CHECKPOINT_STORED,
-    Border.SOURCE_ACKNOWLEDGED,
-)
-OF_LAGGARDS = (
-    Border.SINK_LEFT,
-    Border.CAUGHT_UP_WRITTEN,
-    Border.CAUGHT_UP_STORED,
-    Border.SINK_JOINED,
-)
-"""In the order in which a sink that goes away crosses them."""
-VICTIMS = {
-    "plain": (Victim.PROCESS,),
-    "spark": (Victim.JVM, Victim.WORKER, Victim.APPLICATION),
-    "behind": (Victim.PROCESS,),
-}
-"""Who dies in turn: without Spark, on it, and without it where one sink is away for a while."""
-_CROSSINGS = range(1, 9)
 _ENOUGH = 100
 """Changes that each sink must get after the last kill."""
 _MISSED = 200
 """Transactions that a sink misses while it is away."""
-
-
-@dataclass(frozen=True)
-class Kill:
-    """Where, at which crossing, and who."""
-
-    border: Border
-    crossing: int
-    victim: Victim
-
-    def __str__(self) -> str:
-        return f"{self.border.value}:{self.crossing} {self.victim.value}"
 
 
 DOCUMENT = """
@@ -73,12 +40,8 @@ kind: Pipeline
 metadata: {{name: {name}, tenant: tests}}
 spec:
   source:
-    type: mysql
-    config:
-      id: {name}-source
-      dsn: mysql://df:df-secret@{host}:{port}/
-      tables: ["{database}.*"]
-      snapshot: {{mode: never}}
+    type: {source}
+    config: {{id: {name}-source, snapshot: {{mode: never}}, {settings}}}
   batch: {{max_events: 30, max_ms: 20}}
   sinks: [{sinks}]
 """
@@ -92,7 +55,9 @@ class ExactShop(ScriptedRun):
     """
 
     servers: Mapping[str, Server] = field(default_factory=dict)
-    """MySQL and the kinds of ``PLACES``."""
+    """The source and the kinds of ``PLACES``."""
+    source: str = "mysql"
+    """Of ``SHOPS``."""
     exactly_once: bool = True
     optional: str | None = None
     """The sink that the others do not wait for."""
@@ -101,13 +66,11 @@ class ExactShop(ScriptedRun):
     ids: dict[str, str] = field(init=False)
     """Of the sinks, by kind."""
     places: dict[str, Place] = field(init=False)
+    shop: Shop = field(init=False)
 
     def __post_init__(self) -> None:
         self.dsn = self.dsn or f"sqlite:///{self.directory}/state.db"
-        self.database = f"shop_{time.time_ns()}"
-        mysql = self.servers["mysql"]
-        shop.create(mysql, self.database, orders=300)
-        new_file(mysql)
+        self.shop = SHOPS[self.source](self.servers[self.source], 0.1 if self.master else 0.02)
         # Servers are shared, and a sink's own position is found by the names of pipeline and sink.
         self.ids = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in PLACES}
         self.places = {
@@ -115,9 +78,8 @@ class ExactShop(ScriptedRun):
         }
         self.document = DOCUMENT.format(
             name=NAME,
-            host=mysql.host,
-            port=mysql.port,
-            database=self.database,
+            source=self.source,
+            settings=self.shop.settings,
             sinks=", ".join(place.sink for place in self.places.values()),
         )
         if self.optional:
@@ -132,10 +94,7 @@ class ExactShop(ScriptedRun):
         self.control = Control(self.store, NAME)
         self.want("running")
         self.log = self.directory / "driver.log"
-        self.writers = shop.Writers(
-            mysql, self.database, count=2, pause_s=0.1 if self.master else 0.02
-        )
-        self.writers.__enter__()
+        self.shop.writers.__enter__()
 
     @property
     def held(self) -> Path:
@@ -171,8 +130,7 @@ class ExactShop(ScriptedRun):
     def provoke(self, border: Border, driver: Driver) -> None:
         """Let happen what leads to a border that batches alone do not cross."""
         if border is Border.SCHEMA_REGISTERED:
-            with shop.connect(self.servers["mysql"], self.database) as connection:
-                connection.cursor().execute("ALTER TABLE orders ADD COLUMN later INT")
+            self.shop.widen()
         elif border is Border.SINK_LEFT:
             self.wait_moved(driver)
             self.servers[self.optional or ""].pause()
@@ -190,8 +148,9 @@ class ExactShop(ScriptedRun):
 
     def wait_written(self, more: int) -> None:
         """Wait until the writers have made some more transactions."""
-        wanted = self.writers.transactions + more
-        self._wait(lambda: self.writers.transactions >= wanted)
+        writers = self.shop.writers
+        wanted = writers.transactions + more
+        self._wait(lambda: writers.transactions >= wanted)
 
     def wait_moved(self, driver: Driver) -> None:
         """Wait until every sink has been given more."""
@@ -208,30 +167,28 @@ class ExactShop(ScriptedRun):
     def finish(self, driver: Driver) -> None:
         """Wait for some more work; let the writers end, and every sink come to the log's end."""
         self.wait_written(_ENOUGH)
-        self.writers.__exit__()
-        shop.settle()
+        self.shop.writers.__exit__()
+        self.shop.settle()
         self.wait_moved(driver)
-
-    def changes(self, start: Mapping[str, Any]) -> list[Change]:
-        """Return every change after a position, as the server logged it."""
-        return history(self.servers["mysql"], self.database, start)
 
     def wrong(self, kind: str, truth: Sequence[Change]) -> list[str]:
         """Ask the oracle: every change once, in order per row."""
-        seen = seen_in(self.places[kind].read(), name_of)
+        seen = seen_in(self.places[kind].read(), self.shop.name_of)
         return [f"{kind}: {told}" for told in judge(truth, seen, exactly_once=True)]
 
     def close(self) -> None:
         if self.optional:
             self.servers[self.optional].resume()
-        self.writers.__exit__()
         super().close()
+        self.shop.close()
 
 
 @dataclass
 class Chain:
     """What came of one pipeline that was killed again and again."""
 
+    source: str
+    """Of ``SHOPS``."""
     place: str
     """Without Spark, or on it."""
     seed: int
@@ -254,6 +211,7 @@ def run_chain(
     directory: Path,
     servers: Mapping[str, Server],
     *,
+    source: str = "mysql",
     victims: Sequence[Victim] = (),
     exactly_once: bool = True,
 ) -> Chain:
@@ -263,17 +221,19 @@ def run_chain(
         place: of ``VICTIMS``.
         seed: chooses the order of the borders, at which crossing, and who dies.
         directory: an own, empty directory.
-        servers: MySQL, and those of ``PLACES``.
+        servers: the source's, and those of ``PLACES``.
+        source: of ``SHOPS``.
         victims: die in turn; without them those of ``VICTIMS``.
         exactly_once: what the document asks of each sink; the oracle asks it in any case.
     """
     clock = time.monotonic()
-    chain = Chain(place, seed)
+    chain = Chain(source, place, seed)
     directory.mkdir(parents=True, exist_ok=True)
     run = ExactShop(
         directory,
         master="local[2]" if place == "spark" else None,
         servers=servers,
+        source=source,
         exactly_once=exactly_once,
         optional=sorted(PLACES)[seed % len(PLACES)] if place == "behind" else None,
     )
@@ -313,7 +273,7 @@ def _played(
             run.let_go()
     run.finish(drivers[-1])
     code = run.stop(drivers[-1])
-    truth = run.changes(start or {})
+    truth = run.shop.changes(start or {})
     chain.changes = len(truth)
     wrong = [told for kind in PLACES for told in run.wrong(kind, truth)]
     if code != 0:
@@ -321,19 +281,3 @@ def _played(
     if len(truth) < _ENOUGH:
         wrong.append("the writers did too little: this proves nothing")
     return wrong
-
-
-def planned(place: str, seed: int, victims: Sequence[Victim] = ()) -> list[Kill]:
-    """Return at which borders and crossings whom a chain kills."""
-    chance = random.Random(seed)
-    if place == "behind":
-        borders = [(each, 1) for each in OF_LAGGARDS]
-    else:
-        borders = [(each, chance.choice(_CROSSINGS)) for each in OF_BATCHES]
-        borders.append((Border.SCHEMA_REGISTERED, 1))
-        chance.shuffle(borders)
-    victims = victims or VICTIMS[place]
-    return [
-        Kill(border, crossing, victims[(seed + number) % len(victims)])
-        for number, (border, crossing) in enumerate([(Border.START_POSITION_STORED, 1), *borders])
-    ]

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from tests.servers.process import Server
+from tests.waiting import wait_for
 
 TABLES = ["public.orders", "public.items", "public.visits"]
 ROOTS = {"public.visits_odd": "public.visits", "public.visits_even": "public.visits"}
@@ -58,6 +59,25 @@ def create(server: Server, database: str, orders: int) -> str:
             (orders // 4,),
         )
     return owner
+
+
+def drop(server: Server, database: str) -> None:
+    """Drop the database with every slot in it: each keeps the server's log."""
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+
+        def dropped() -> bool:
+            try:
+                connection.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                    " WHERE database = %s",
+                    (database,),
+                )
+            except psycopg.errors.ObjectInUse:  # A server notices a killed reader late.
+                return False
+            return True
+
+        wait_for("the slots' readers to end", dropped)
+        connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
 
 class Writers:

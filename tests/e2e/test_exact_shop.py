@@ -1,12 +1,15 @@
-"""Every change of a MySQL shop once in Kafka, Redis and NATS, killed at every border in turn.
+"""Every change of a shop once in Kafka, Redis and NATS, killed at every border in turn.
 
-``./dev.sh prove exactly_once`` does the same many times.
+``./dev.sh prove exactly_once`` does the same many times over MySQL, and ``./dev.sh prove
+exactly_once_postgres`` over PostgreSQL.
 """
 
 import pytest
 
 from airflow_provider_deltaforge.engine.borders import Border
-from tests.e2e.exact_shop import OF_BATCHES, VICTIMS, planned, run_chain
+from tests.e2e.exact_kills import OF_BATCHES, VICTIMS, planned
+from tests.e2e.exact_shop import run_chain
+from tests.e2e.exact_sources import SHOPS
 from tests.engine.exact_run import PLACES
 from tests.engine.spark_kills import Victim
 
@@ -14,14 +17,28 @@ from tests.engine.spark_kills import Victim
 pytestmark = pytest.mark.timeout(900)
 
 
+def chains(*always):
+    """Return source and seed of three chains each; those that are not named are long."""
+    every = [(source, seed) for source in SHOPS for seed in range(3)]
+    return pytest.mark.parametrize(
+        ("source", "seed"),
+        [pytest.param(*one, marks=[] if one in always else pytest.mark.long) for one in every],
+    )
+
+
 @pytest.fixture
-def servers(request):
-    return {kind: request.getfixturevalue(f"{kind}_server") for kind in ["mysql", *PLACES]}
+def source():
+    return "mysql"
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_kills_at_every_border_lose_and_repeat_nothing(seed, servers, tmp_path):
-    assert run_chain("plain", seed, tmp_path / "run", servers).wrong == []
+@pytest.fixture
+def servers(request, source):
+    return {kind: request.getfixturevalue(f"{kind}_server") for kind in [source, *PLACES]}
+
+
+@chains(("mysql", 0), ("mysql", 1), ("postgres", 2))
+def test_kills_at_every_border_lose_and_repeat_nothing(source, seed, servers, tmp_path):
+    assert run_chain("plain", seed, tmp_path / "run", servers, source=source).wrong == []
 
 
 @pytest.mark.spark
@@ -32,17 +49,18 @@ def test_on_spark_they_lose_and_repeat_nothing_either(servers, tmp_path):
 
 
 @pytest.mark.long
-def test_the_same_kills_repeat_something_where_it_is_not_promised(servers, tmp_path):
-    chain = run_chain("plain", 0, tmp_path / "run", servers, exactly_once=False)
+@pytest.mark.parametrize("source", SHOPS)
+def test_the_same_kills_repeat_something_where_it_is_not_promised(source, servers, tmp_path):
+    chain = run_chain("plain", 0, tmp_path / "run", servers, source=source, exactly_once=False)
     assert {told.partition(":")[0] for told in chain.wrong} >= {"kafka", "redis"}
     assert [told for told in chain.wrong if "arrived more than once" not in told] == []
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
-)
-def test_kills_while_a_sink_is_away_or_caught_up_repeat_nothing_either(seed, servers, tmp_path):
-    assert run_chain("behind", seed, tmp_path / "run", servers).wrong == []
+@chains(("mysql", 0))
+def test_kills_while_a_sink_is_away_or_caught_up_repeat_nothing_either(
+    source, seed, servers, tmp_path
+):
+    assert run_chain("behind", seed, tmp_path / "run", servers, source=source).wrong == []
 
 
 @pytest.mark.parametrize("place", ["plain", "spark"])

@@ -8,7 +8,7 @@ import argparse
 import importlib
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tests.prove
 from tests.prove.report import Report
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="text",
-        help="only cases whose name holds this, such as jvm or sink_written/executor; repeatable",
+        help="only cases whose name holds this, such as jvm or sink_written/executor, or a variant"
+        " that has a file of its own, such as kills --only postgres; repeatable",
     )
     parser.add_argument(
         "--resume", action="store_true", help="keep the good cases of an interrupted run"
@@ -45,15 +46,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown area {unknown[0]!r} (known: {', '.join(known)})")
     wrong = []
+    wanted: dict[str, tuple[str, ...]] = {}
     for name in asked or known:
+        for area, only in chosen_of(name, chosen.only, known):
+            wanted.setdefault(area, only)
+    for name, only in wanted.items():
         module = importlib.import_module(f"tests.prove.{name}")
         try:
-            report = Report(name, chosen.seeds, only=tuple(chosen.only), resume=chosen.resume)
+            report = Report(name, chosen.seeds, only=only, resume=chosen.resume)
         except ValueError as error:
             parser.error(str(error))
         if not module.prove(chosen.seeds, report):
             wrong.append(name)
     return 1 if wrong else 0
+
+
+def chosen_of(
+    name: str, only: Sequence[str], known: Collection[str]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Return areas and which of their cases: ``kills --only postgres`` is all ``kills_postgres``.
+
+    A variant is an area with a file of its own, so that neither spoils the other's.
+    """
+    variants = [text for text in only if f"{name}_{text}" in known]
+    rest = tuple(text for text in only if text not in variants)
+    found = [(f"{name}_{text}", ()) for text in variants]
+    return found if variants and not rest else [(name, rest), *found]
 
 
 def _positive(text: str) -> int:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.prove import report as report_module
-from tests.prove.__main__ import areas, main
+from tests.prove.__main__ import areas, chosen_of, main
 from tests.prove.report import Report
 
 
@@ -35,6 +35,19 @@ def test_an_interrupted_proof_says_that_it_is_not_complete(tmp_path):
 
     report.write(complete=True)
     assert json.loads((tmp_path / "example.json").read_text())["complete"]
+
+
+@pytest.mark.parametrize(
+    ("only", "found"),
+    [
+        ((), [("kills", ())]),
+        (("jvm",), [("kills", ("jvm",))]),
+        (("postgres",), [("kills_postgres", ())]),
+        (("jvm", "postgres"), [("kills", ("jvm",)), ("kills_postgres", ())]),
+    ],
+)
+def test_a_variant_with_a_file_of_its_own_is_chosen_like_a_case(only, found):
+    assert chosen_of("kills", only, areas()) == found
 
 
 @pytest.fixture

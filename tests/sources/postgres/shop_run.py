@@ -12,12 +12,11 @@ from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.e2e import postgres_shop as shop
-from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun
+from tests.engine.scripted_run import NAME, Driver, ScriptedRun
 from tests.oracle.postgres_history import History, name_of, table_rows
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, Seen
 from tests.servers.process import Server
-from tests.waiting import wait_for
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -142,18 +141,4 @@ class ShopRun(ScriptedRun):
         self.writers.__exit__()
         self.store.close()
         self.truth.close()
-        with psycopg.connect(self.server.dsn("postgres"), autocommit=True) as connection:
-
-            def dropped() -> bool:
-                try:
-                    connection.execute(
-                        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                        " WHERE database = %s",
-                        (self.database,),
-                    )
-                except psycopg.errors.ObjectInUse:  # A server notices a killed reader late.
-                    return False
-                return True
-
-            wait_for("the slots' readers to end", dropped, PATIENCE_S)
-            connection.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
+        shop.drop(self.server, self.database)

@@ -1,0 +1,57 @@
+"""Where a pipeline that delivers exactly once is killed, and who dies."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.engine.borders import Border
+from tests.engine.spark_kills import Victim
+
+OF_BATCHES = (
+    Border.BATCH_RENDERED,
+    Border.SINK_WRITTEN,
+    Border.CHECKPOINT_STORED,
+    Border.SOURCE_ACKNOWLEDGED,
+)
+OF_LAGGARDS = (
+    Border.SINK_LEFT,
+    Border.CAUGHT_UP_WRITTEN,
+    Border.CAUGHT_UP_STORED,
+    Border.SINK_JOINED,
+)
+"""In the order in which a sink that goes away crosses them."""
+VICTIMS = {
+    "plain": (Victim.PROCESS,),
+    "spark": (Victim.JVM, Victim.WORKER, Victim.APPLICATION),
+    "behind": (Victim.PROCESS,),
+}
+"""Who dies in turn: without Spark, on it, and without it where one sink is away for a while."""
+_CROSSINGS = range(1, 9)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where, at which crossing, and who."""
+
+    border: Border
+    crossing: int
+    victim: Victim
+
+    def __str__(self) -> str:
+        return f"{self.border.value}:{self.crossing} {self.victim.value}"
+
+
+def planned(place: str, seed: int, victims: Sequence[Victim] = ()) -> list[Kill]:
+    """Return at which borders and crossings whom a chain kills."""
+    chance = random.Random(seed)
+    if place == "behind":
+        borders = [(each, 1) for each in OF_LAGGARDS]
+    else:
+        borders = [(each, chance.choice(_CROSSINGS)) for each in OF_BATCHES]
+        borders.append((Border.SCHEMA_REGISTERED, 1))
+        chance.shuffle(borders)
+    victims = victims or VICTIMS[place]
+    return [
+        Kill(border, crossing, victims[(seed + number) % len(victims)])
+        for number, (border, crossing) in enumerate([(Border.START_POSITION_STORED, 1), *borders])
+    ]
