@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,7 +90,8 @@ def die(store: Store, after: str) -> None:
 
 
 def freeze(store: Store) -> None:
-    """Stand still inside a transaction that passed its fence, once."""
+    """Stand still inside a transaction that passed its fence, until frozen and woken, once."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
     real: Callable[..., None] = sql._apply
     calls = 0
 
@@ -100,7 +100,7 @@ def freeze(store: Store) -> None:
         calls += 1
         if calls == 1:
             _tell("inside")
-            time.sleep(2)  # Frozen from outside in the meantime.
+            signal.sigwait({signal.SIGCONT})
         real(write, execute)
 
     sql._apply = apply
