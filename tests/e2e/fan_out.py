@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,12 +140,18 @@ class FanOut:
             )
 
     def wait_status(self, status: str) -> Progress:
-        self._wait(f"status {status}", lambda: self.progress().status == status)
-        return self.progress()
+        return self._wait_told(f"status {status}", lambda told: told.status == status)
 
     def wait_sink(self, sink_id: str, status: str) -> SinkProgress:
-        self._wait(f"{sink_id} {status}", lambda: self.sink(sink_id).status == status)
-        return self.sink(sink_id)
+        """Wait for a sink's status, with the reason for it if there must be one."""
+        told = self._wait_told(
+            f"{sink_id} {status}",
+            lambda told: (
+                told.sinks[sink_id].status == status
+                and (status == "running" or told.sinks[sink_id].reason)
+            ),
+        )
+        return told.sinks[sink_id]
 
     def stop(self) -> None:
         pipelines.ask_to_stop(self.store, self.name)
@@ -205,6 +211,19 @@ class FanOut:
             for row, found in firsts(events).items()
             if found != expected.get(row)
         ]
+
+    def _wait_told(self, what: str, ready: Callable[[Progress], object]) -> Progress:
+        """Wait for a progress, and return the one that was waited for."""
+        found: list[Progress] = []
+
+        def told() -> bool:
+            progress = self.progress()
+            if ready(progress):
+                found.append(progress)
+            return bool(found)
+
+        self._wait(what, told)
+        return found[0]
 
     def _wait(self, what: str, ready: Any) -> None:
         def happened() -> bool:

@@ -207,13 +207,16 @@ class PipelineRun:
     def wait_status(self, status: str) -> Progress:
         """Wait for a status, and return the progress that says so."""
         generation = (self.control.read() or ControlRecord()).generation
+        found: list[Progress] = []
 
         def said() -> bool:
             told = self.control.progress()
-            return told is not None and (told.generation, told.status) == (generation, status)
+            if told is not None and (told.generation, told.status) == (generation, status):
+                found.append(told)
+            return bool(found)
 
         self.wait(said)
-        return self.progress()
+        return found[0]
 
     def wait_events(self, more: int) -> None:
         """Wait until so many more events were counted."""

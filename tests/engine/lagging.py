@@ -83,8 +83,10 @@ def each_in_turn(made, policy, away, back, more=40):
         wait_until(lambda: {stood(made, name) for name in THREE} == {"running"})
         away(sink)
         wait_until(lambda s=sink, w=waited_for: stood(made, s) == ("blocked" if w else "behind"))
-        assert made.status()[0] == ("blocked" if waited_for else "running")
-        if not waited_for:
+        if waited_for:
+            wait_until(lambda: made.status()[0] == "blocked")
+        else:
+            assert made.status()[0] == "running"
             here = {name: at(made, name) for name in others}
             wait_until(lambda h=here: all(at(made, name) > tx + more for name, tx in h.items()))
         back(sink)

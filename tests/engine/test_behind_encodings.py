@@ -31,7 +31,7 @@ from tests.engine.lagging import (
     whole,
 )
 from tests.engine.running import RunningLane
-from tests.waiting import wait_until
+from tests.waiting import wait_for, wait_until
 
 DENIED = AccessError("the registry answers 401")
 
@@ -67,10 +67,10 @@ def test_an_optional_sink_whose_encoding_is_away_is_left_and_then_caught_up(gate
     wait_until(lambda: stood(made, "side") == "running")
     joined = at(made, "side")
     wait_until(lambda: at(made, "side") > joined + 20)
+    wait_for("rendering ahead again", lambda: gate["side"].asked[-1][1] == "decoder")
     ends = end(made, running)
     assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
     assert gate["side"].in_order(), "a registry is told of schemas in their order"
-    assert gate["side"].asked[-1][1] == "decoder", "rendered ahead again"
 
 
 def test_a_server_that_an_encoding_asks_and_that_answers_slowly_holds_up_its_sink_alone(gate):
