@@ -4,10 +4,11 @@ One application runs, pauses, goes on and stops here; how soon, ``./dev.sh bench
 """
 
 import json
-import re
+import os
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -134,10 +135,12 @@ def paused_and_resumed(run):
     wait_for("the stream again", lambda: status_of(run) == "running", PATIENCE_S)
     epoch = run.control.epoch()
     wait_for("two windows", lambda: run.control.epoch() >= epoch + 2, PATIENCE_S)
+    # A window that begins on a busy machine may be over before it has carried anything.
+    wait_for("more events", lambda: events_of(run) > held[1], PATIENCE_S)
 
     assert still == held
     assert alive
-    assert events_of(run) > held[1] > 0
+    assert held[1] > 0
 
 
 @pytest.mark.long
@@ -206,11 +209,19 @@ def fetched(port: int, path: str) -> str:
 
 
 def leaked_files(*places: Path) -> list[str]:
-    files = [
-        path for place in places for path in ([place] if place.is_file() else place.rglob("*"))
-    ]
-    return [
-        f"file {path}"
-        for path in files
-        if path.is_file() and re.search(f"{SECRET}|{VARIABLE_SECRET}".encode(), path.read_bytes())
-    ]
+    return [f"file {path}" for place in places for path in files_in(place) if leaked_into(path)]
+
+
+def files_in(place: Path) -> Iterator[Path]:
+    """Return the files of a place that Spark works in: some go while one looks."""
+    if place.is_file():
+        yield place
+    for directory, _, names in os.walk(place):
+        yield from (Path(directory, name) for name in names)
+
+
+def leaked_into(path: Path) -> bool:
+    try:
+        return leaked(path.read_bytes().decode(errors="replace"))
+    except FileNotFoundError:
+        return False
