@@ -85,6 +85,17 @@ class Journey:
     def status(self):
         return status(self.store, "orders", self.backend)
 
+    def running_again(self):
+        """Wait until the stream runs, whatever it made way for; return its status."""
+        told = []
+
+        def runs():
+            told.append(self.status())
+            return told[-1].status == "running"
+
+        _wait_until(runs)
+        return told[-1]
+
     def first_run(self):
         """Let the schedule run the pipeline until its stream is watched; return the run."""
         self.rest.wait_for_dag(PIPELINE)

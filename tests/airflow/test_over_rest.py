@@ -55,7 +55,7 @@ def journey(airflow):
         rest.wait_task(PIPELINE, airflow.by_hand, "stream", ["deferred", "success"], PATIENCE_S)
         airflow.next_run()
     shop.settle()
-    airflow.after_copies = airflow.status()
+    airflow.after_copies = airflow.running_again()
     airflow.stop()
     airflow.stopped = airflow.status()
     return airflow

@@ -32,7 +32,7 @@ from tests.servers.process import ServerError
 DOCUMENT = Path(__file__).parent / "shop.yaml"
 FOREVER_S = 6 * 3600
 FAILURES = (DagError, DeltaForgeError, ServerError, RestError, httpx.HTTPError, turso.Error)
-_SETTLE_S = 60.0
+_SETTLE_S = 180.0
 _UI_PAUSE_S = 0.2
 _STOPPED = "stopped; nothing is left running"
 _RESULTS = ("shop.db*", "logs", *ENVELOPES)
