@@ -284,7 +284,7 @@ class Control:
                 raise SpecError(
                     f"spec.source.config.id: {source_id!r} belongs to pipeline {holder!r}; two "
                     "pipelines with one source id would share its server id and event ids: "
-                    "choose another id, or delete that pipeline"
+                    f"choose another id, or first run {holder!r} with another one"
                 )
             # A holder swaps too: who saw its claim before the record was there comes too late.
             version = slot.version if slot is not None else 0

@@ -70,8 +70,9 @@ def test_apply_again_changes_the_document_and_keeps_the_wish(control):
 def test_a_second_pipeline_with_the_same_source_id_is_refused_and_changes_nothing(control, store):
     control.apply("one", "h", "shop")
     other = Control(store, "invoices")
-    with pytest.raises(SpecError, match="'shop' belongs to pipeline 'orders'"):
+    with pytest.raises(SpecError, match="'shop' belongs to pipeline 'orders'") as caught:
         other.apply("two", "h", "shop")
+    assert "or first run 'orders' with another one" in str(caught.value)
     assert other.read() is None
     assert Control.list_pipelines(store) == ["orders"]
 
