@@ -131,7 +131,7 @@ class CatchUp:
                 return
             self._patiently(self._letters.begin)  # Read again from the checkpoint.
         self._hands.read_again()
-        self._own.no_longer_idle()
+        self._own.idling.ends()
         again = ReadingAgain(
             self._company, self._id, self.at, self._tell, self._is_over, self._patiently
         )
@@ -158,7 +158,7 @@ class CatchUp:
     def _deliver(self, carried: Carried) -> None:
         if carried.batch.rows.num_rows == 0:
             if carried.batch.position is not None:
-                self._own.pass_idle(carried.batch.position)
+                self._own.idling.passes(carried.batch.position)
             return
         self._board.stands(self._id, "catching_up", carried.first_ms)
         if (later := carried.rendered.later.get(self._id)) is not None:
@@ -212,7 +212,7 @@ class CatchUp:
         self._tell(None)
         self._board.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
         self._board.stands(self._id, "catching_up", carried.last_ms)
-        self._own.no_longer_idle()
+        self._own.idling.ends()
         if carried.batch.position is not None:
             self._own.commit(carried.batch.position)
             self._meeting.comes(self._id, carried.last_ms)

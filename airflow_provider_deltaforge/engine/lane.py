@@ -7,7 +7,6 @@ A lane runs as one long Spark task, in a thread or in a plain process: it knows 
 
 import logging
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.delivering import Delivering, Ready
 from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.identity import Succession, advised
+from airflow_provider_deltaforge.engine.idling import Idling
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.meeting import Meeting
 from airflow_provider_deltaforge.engine.outcome import Outcome
@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
-_WAIT_S, _IDLE_CHECKPOINT_S = 0.2, 1.0
+_WAIT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Lane:
         self._ahead = Ahead(self._source, self._sink_ids)
         self._delivering: Delivering
         self._storing = threading.Lock()
-        self._idle_since: tuple[float, Position] | None = None
+        self._idling = Idling()
 
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
@@ -218,7 +218,7 @@ class Lane:
         exact = {*self._cursors.sink_ids, *stood.fresh}
         left = (*stood.behind, *stood.given_up)
         self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact, left)
-        self._idle_since = None  # Read again, the log is behind it.
+        self._idling.ends()  # Read again, the log is behind it.
         self._board.checkpointed(start, [])
         for name, at in stored.items():
             self._board.caught_up(name, at, None)
@@ -237,8 +237,7 @@ class Lane:
         batch = ready.batch
         if ready.facts.events == 0:
             if batch.position is not None:
-                since = self._idle_since[0] if self._idle_since else time.monotonic()
-                self._idle_since = since, batch.position
+                self._idling.passes(batch.position)
                 delivering.passed(ready)
             self._checkpoint_idle(reader)
             return
@@ -256,7 +255,7 @@ class Lane:
         if batch.position is not None:
             self._commit(batch.position, reader)
             return
-        self._idle_since = None  # What is refused of this transaction is stored with its end.
+        self._idling.ends()  # What is refused of this transaction is stored with its end.
         if self._letters.overflows and self._patiently(self._letters.awaits_room):
             self._store([])
 
@@ -268,7 +267,7 @@ class Lane:
     def _commit(self, position: Position, reader: LogReader) -> None:
         if not self._patiently(self._letters.awaits_room):
             return
-        self._idle_since = None
+        self._idling.ends()
         names = self._ahead.reached(position)
         told, ends_by = self._succession.passed(position)
         told = [*told, *self._tables.passed(position, reader)]
@@ -281,11 +280,7 @@ class Lane:
             raise ends_by
 
     def _checkpoint_idle(self, reader: LogReader) -> None:
-        """Move the checkpoint over transactions that held nothing for us, but not too often."""
-        if self._idle_since is None:
-            return
-        since, position = self._idle_since
-        if time.monotonic() - since >= _IDLE_CHECKPOINT_S:
+        if (position := self._idling.due) is not None:
             self._commit(position, reader)
 
     def _store(self, writes: Sequence[Write]) -> None:

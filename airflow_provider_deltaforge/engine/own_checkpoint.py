@@ -1,18 +1,16 @@
 """What is stored of a sink that is behind: its own checkpoint, and what is set aside for it."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
+from airflow_provider_deltaforge.engine.idling import Idling
 from airflow_provider_deltaforge.engine.reading_again import Company
 from airflow_provider_deltaforge.engine.sinking import SinkThread
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints, Stand
 from airflow_provider_deltaforge.storage.contract import Write
-
-_IDLE_CHECKPOINT_S = 1.0
 
 
 class Over(Exception):  # noqa: N818 - not an error: the lane ends
@@ -45,7 +43,8 @@ class OwnCheckpoint:
         self._letters, self._patiently = letters, patiently
         source_id = bench.pipeline.spec.source.id
         self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, source_id)
-        self._idle: tuple[float, Position] | None = None
+        self.idling = Idling()
+        """Up to where nothing is for the sink, stored or not."""
         self.at = at
         """What is stored of the sink's position."""
 
@@ -62,26 +61,18 @@ class OwnCheckpoint:
     @property
     def reached(self) -> Position:
         """Return up to where the sink lacks nothing, stored or not."""
-        return self.at if self._idle is None else self._idle[1]
-
-    def pass_idle(self, position: Position) -> None:
-        """Note that nothing up to a position is for the sink."""
-        since = self._idle[0] if self._idle else time.monotonic()
-        self._idle = since, position
-
-    def no_longer_idle(self) -> None:
-        """Note that the sink was given something, or that the log is read again."""
-        self._idle = None
+        idle_upto = self.idling.position
+        return self.at if idle_upto is None else idle_upto
 
     def keep(self) -> None:
         """Move over transactions that hold nothing for the sink, but not too often."""
-        if self._idle is not None and time.monotonic() - self._idle[0] >= _IDLE_CHECKPOINT_S:
-            self.commit(self._idle[1])
+        if (position := self.idling.due) is not None:
+            self.commit(position)
 
     def commit(self, position: Position) -> None:
         """Move, with what is set aside."""
         self._await_room()
-        self._idle = None
+        self.idling.ends()
         held = self._hands.holds(self.stand, position)
         self.store([self._checkpoints.put(self._id, position, held)])
         self.at = position

@@ -1,6 +1,6 @@
 """The position of transactions that held nothing, beside one that is not over."""
 
-from airflow_provider_deltaforge.engine import lane as lanes
+from airflow_provider_deltaforge.engine import idling
 from airflow_provider_deltaforge.engine.batcher import SourceBatch
 from airflow_provider_deltaforge.engine.lane import Lane
 from airflow_provider_deltaforge.events.change import Position
@@ -47,7 +47,7 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
 
     deliver(SourceBatch(rows.slice(0, 0), {"tx": 1}, 0))
     deliver(SourceBatch(rows.slice(0, 2), None, 1, splits_transaction=True))
-    monkeypatch.setattr(lanes, "_IDLE_CHECKPOINT_S", 0.0)
+    monkeypatch.setattr(idling, "_CHECKPOINT_S", 0.0)
     lane._checkpoint_idle(quiet)
     assert queue.count() == 0
 

@@ -1,0 +1,31 @@
+"""Transactions that hold nothing for us: the checkpoint moves over them, but not too often."""
+
+import time
+
+from airflow_provider_deltaforge.events.change import Position
+
+_CHECKPOINT_S = 1.0
+
+
+class Idling:
+    """How far only such transactions were read. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self.position: Position | None = None
+        """Up to where there was nothing; None if something came last."""
+
+    def passes(self, position: Position) -> None:
+        """Note that there was nothing up to a position."""
+        if self.position is None:
+            self._since = time.monotonic()
+        self.position = position
+
+    def ends(self) -> None:
+        """Note that something came, was stored, or that the log is read again."""
+        self.position = None
+
+    @property
+    def due(self) -> Position | None:
+        """Return where the checkpoint is to move now, if it is."""
+        return self.position if time.monotonic() - self._since >= _CHECKPOINT_S else None
