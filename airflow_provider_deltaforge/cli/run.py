@@ -7,8 +7,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.text import Text
@@ -30,9 +31,12 @@ from airflow_provider_deltaforge.control.launch import Job
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import DRAINED, Verdict
+from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
 
 _STANDBY_POLL_S = 2.0
 
@@ -126,7 +130,7 @@ def _run_lane(state: Store, store: str, name: str, stopping: threading.Event) ->
     try:
         while True:
             code = run_local(name, StoreLocation.from_dsn(store), generation)
-            verdict = settle(task, code)
+            verdict = _patiently(partial(settle, task, code), stopping)
             if verdict.action != "restart" or stopping.is_set():
                 return verdict
             err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}")
@@ -155,7 +159,10 @@ def _wait_for_turn(
     """Return true when no driver lives any more, false when asked to leave first."""
     said = False
     while not stopping.is_set():
-        present = status(state, name, backend)
+        try:
+            present = _patiently(partial(status, state, name, backend), stopping)
+        except RetryableError:
+            continue  # Asked to leave while the store is away.
         if not present.alive:
             return True
         if not said:
@@ -201,6 +208,16 @@ def _health(
     if api_addr == "off":
         return nullcontext()
     return serving(lambda: [status(state, name, backend)], api_addr)
+
+
+def _patiently(call: Callable[[], Result], stopping: threading.Event) -> Result:
+    """Repeat a call to the store: while it is away nothing is known, so nothing is decided."""
+
+    def tell(error: BaseException | None) -> None:
+        told = "goes on" if error is None else redacted(str(error))
+        err.print(f"state store: {told}", highlight=False)
+
+    return patiently(call, tell, stopping.is_set, stopping.wait)
 
 
 def _wait(stopping: threading.Event, seconds: float) -> None:
