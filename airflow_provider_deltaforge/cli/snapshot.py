@@ -148,8 +148,7 @@ class _Task:
             raise typer.Exit(driver_exit_code(SPEC) if ended.error_class == "spec" else FAILED)
 
     def _start(self, *, force: bool = False) -> None:
-        told = (self.state, self.job, self.backend, self.owner)
-        self._tell(snapshots.start(*told, force=force))
+        self._tell(snapshots.start(self.state, self.job, self.backend, self.owner, force=force))
 
     def _show_own(self) -> int | None:
         return self._show(

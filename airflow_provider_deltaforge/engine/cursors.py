@@ -83,7 +83,8 @@ class Cursors:
             elif told is not None and not self._is_reset():
                 _log.warning(
                     "sink %s: the state store knows no position of it; it goes on at its own, %s",
-                    *(name, dict(told.position)),
+                    name,
+                    dict(told.position),
                 )
                 writes.append(checkpoints.put(name, told.position, _texts(told)))
         self._store(writes)
@@ -133,7 +134,8 @@ class Cursors:
             _log.warning(
                 "sink %s holds no position any more: was it emptied? It goes on at its "
                 "checkpoint, %s",
-                *(name, dict(at)),
+                name,
+                dict(at),
             )
             return [checkpoints.put(name, at, ())]
         if self._source.covers(told.position, at):
@@ -141,7 +143,9 @@ class Cursors:
         _log.warning(
             "sink %s has lost what it held: its checkpoint is %s, it holds the log up to %s. "
             "It goes on from there",
-            *(name, dict(at), dict(told.position)),
+            name,
+            dict(at),
+            dict(told.position),
         )
         return [checkpoints.put(name, told.position, _texts(told), back=True)]
 

@@ -32,5 +32,9 @@ def tell_given_up(bench: Bench, sink_id: str, at: Position, error: PositionLostE
     _log.error(
         "sink %s is given up: %s. It lacks everything behind %s, until `deltaforge sinks resume %s "
         "%s` lets it go on",
-        *(sink_id, redacted(str(error)), dict(at), bench.pipeline.name, sink_id),
+        sink_id,
+        redacted(str(error)),
+        dict(at),
+        bench.pipeline.name,
+        sink_id,
     )

@@ -35,12 +35,16 @@ class LetterNews:
         if stored:
             _log.warning(
                 "pipeline %s: events set aside: %s; see `deltaforge dlq list %s`",
-                *(self._pipeline, stored, self._pipeline),
+                self._pipeline,
+                stored,
+                self._pipeline,
             )
         if lost:
             _log.error(
                 "pipeline %s: the dead-letter queue is full; events lost: %s (%s)",
-                *(self._pipeline, lost, self._overflow_policy),
+                self._pipeline,
+                lost,
+                self._overflow_policy,
             )
 
     def say_now_and_then(self) -> None:
@@ -55,6 +59,7 @@ class LetterNews:
             _log.log(
                 logging.ERROR if level == _ALARM else logging.WARNING,
                 "pipeline %s: the dead-letter queue is %s%% full",
-                *(self._pipeline, int(ratio * 100)),
+                self._pipeline,
+                int(ratio * 100),
             )
         self._level = level

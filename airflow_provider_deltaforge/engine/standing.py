@@ -121,9 +121,8 @@ def _beginning(sink: Sink, source: Source, base: Position) -> Position:
                 f"sink {sink.id}: start: {dict(position)} lies before {dict(base)}, and the log in "
                 "front of that is not kept for this pipeline: begin there or later"
             )
-    _log.warning(
-        "sink %s is new; it begins at %s (start: %s)", *(sink.id, dict(position), _word(start))
-    )
+    at = dict(position)
+    _log.warning("sink %s is new; it begins at %s (start: %s)", sink.id, at, _word(start))
     return position
 
 

@@ -146,7 +146,8 @@ class Stragglers:
         self._board.stands(name, "behind", lacks_ms)
         _log.warning(
             "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",
-            *(name, dict(at)),
+            name,
+            dict(at),
         )
         hands = self._sinks.thread(name)
         sink = self._described[name]
@@ -198,7 +199,9 @@ class Stragglers:
         self._board.caught_up(name, position, None)
         _log.warning(
             "sink %s goes on at %s; it lacks what lies between %s and there",
-            *(name, dict(position), gap.start),
+            name,
+            dict(position),
+            gap.start,
         )
 
     def _store(self, writes: list[Write]) -> None:

@@ -79,8 +79,9 @@ class DeltaForgeControlOperator(DeferringOperator):
         if not self.wait or self.action not in _AWAITED:
             return None
         until_ms = int((time.time() + self.timeout.total_seconds()) * 1000)
-        told = (self.deltaforge_conn_id, name, _AWAITED[self.action], until_ms)
-        return self.hand_over(context, ConditionTrigger(*told, poll_s=_POLL_S))
+        awaited = _AWAITED[self.action]
+        trigger = ConditionTrigger(self.deltaforge_conn_id, name, awaited, until_ms, poll_s=_POLL_S)
+        return self.hand_over(context, trigger)
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Return the status, end a driver that did not end, or fail with the reason."""

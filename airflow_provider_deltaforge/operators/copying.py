@@ -34,9 +34,9 @@ class CopyingOperator(PipelineOperator):
         """Start a job unless a driver is there or, without ``force``, may come back; and wait."""
         task = self.pipeline_task()
         start = snapshots.serve if copy.asked is not None else snapshots.start
-        told = (store, copy.job(task), task.hook().backend(), copy.watch.owner)
+        job, backend = copy.job(task), task.hook().backend()
         try:
-            started = start(*told, force=force)
+            started = start(store, job, backend, copy.watch.owner, force=force)
         except RetryableError as error:
             self.log.info("somebody else starts a driver at this moment: %s", error)
             started = None
