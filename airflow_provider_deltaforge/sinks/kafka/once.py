@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.sinks.kafka import replies
 from airflow_provider_deltaforge.sinks.kafka.configuration import scrub
 from airflow_provider_deltaforge.sinks.kafka.positions import Positions, error_of, topic_of
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
-from airflow_provider_deltaforge.sinks.kafka.work import Work
+from airflow_provider_deltaforge.sinks.kafka.work import Work, by_halves
 from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
 
 _STEP_S, _SLICE_S = 0.5, 0.25
@@ -168,27 +168,15 @@ class KafkaOnceWriter(KafkaWriter):
         The producer is another one. A refusal leaves gaps in its sequence numbers, and its next
         transaction may fail for them.
         """
-        refused: dict[int, Any] = {}
-        taken: list[int] = []
-        spans = [(0, len(messages))]
         own, self._producer = self._producer, None
         try:
-            while spans:
-                start, stop = spans.pop()
-                errors = self._probe(messages.slice(start, stop - start))
-                if not errors:
-                    taken.append(stop - start)
-                elif stop - start == 1:
-                    refused[start] = errors[0]
-                else:
-                    middle = (start + stop) // 2
-                    spans += [(middle, stop), (start, middle)]
+            refused, taken = by_halves(messages, self._probe)
         finally:
             if self._producer is not None:
                 self._discard()
             self._producer, self._stage = own, _Stage.IDLE
         if not refused:
-            self._at_once = min(taken)
+            self._at_once = taken
         return refused
 
     def _probe(self, messages: Messages) -> list[Any]:

@@ -1,5 +1,6 @@
 """How far one batch has come on its way to the brokers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,3 +57,31 @@ class Work:
             )
             for index, error in sorted(self.refused.items())
         ]
+
+
+def by_halves(
+    messages: Messages, errors_of: Callable[[Messages], list[Any]]
+) -> tuple[dict[int, Any], int]:
+    """Find which messages are refused.
+
+    Args:
+        messages: of which not all are taken together.
+        errors_of: tries some of them, and returns what is said against them.
+
+    Returns:
+        What is said against each that is refused alone, and the fewest that were taken together.
+    """
+    refused: dict[int, Any] = {}
+    taken = len(messages)
+    spans = [(0, len(messages))]
+    while spans:
+        start, stop = spans.pop()
+        errors = errors_of(messages.slice(start, stop - start))
+        if not errors:
+            taken = min(taken, stop - start)
+        elif stop - start == 1:
+            refused[start] = errors[0]
+        else:
+            middle = (start + stop) // 2
+            spans += [(middle, stop), (start, middle)]
+    return refused, taken
