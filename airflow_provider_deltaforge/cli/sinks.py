@@ -50,12 +50,12 @@ def give_up(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT
 
 @app.command()
 def resume(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_STORE) -> None:
-    """Let a sink go on that was given up, from where the pipeline stands; its gap stays."""
+    """Let a sink go on that was given up, from where the pipeline stands, without what it lacks."""
     with opened(store) as state:
         sinks.want(state, name, sink, "resume", getpass.getuser())
     typer.echo(
         f"{sink} goes on with the pipeline; what it lacks comes with a copy of the tables: "
-        "`deltaforge snapshot FILE`"
+        "`deltaforge snapshot FILE --again`"
     )
 
 

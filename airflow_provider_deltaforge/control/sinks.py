@@ -33,8 +33,13 @@ def want(store: Store, name: str, sink: str, wanted: Wanted, by: str) -> None:
     """
     existing(store, name)
     gaps = Gaps(store, name)
-    stands = status(store, name).sinks.get(sink, {}).get("status")
-    if wanted == "resume" and sink not in gaps.open():
+    given_up = gaps.open()
+    told = status(store, name).sinks
+    if sink not in told and sink not in given_up:
+        known = f"it has {', '.join(told)}" if told else "its sinks are known once it has run"
+        raise SpecError(f"pipeline {name!r} has no sink {sink!r}; {known}")
+    stands = told[sink]["status"] if sink in told else "given_up"
+    if wanted == "resume" and sink not in given_up:
         raise SpecError(f"sink {sink!r} of pipeline {name!r} was not given up: it is {stands}")
     if wanted == "give_up" and stands not in {"behind", "catching_up"}:
         raise SpecError(

@@ -1,0 +1,57 @@
+"""What the command line says of sinks that a pipeline goes on without."""
+
+import pytest
+from typer.testing import CliRunner
+
+from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.control import Control, Progress, SinkProgress
+from airflow_provider_deltaforge.storage.gaps import Gaps
+from airflow_provider_deltaforge.storage.records import now_ms
+
+
+def deltaforge(*words):
+    return CliRunner().invoke(app, ["sinks", *words], catch_exceptions=True)
+
+
+@pytest.fixture
+def sinks(pipeline):
+    told = {"files": SinkProgress(), "cache": SinkProgress(status="behind", reason="it is away")}
+    now = now_ms()
+    progress = Progress(
+        status="running", since_ms=now, epoch=1, generation=1, heartbeat_at_ms=now, sinks=told
+    )
+    pipeline.transact([Control(pipeline, "orders").put_progress(progress)])
+    return Gaps(pipeline, "orders")
+
+
+def test_only_a_sink_that_is_behind_can_be_given_up(sinks):
+    assert deltaforge("give-up", "orders", "cache").exit_code == 0
+    assert [(one.sink, one.wanted) for one in sinks.wishes()] == [("cache", "give_up")]
+
+    refused = deltaforge("give-up", "orders", "files").exception
+    assert isinstance(refused, SpecError)
+    assert "not behind: it is running" in str(refused)
+
+
+def test_one_that_was_given_up_goes_on_with_the_command_that_fills_its_gap(sinks, pipeline):
+    pipeline.transact([sinks.give_up("cache", {"pos": 1}, "too late", "position_lost")])
+
+    outcome = deltaforge("resume", "orders", "cache")
+
+    assert outcome.exit_code == 0
+    assert "deltaforge snapshot FILE --again" in outcome.stdout
+    assert "cache lacks what comes behind" in deltaforge("list", "orders").stdout
+
+
+@pytest.mark.parametrize("command", ["give-up", "resume"])
+def test_a_sink_that_is_not_there_is_named_beside_those_that_are(sinks, command):
+    refused = deltaforge(command, "orders", "cahce").exception
+
+    assert isinstance(refused, SpecError)
+    assert str(refused) == "pipeline 'orders' has no sink 'cahce'; it has files, cache"
+    assert sinks.wishes() == []
+
+
+def test_of_a_pipeline_that_never_ran_no_sink_is_known(pipeline):
+    assert "once it has run" in str(deltaforge("resume", "orders", "files").exception)
