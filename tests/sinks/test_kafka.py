@@ -153,6 +153,9 @@ def test_an_illegal_topic_name_is_rejected_alone(brokers, topic, writer):
     rejections = writer.write(messages(given))
 
     assert [(each.event_row, each.kind) for each in rejections] == [(0, "routing"), (2, "routing")]
+    assert rejections[0].reason.startswith("kafka sink kafka: topic 'not legal!': Broker: Invalid")
+    assert rejections[0].reason.endswith("; correct 'topic', or the processor that routed it")
+    assert len(rejections[1].reason) < 400
     assert values(brokers, topic) == [value(1)]
 
 

@@ -90,6 +90,13 @@ REJECTED = {
 }
 """The fault of a message, not of the batch: the kind of its rejection."""
 
+MENDS = {
+    "message_too_large": "raise max.message.bytes of the topic, message.max.bytes in client_conf",
+    "routing": "correct 'topic', or the processor that routed it",
+    "invalid_record": "give 'key': a compacted topic takes nothing without one",
+}
+"""By kind, what lets such a message pass."""
+
 FENCED = frozenset({Code["_FENCED"], Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 """Another producer with the same ``transactional.id`` has begun, or the broker took it for dead."""
 

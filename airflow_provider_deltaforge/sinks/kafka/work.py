@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.kafka import replies
 
 _AT_ONCE = 4096
+_NAME_MAX = 249
 
 
 @dataclass
@@ -49,14 +50,13 @@ class Work:
 
     def rejections(self, where: str) -> list[Rejection]:
         """Return what was refused, in the order of the messages."""
-        return [
-            Rejection(
-                self.messages.event_rows[index].as_py(),
-                replies.REJECTED[error.code()],
-                f"{where}: {error.str()}",
-            )
-            for index, error in sorted(self.refused.items())
-        ]
+        return [self._rejection(where, *each) for each in sorted(self.refused.items())]
+
+    def _rejection(self, where: str, index: int, error: Any) -> Rejection:
+        kind = replies.REJECTED[error.code()]
+        topic = str(self.messages.topics[index].as_py())[:_NAME_MAX]
+        reason = f"{where}: topic {topic!r}: {error.str()}; {replies.MENDS[kind]}"
+        return Rejection(self.messages.event_rows[index].as_py(), kind, reason)
 
 
 def by_halves(
