@@ -162,7 +162,7 @@ def test_a_sink_that_lacks_changes_for_too_long_is_given_up_and_resumed_from_the
     made.want("running")
     running = RunningLane(made)
     wait_until(lambda: stood(made, "side") == "given_up")
-    wait_until(lambda: made.control.progress().sinks["side"].position == gap.start, 30)
+    wait_until(lambda: made.control.progress().sinks["side"].position == gap.start)
     here = at(made, "main")
     wait_until(lambda: at(made, "main") > here + 40)
     made.store.transact([Gaps(made.store, made.name).wish("side", "resume", "a test")])

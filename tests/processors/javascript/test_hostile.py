@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.processors.javascript.interpreter import _cpu_s
 from airflow_provider_deltaforge.processors.javascript.settings import JavaScript
 from tests.envelopes.changes import change, change_rows
 from tests.processors.javascript.conftest import opened
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 LIMITS = {"cpu_ms": 150, "timeout_ms": 20_000, "mem_mb": 64}
 WIDE = {"cpu_ms": 20_000, "timeout_ms": 20_000, "mem_mb": 64}
@@ -234,13 +234,17 @@ print(worker._interpreter._process.pid, "py_mini_racer" in sys.modules, flush=Tr
 
 def test_an_interpreter_that_nobody_closes_ends_with_its_process(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", LEFT_OPEN],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
 
     pid, imported = done.stdout.split()
     assert imported == "False"
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(int(pid)).wait(20)
+        psutil.Process(int(pid)).wait(PATIENCE_S)
 
 
 def test_closing_twice_ends_the_process():
