@@ -177,7 +177,7 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
             if has_begun(bench.store, bench.pipeline):
                 lags = laggards(bench.store, bench.pipeline)
                 ended = serve_replays(bench) if lags else serve(bench, runner)
-            outcome = ended or runner.stream(bench.job, window_s)
+            outcome = ended or _carry(bench, runner, window_s)
         except RetryableError as error:
             outcome = Outcome.of(error)
         if outcome.is_retryable and deaths.may_go_on():
@@ -193,3 +193,13 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
         ended = rest(bench)
         if ended is not None:
             return ended
+
+
+def _carry(bench: Bench, runner: Runner, window_s: float) -> Outcome:
+    """Run lanes; until one is placed, which may take a while, nobody else speaks."""
+    control = bench.control
+    with suppress(RetryableError):
+        said = control.progress()
+        if said is not None and said.status != "starting":  # That may say why it begins again.
+            say(control, control.held_epoch(bench.job.driver), "starting")
+    return runner.stream(bench.job, window_s)

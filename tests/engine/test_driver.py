@@ -5,9 +5,12 @@ import time
 
 import pytest
 
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine import lane as lane_module
 from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.engine.heart import Heart
+from airflow_provider_deltaforge.engine.local import LocalRunner
 from airflow_provider_deltaforge.engine.staying import Deaths
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.control import Control
@@ -147,3 +150,26 @@ def test_a_driver_says_that_it_is_stopped_when_its_lane_or_copy_could_not(monkey
     pipeline.want("stopped")
     assert driving.end().exit_code == 0
     assert pipeline.status() == ("stopped", None)
+
+
+def test_a_driver_says_that_it_begins_before_a_lane_is_there_to_speak(monkeypatch):
+    real, said = LocalRunner.stream, []
+
+    def stream(runner, job, window_s):
+        said.append(pipeline.status()[0])
+        return real(runner, job, window_s)
+
+    monkeypatch.setattr(LocalRunner, "stream", stream)
+    pipeline = InProcess()
+    driving = Driving(pipeline)
+    wait_until(lambda: pipeline.status()[0] == "running")
+    pipeline.want("paused")
+    wait_until(lambda: pipeline.status()[0] == "paused")
+    pipeline.want("running")
+    wait_until(lambda: pipeline.status()[0] == "running")
+    wish = Wish((), None)
+    snapshots.request(pipeline.store, pipeline.name, wish, "copy", "me")
+    wait_until(lambda: len(said) == 3)
+    pipeline.want("stopped")
+    assert driving.end().why == "stopped"
+    assert said == ["starting"] * 3
