@@ -89,7 +89,7 @@ class Plan:
             return None
         if missed and not fresh and self._overtaken != "send":
             sinks = ", ".join(missed)
-            why = f"{sinks} has a newer event of this row"
+            why = f"{sinks} has this event or a newer one of its row"
             return Verdict("drop" if self._overtaken == "drop" else "overtaken", why=why)
         to = missed if self._overtaken == "send" else fresh
         ahead = self._ahead(place, to)

@@ -166,9 +166,13 @@ class RowOrder:
             chained = rendered.chained
             rows = np.unique(rendered.messages[sink_id].event_rows.to_numpy())
             rows = rows[~np.isin(rows, [one.event_row for one in rejections])]
-            places = Places.of(chained.rows.take(pa.array(rows)))
+            taken = chained.rows.take(pa.array(rows))
             at = _at(chained)[rows]
-            for _, entry in newer(entries.met(places, at), at, again):
+            for row, entry in entries.met(Places.of(taken), at):
+                # Killed after it was stored early, the event itself may be taken after all.
+                itself = bool(entry.event_id) and taken["event_id"][row].as_py() == entry.event_id
+                if not itself and at[row] <= again.get(entry.event_id, -1):
+                    continue
                 if entry.letter is not None:
                     entry.letter.overtaken_by(sink_id)
                 else:

@@ -38,9 +38,10 @@ def replayed(pipeline):
 
 
 @pytest.fixture
-def killed(monkeypatch):
+def killed(request, monkeypatch):
     """A pipeline that ended between the refusal of an event and the rest of its batch."""
-    pipeline = exact_pipeline(monkeypatch, journal="enabled: true")
+    journal = getattr(request, "param", "enabled: true")
+    pipeline = exact_pipeline(monkeypatch, journal=journal)
     pipeline.begin_at(out=0)
     refuses_the_last(pipeline)
     real = exact_memory._Writer.write_once
@@ -78,3 +79,17 @@ def test_a_dry_run_says_what_they_wait_for(killed):
         "away",
         "out lacks older events; let the pipeline deliver them",
     )
+
+
+@pytest.mark.parametrize(
+    "killed", ["enabled: true", "enabled: true, dlq: {hold_keys: true}"], indirect=True
+)
+def test_one_that_the_sink_takes_with_its_batch_after_all_is_not_sent_again(killed):
+    takes_all(killed)
+    killed.want("running")
+    run_to_the_end(killed)
+    assert len(held(killed).ids) == 60
+    [one] = replays.foresee(killed.store, killed.name, Which(), "skip")
+    assert (one.action, one.why) == ("overtaken", "out has this event or a newer one of its row")
+    assert replayed(killed) == ("done", 0, 0)
+    assert len(held(killed).ids) == 60
