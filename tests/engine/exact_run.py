@@ -5,7 +5,7 @@ A new kind of sink is one function and one entry of ``PLACES``.
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,11 @@ PLACES: dict[str, Callable[[str, str, str], Place]] = {
 """From a server's address, a new name and the sink's id to a place, by type of sink."""
 
 
-def new_place(kind: str, server: str, sink_id: str = "out") -> Place:
+def new_place(kind: str, server: str, sink_id: str = "out", *, exactly_once: bool = True) -> Place:
     """Make somewhere new to deliver to."""
-    return PLACES[kind](server, f"exact-{uuid.uuid4().hex[:8]}", sink_id)
+    place = PLACES[kind](server, f"exact-{uuid.uuid4().hex[:8]}", sink_id)
+    asked = f"exactly_once: {str(exactly_once).lower()}"
+    return replace(place, sink=place.sink.replace("exactly_once: true", asked))
 
 
 @dataclass

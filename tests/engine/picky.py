@@ -15,14 +15,24 @@ class Picky(Processor):
 
     id: str = "picky"
     until: str = ""
-    """A file with which it lets everything pass."""
+    """A file with which it lets everything pass, or the rows up to the key in it."""
 
     def open(self):
         return self
 
     def process(self, rows):
-        over = bool(self.until) and Path(self.until).exists()
-        return refusing(lambda text: not over and orjson.loads(text)["id"] % 2 == 0)(rows)
+        upto = self._upto()
+
+        def is_refused(text):
+            key = orjson.loads(text)["id"]
+            return key % 2 == 0 and key > upto
+
+        return refusing(is_refused)(rows)
+
+    def _upto(self):
+        if not self.until or not Path(self.until).exists():
+            return 0
+        return float(Path(self.until).read_text() or "inf")
 
     def close(self):
         pass
