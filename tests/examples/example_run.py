@@ -29,6 +29,7 @@ from tests.servers import sql
 from tests.servers.process import Server
 from tests.sinks import nats_reader
 from tests.sinks.kafka_reader import read_topic
+from tests.sources.postgres.stream_reading import drop
 from tests.waiting import wait_for
 
 INPUTS = Path(__file__).parent / "inputs"
@@ -175,11 +176,8 @@ class ExampleRun:
             connection.execute(f"CREATE DATABASE {self.database}")
             with psycopg.connect(self.variables["POSTGRES_DSN"], autocommit=True) as inside:
                 yield lambda statements: [inside.execute(each) for each in statements]
-            connection.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                f" WHERE database = '{self.database}'"
-            )
-            connection.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
+            # A server notices a moment later that the slot's reader has gone.
+            drop(self.servers.postgres, self.database)
 
     @contextmanager
     def _turso(self) -> Iterator[Any]:

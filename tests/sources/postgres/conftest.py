@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from tests.servers.process import Server
-from tests.sources.postgres.copying import drop_slots, fresh_database, source_of
-from tests.sources.postgres.stream_reading import drop, fresh
+from tests.sources.postgres.copying import fresh_database, source_of
+from tests.sources.postgres.stream_reading import drop, drop_slots, fresh
 
 _SERVERS = ("postgres_server", pytest.param("postgres18_server", marks=pytest.mark.long))
 

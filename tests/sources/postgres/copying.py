@@ -6,7 +6,7 @@ from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import Snapshotter
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from tests.servers.process import Server
-from tests.sources.postgres.stream_reading import execute
+from tests.sources.postgres.stream_reading import drop_slots, execute
 
 
 def fresh_database(server: Server, name: str, *statements: str) -> None:
@@ -29,15 +29,6 @@ def fresh_database(server: Server, name: str, *statements: str) -> None:
         "GRANT ALL ON SCHEMA public TO PUBLIC",
         *statements,
         database=name,
-    )
-
-
-def drop_slots(server: Server, database: str) -> None:
-    """Drop every replication slot of a database."""
-    execute(
-        server,
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-        f"WHERE database = '{database}'",
     )
 
 

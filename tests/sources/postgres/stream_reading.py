@@ -37,12 +37,19 @@ def fresh(server: Server, database: str, *statements: str) -> None:
 
 def drop(server: Server, database: str) -> None:
     """Drop a database with its slots, as soon as their readers have gone."""
+    drop_slots(server, database)
+    execute(server, f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+
+
+def drop_slots(server: Server, database: str) -> None:
+    """Drop the slots of a database: a server notices late that the reader of one has gone."""
     for (name,) in execute(
         server, f"SELECT slot_name FROM pg_replication_slots WHERE database = '{database}'"
     ):
         wait_for(f"the reader of {name} to end", partial(_free, server, name))
-        execute(server, f"SELECT pg_drop_replication_slot('{name}')")
-    execute(server, f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+        # A temporary one has gone with its reader.
+        named = f"FROM pg_replication_slots WHERE slot_name = '{name}'"
+        execute(server, f"SELECT pg_drop_replication_slot(slot_name) {named}")
 
 
 def _free(server: Server, slot: str) -> bool:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from airflow_provider_deltaforge.errors import SchemaError
-from tests.sources.postgres.copying import begun, copied, drop_slots, fresh_database, source_of
-from tests.sources.postgres.stream_reading import connect, events, execute
+from tests.sources.postgres.copying import begun, copied, fresh_database, source_of
+from tests.sources.postgres.stream_reading import connect, drop_slots, events, execute
 
 SERIES = "SELECT {} FROM generate_series(1, 300) AS i"
 KEYS = {

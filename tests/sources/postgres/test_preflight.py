@@ -9,8 +9,8 @@ from airflow_provider_deltaforge.sources.postgres import server_findings
 from airflow_provider_deltaforge.sources.postgres.forecast import forecast
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
-from tests.sources.postgres.copying import begun, drop_slots, fresh_database, source_of
-from tests.sources.postgres.stream_reading import connect, execute
+from tests.sources.postgres.copying import begun, fresh_database, source_of
+from tests.sources.postgres.stream_reading import connect, drop_slots, execute
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -9,8 +9,14 @@ import pytest
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.postgres import views
 from tests.servers import postgres
-from tests.sources.postgres.copying import begun, drop_slots, fresh_database, source_of
-from tests.sources.postgres.stream_reading import connect, events, execute, read_until
+from tests.sources.postgres.copying import begun, fresh_database, source_of
+from tests.sources.postgres.stream_reading import (
+    connect,
+    drop_slots,
+    events,
+    execute,
+    read_until,
+)
 from tests.waiting import wait_for
 
 NAME = "seamed"
