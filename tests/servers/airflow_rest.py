@@ -20,7 +20,9 @@ class Rest:
 
     def __init__(self, url: str) -> None:
         # Two slow cores are shared by many: an answer may take its time.
-        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=60)
+        # An idle connection is left before the server does, which does so after five seconds.
+        limits = httpx.Limits(keepalive_expiry=2)
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=60, limits=limits)
 
     def close(self) -> None:
         """Release the connections."""

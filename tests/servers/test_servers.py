@@ -80,12 +80,12 @@ def test_kafka_takes_a_transaction(kafka_server):
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": kafka_server.dsn(), "transactional.id": "servers"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("servers.transactions", b"value")
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
 
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.long
