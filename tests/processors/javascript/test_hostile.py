@@ -59,7 +59,7 @@ def test_a_call_that_uses_too_much_costs_its_event_alone(start, code, limits, re
 
 
 def test_waiting_counts_as_time(start):
-    worker = start("let gone = 0; (e) => { gone++; e.tags = [String(gone)] }", timeout_ms=300)
+    worker = start("let gone = 0; (e) => { gone++; e.tags = [String(gone)] }", timeout_ms=2000)
     assert worker.process(batch(1)).rows["tags"].to_pylist() == [["1"]]
     pid = worker._interpreter._process.pid
     os.kill(pid, signal.SIGSTOP)
