@@ -199,8 +199,9 @@ def test_proxies_of_events_stand_for_them(tried):
     ],
 )
 def test_what_cannot_be_a_processor_is_refused_at_start(script, text):
+    limits = {"timeout_ms": 10} if "longer" in text else {}
     with pytest.raises(SpecError, match="processor js, key inline: ") as caught:
-        opened(script, timeout_ms=10)
+        opened(script, **limits)
 
     assert text in str(caught.value)
 
