@@ -199,7 +199,7 @@ class PostgresStore(SqlStore):
         # A refused connection carries no state, only text.
         if state is None and any(words in text for words in _ACCESS_WORDS):
             return AccessError(f"{text}; check user, password, database and their rights")
-        return RetryableError(f"{text}; it is tried again")
+        return RetryableError(f"{text}; check that it is up and reachable")
 
 
 def _import_driver() -> Any:

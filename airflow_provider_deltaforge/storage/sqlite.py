@@ -35,6 +35,8 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
 _REFUSED = ("readonly", "unable to open", "not authorized", "access permission")
 _BROKEN = ("not a database", "malformed", "no such table", "no such column", "unsupported file")
 
+_LOOK = "; check that no frozen process holds it, and that its disk has room"
+
 
 class SqliteStore(SqlStore):
     """A ``Store`` in a file; see the contract for what each method promises.
@@ -99,7 +101,7 @@ class SqliteStore(SqlStore):
         if self._pid != os.getpid():
             self._writing, self._pid = threading.Lock(), os.getpid()
         if not self._writing.acquire(timeout=2 * _BUSY_TIMEOUT_S):
-            raise RetryableError(f"the state file {self._path} is busy; it is tried again")
+            raise RetryableError(f"the state file {self._path} is busy{_LOOK}")
         try:
             yield
         finally:
@@ -212,4 +214,4 @@ def _translated(error: sqlite3.Error, path: Path) -> DeltaForgeError:
         return AccessError(f"the state file {path}: {text}; give this user the right to write it")
     if any(word in text for word in _BROKEN):
         return FatalError(f"{path} is not a healthy state file: {text}; restore it from a backup")
-    return RetryableError(f"the state file {path}: {text}; it is tried again")
+    return RetryableError(f"the state file {path}: {text}{_LOOK}")

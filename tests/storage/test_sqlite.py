@@ -37,7 +37,7 @@ def test_a_file_locked_for_too_long_can_be_tried_again(tmp_path, monkeypatch):
     store = SqliteStore(tmp_path / "state.db")
     other = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(RetryableError, match="locked"):
+    with pytest.raises(RetryableError, match="locked; check that no frozen process holds it"):
         store.put("a", "k", b"1")
     assert store.get("a", "k") is None  # Readers do not wait for writers.
     other.execute("ROLLBACK")

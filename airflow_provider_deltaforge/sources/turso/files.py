@@ -175,8 +175,8 @@ class Database:
         if self._connection is None:
             if not self.path.exists():
                 raise FatalError(
-                    f"there is no file {self.path}; check source.url, and that the process that "
-                    "reads it runs on the machine that has it"
+                    f"there is no file {self.path.absolute()}; check source.url, which is best "
+                    "absolute, and that the process that reads it runs on the machine that has it"
                 )
             check_engine(self.path, self.engine)
             if self._identity is None:

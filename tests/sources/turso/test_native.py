@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -265,6 +266,13 @@ def test_a_missing_file_is_not_made(tmp_path):
     with pytest.raises(FatalError, match="there is no file"):
         source(tmp_path / "none.db").open(None)
     assert not (tmp_path / "none.db").exists()
+
+
+def test_a_missing_file_is_named_as_the_process_looked_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(FatalError, match=f"there is no file {tmp_path}/none.db; .* absolute"):
+        source(Path("none.db")).open(None)
 
 
 def test_a_file_that_one_process_has_for_itself(path, other_process):
