@@ -263,7 +263,7 @@ def test_a_query_without_end_and_one_without_measure_are_stopped_and_the_next_ba
     seven = change_rows([change(after=b'{"id":7}')])
 
     for query, limits, reason in (
-        (ENDLESS, {"timeout_ms": 200}, "timeout_ms"),
+        (ENDLESS, {"timeout_ms": 1000}, "timeout_ms"),
         (greedy, {"mem_mb": 32}, "mem_mb"),
     ):
         with pytest.raises(EventError, match=reason):
