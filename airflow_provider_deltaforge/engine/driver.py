@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.engine.job import Bench, Job, place
 from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.replay_serving import serve_replays
 from airflow_provider_deltaforge.engine.runner import Runner
 from airflow_provider_deltaforge.engine.serving import serve
@@ -25,6 +26,7 @@ from airflow_provider_deltaforge.storage.control import Control, Progress
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 _SNAPSHOT_DONE = "snapshot finished"
+_LAST_WORD_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -81,14 +83,22 @@ def _see_it_said(bench: Bench) -> None:
 
 
 def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
-    """Leave the reason in the progress, unless another driver is there or the store is away."""
-    with suppress(DeltaForgeError):
+    """Leave the reason in the progress, unless another driver is there or the store stays away.
+
+    One that is started again need not wait for the store: its successor says how it is.
+    """
+    deadline = time.monotonic() + (0.0 if outcome.is_retryable else _LAST_WORD_S)
+
+    def attempt() -> None:
         store = assignment.location.open()
         try:
             control = Control(store, assignment.pipeline)
             say(control, control.held_epoch(driver), "failed", outcome)
         finally:
             store.close()
+
+    with suppress(DeltaForgeError):
+        patiently(attempt, lambda _: None, lambda: time.monotonic() >= deadline, time.sleep)
 
 
 def _take_over(assignment: Assignment, driver: str) -> Bench:

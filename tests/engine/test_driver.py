@@ -7,12 +7,13 @@ import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.engine import driver
 from airflow_provider_deltaforge.engine import lane as lane_module
 from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.local import LocalRunner
 from airflow_provider_deltaforge.engine.staying import Deaths
-from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
@@ -61,6 +62,27 @@ def test_a_driver_that_cannot_read_the_document_says_so_in_its_status():
     progress = pipeline.control.progress()
     assert (progress.status, progress.error_class) == ("failed", "spec")
     assert "NOT_SET_HERE" in progress.reason
+
+
+def test_why_a_driver_has_failed_is_said_also_if_the_store_is_away_just_then(monkeypatch):
+    real, tried = driver.say, []
+
+    def say(*words):
+        tried.append(words)
+        if len(tried) < 3:
+            raise RetryableError("the store is away")
+        real(*words)
+
+    monkeypatch.setattr(driver, "say", say)
+    monkeypatch.setattr(driver, "_own_snapshot", _cannot)
+    pipeline = InProcess()
+    assert Driving(pipeline).end().exit_code == 4
+    assert pipeline.status() == ("failed", "fatal")
+    assert pipeline.control.progress().reason == "nothing helps"
+
+
+def _cannot(*_):
+    raise FatalError("nothing helps")
 
 
 def test_a_lane_that_ends_retryable_is_started_again_and_the_driver_gives_up_in_words(monkeypatch):
