@@ -165,7 +165,9 @@ class Subjects:
             return AccessError(
                 f"{told}: its certificate is not trusted; name the authority in SSL_CERT_FILE"
             )
-        return RetryableError(f"{told}; what needs a schema that is not known yet waits for it")
+        return RetryableError(
+            f"{told}; check that {self._url} is up: what needs a schema that is not known yet waits"
+        )
 
 
 def _remember(what: dict[Key, Told], key: Key, told: Told) -> None:
