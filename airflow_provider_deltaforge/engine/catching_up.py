@@ -182,8 +182,8 @@ class CatchUp:
         """Wait until the sink has taken what it was given."""
         refused: list[Rejection] = []
         while (outcome := self._awaited()).is_nothing:
-            self._set_aside(carried, outcome.rejections)
             refused += outcome.rejections
+            self._set_aside(carried, [*carried.held, *refused])
             parcel = self._parcel(carried, carried.rendered.messages[self._id])
             self._hands.submit(parcel.without([*carried.held, *refused]))
         return replace(outcome, rejections=[*refused, *outcome.rejections])

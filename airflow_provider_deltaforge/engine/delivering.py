@@ -189,8 +189,9 @@ class Delivering:
 
     def _refused(self, ready: Ready, name: str, refused: Sequence[Rejection]) -> None:
         """Set aside what a sink refuses that is given the rest of the batch then."""
-        self._set_aside(ready, {name: refused})
+        # What is held back of the batch, and is stored already, overtakes nothing either.
         self._held[name] = [*self._held.get(name, ()), *refused]
+        self._set_aside(ready, {name: self._held[name]})
 
     def _set_aside(self, ready: Ready, refused: Mapping[str, Sequence[Rejection]]) -> None:
         self._letters.take(ready.rendered, ready.batch.rows, refused)

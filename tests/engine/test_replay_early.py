@@ -1,6 +1,7 @@
 """Dead letters that are stored before a sink holds what lies in front of them."""
 
 import threading
+from collections import defaultdict
 
 import pytest
 
@@ -11,6 +12,8 @@ from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from tests.engine import exact_memory
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.running import RunningLane, run_to_the_end
+
+HOLDS = "enabled: true, dlq: {hold_keys: true}"
 
 
 def count(pipeline):
@@ -81,9 +84,7 @@ def test_a_dry_run_says_what_they_wait_for(killed):
     )
 
 
-@pytest.mark.parametrize(
-    "killed", ["enabled: true", "enabled: true, dlq: {hold_keys: true}"], indirect=True
-)
+@pytest.mark.parametrize("killed", ["enabled: true", HOLDS], indirect=True)
 def test_one_that_the_sink_takes_with_its_batch_after_all_is_not_sent_again(killed):
     takes_all(killed)
     killed.want("running")
@@ -93,3 +94,21 @@ def test_one_that_the_sink_takes_with_its_batch_after_all_is_not_sent_again(kill
     assert (one.action, one.why) == ("overtaken", "out has this event or a newer one of its row")
     assert replayed(killed) == ("done", 0, 0)
     assert len(held(killed).ids) == 60
+
+
+def test_what_is_held_beside_a_refusal_has_overtaken_nothing(monkeypatch):
+    pipeline = exact_pipeline(monkeypatch, journal=HOLDS, batch="max_bytes: 500, ")
+    pipeline.begin_at(out=0)
+    rows = defaultdict(list)
+    for tx, row, key in pipeline.bench().pipeline.spec.source.events(1, 20):
+        rows[key].append(b'{"id":%d,"tx":%d,"row":%d}' % (key, tx, row))
+    refused = [rows[key][0 if key <= 10 else -1] for key in range(1, 21)]
+    held(pipeline).refuses = lambda value: any(text in value for text in refused)
+    run_to_the_end(pipeline)
+    takes_all(pipeline)
+    letters = list(DeadLetters(pipeline.store, pipeline.name).read())
+    assert [letter.meta.overtaken for letter in letters] == [[]] * 30
+    assert replayed(pipeline) == ("done", 30, 0)
+    values = [value for _, value in held(pipeline).values]
+    for texts in rows.values():
+        assert [text for value in values for text in texts if text in value] == texts
