@@ -10,12 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from airflow_provider_deltaforge.engine import borders
 from airflow_provider_deltaforge.engine.local import run_local
+from airflow_provider_deltaforge.engine.replay_serving import replay_here
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.engine import picky
@@ -55,13 +57,20 @@ class Forked:
         environment: of the driver.
         log: receives what it says.
         generation: of the control record.
+        ticket: of a replay that it serves, instead of running the pipeline.
     """
 
     def __init__(
-        self, pipeline: str, environment: Mapping[str, str], log: Path, generation: int = 1
+        self,
+        pipeline: str,
+        environment: Mapping[str, str],
+        log: Path,
+        generation: int = 1,
+        *,
+        ticket: str | None = None,
     ) -> None:
         self.args = ("forked", pipeline)
-        told = (pipeline, dict(environment), str(log), generation)
+        told = (pipeline, dict(environment), str(log), generation, ticket)
         self._process = _context.Process(target=_run, args=told, daemon=True)
         self._process.start()
         assert self._process.pid is not None
@@ -85,7 +94,9 @@ def _nothing() -> None:
     pass
 
 
-def _run(pipeline: str, environment: dict[str, str], log: str, generation: int) -> None:
+def _run(
+    pipeline: str, environment: dict[str, str], log: str, generation: int, ticket: str | None
+) -> None:
     os.setsid()
     with Path(log).open("ab") as told:
         os.dup2(told.fileno(), 1)
@@ -95,4 +106,8 @@ def _run(pipeline: str, environment: dict[str, str], log: str, generation: int) 
     borders._hold = borders.asked_hold()
     PROCESSORS.shipped.update(picky.PLACE)
     logging.basicConfig(level=logging.INFO)
-    sys.exit(run_local(pipeline, StoreLocation.from_environment(), generation))
+    location = StoreLocation.from_environment()
+    if ticket is not None:
+        told = replay_here(pipeline, location, ticket, print, threading.Event())
+        sys.exit(told is None)
+    sys.exit(run_local(pipeline, location, generation))

@@ -113,10 +113,7 @@ class ScriptedRun:
 
     def start(self, hold: tuple[Border, int] | None = None) -> Driver:
         """Start the driver, in a session of its own, held at a border if asked."""
-        job = Job(NAME, 1, "stream_job.py", self.dsn, self.master or "")
-        told = {**environment(job), **self.extra_environment}
-        if hold is not None:
-            told[HOLD_VARIABLE] = f"{hold[0].value}:{hold[1]}:{self.held}"
+        job, told = self._job(hold)
         if self.master is None:
             return Forked(NAME, told, self.log)
         with self.log.open("ab") as log:
@@ -127,6 +124,17 @@ class ScriptedRun:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def command(self, ticket: str, hold: tuple[Border, int] | None = None) -> Driver:
+        """Serve a replay as the command does while no driver runs, held at a border if asked."""
+        return Forked(NAME, self._job(hold)[1], self.log, ticket=ticket)
+
+    def _job(self, hold: tuple[Border, int] | None) -> tuple[Job, dict[str, str]]:
+        job = Job(NAME, 1, "stream_job.py", self.dsn or "", self.master or "")
+        told = {**environment(job), **self.extra_environment}
+        if hold is not None:
+            told[HOLD_VARIABLE] = f"{hold[0].value}:{hold[1]}:{self.held}"
+        return job, told
 
     @property
     def held(self) -> Path:
