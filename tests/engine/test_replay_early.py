@@ -96,9 +96,11 @@ def test_one_that_the_sink_takes_with_its_batch_after_all_is_not_sent_again(kill
     assert len(held(killed).ids) == 60
 
 
-def test_what_is_held_beside_a_refusal_has_overtaken_nothing(monkeypatch):
-    pipeline = exact_pipeline(monkeypatch, journal=HOLDS, batch="max_bytes: 500, ")
-    pipeline.begin_at(out=0)
+@pytest.mark.parametrize("ahead", [{}, {"main": 20}], ids=["with the lane", "behind it"])
+def test_what_is_held_beside_a_refusal_has_overtaken_nothing(ahead, monkeypatch):
+    sinks = {"sinks": (*ahead, "out"), "optional": ("out",) if ahead else ()}
+    pipeline = exact_pipeline(monkeypatch, journal=HOLDS, batch="max_bytes: 500, ", **sinks)
+    pipeline.begin_at(out=0, **ahead)
     rows = defaultdict(list)
     for tx, row, key in pipeline.bench().pipeline.spec.source.events(1, 20):
         rows[key].append(b'{"id":%d,"tx":%d,"row":%d}' % (key, tx, row))
