@@ -13,13 +13,13 @@ from pydantic_core import from_json
 
 from airflow_provider_deltaforge.engine.places import Place, places_of
 from airflow_provider_deltaforge.engine.processing import Chained
+from airflow_provider_deltaforge.engine.trouble import shown
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.dead_letters import Refusal, Rest, with_refusal
-from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _UNMASKED = "<left out: refused before it was masked>"
 _UNREADABLE = "<left out: it cannot be read as JSON>"
@@ -181,7 +181,7 @@ def _rests(rows: pa.RecordBatch) -> list[bytes]:
 
 
 def _why(rejection: Rejection) -> dict[str, str]:
-    return {"error_kind": rejection.kind, "error_message": redacted(rejection.reason)}
+    return {"error_kind": rejection.kind, "error_message": shown(rejection.reason)}
 
 
 def _without_payload(rows: pa.RecordBatch, why: str) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.processing import Chained
+from airflow_provider_deltaforge.engine.trouble import shown
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
 
@@ -29,8 +30,8 @@ def stop_for_processors(
         raise EventError(
             f"processor {refused.processor_id}: {len(refused.rejections)} of {rows.num_rows} "
             "events cannot be processed; the first, of table "
-            f"{table_of(rows, int(refused.origins[0]))}: {first.reason}. Nothing of the batch was "
-            f"delivered: change the processor or the data{instead}, then start again"
+            f"{table_of(rows, int(refused.origins[0]))}: {shown(first.reason)}. Nothing of the "
+            f"batch was delivered: change the processor or the data{instead}, then start again"
         )
 
 
@@ -48,8 +49,8 @@ def stop_for_sink(
     table = table_of(rows, chained.origin(first.event_row))
     raise EventError(
         f"sink {sink_id}: {len(rejections)} of {chained.rows.num_rows} events cannot be delivered; "
-        f"the first, of table {table}: {first.kind}: {first.reason}. Nothing was skipped: change "
-        f"the document or the sink, or {_JOURNAL}, then start again"
+        f"the first, of table {table}: {first.kind}: {shown(first.reason)}. Nothing was skipped: "
+        f"change the document or the sink, or {_JOURNAL}, then start again"
     )
 
 

@@ -16,12 +16,12 @@ from airflow_provider_deltaforge.engine.places import place_of
 from airflow_provider_deltaforge.engine.replay_delivery import Circumstances, ReplayDelivery, Sent
 from airflow_provider_deltaforge.engine.replay_plan import Plan
 from airflow_provider_deltaforge.engine.replay_sinks import stands
+from airflow_provider_deltaforge.engine.trouble import shown
 from airflow_provider_deltaforge.engine.withdrawing import Withdrawal
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Stored
 from airflow_provider_deltaforge.storage.records import now_ms
 from airflow_provider_deltaforge.storage.replays import Replay, ReplayRequest, Replays
-from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 PAGE = 50
 ROUND = 200
@@ -145,7 +145,7 @@ class Replaying:
             why = rejection.reason
             told["attempts"] = letter.meta.attempts + 1
             told["error_kind"] = rejection.kind
-            told["error_message"] = redacted(
+            told["error_message"] = shown(
                 why if letter.meta.sink_id or sink_id is None else f"sink {sink_id}: {why}"
             )
         if letter.meta.sink_id is not None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
+_REASON_MAX = 2000
+
 
 @dataclass(slots=True)
 class Trouble:
@@ -22,3 +24,12 @@ def trouble_of(before: Trouble | None, error: BaseException | None) -> Trouble |
     error_class = getattr(error, "error_class", "error")
     since_ms = before.since_ms if before else int(time.time() * 1000)
     return Trouble(redacted(str(error)), error_class, since_ms)
+
+
+def shown(reason: str) -> str:
+    """Return why something was refused, without secrets; of a long text both ends.
+
+    It may quote what was refused.
+    """
+    text, half = redacted(reason), _REASON_MAX // 2
+    return text if len(text) <= _REASON_MAX else f"{text[:half]} … {text[-half:]}"

@@ -20,7 +20,7 @@ IMAGES = [
 ]
 
 
-def letters(images, max_event_bytes=1 << 20):
+def letters(images, max_event_bytes=1 << 20, why="why"):
     rows = pa.RecordBatch.from_pylist(
         [
             {
@@ -39,7 +39,7 @@ def letters(images, max_event_bytes=1 << 20):
         schema=CHANGE_SCHEMA,
     )
     writer = LetterWriter(InProcess().bench().origin, max_event_bytes)
-    refused = [Rejection(row, "refused", "why") for row in range(len(images))]
+    refused = [Rejection(row, "refused", why) for row in range(len(images))]
     told = writer.of_sink("out", refused, Chained(rows))
     return [DeadLetter.from_stored(one.text, "letter") for one in told]
 
@@ -56,3 +56,13 @@ def test_an_event_that_nobody_could_read_again_is_kept_without_its_images():
 def test_what_is_kept_whole_can_be_read_at_any_depth(depth):
     (told,) = letters([b'{"json":' + b"[" * depth + b"]" * depth + b"}"])
     assert told.payload_truncated == isinstance(told.event["after"], str)
+
+
+def test_a_long_reason_is_kept_by_its_ends_and_a_secret_in_its_middle_is_not():
+    secret = "mysql://u:" + "planted" * 1000 + "@h/d"
+    (told,) = letters([b"{}"], why=f"the subject {'x' * 900} of {secret} {'x' * 5000} is too long")
+    reason = told.meta.error_message
+    assert len(reason) < 2100
+    assert reason.startswith("the subject xxx")
+    assert reason.endswith("xxx is too long")
+    assert "planted" not in reason
