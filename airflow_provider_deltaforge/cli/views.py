@@ -101,7 +101,7 @@ def _named(name: str, value: str) -> Text:
 
 def _entries(title: str, entries: Mapping[str, Any], keys: Sequence[str]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    for column in (f"\n{title}", *(f"\n{key}" for key in keys)):
+    for column in (f"\n{title}", *(f"\n{key.removesuffix('_ms')}" for key in keys)):
         table.add_column(column, overflow="fold")
     for name, told in entries.items():
         table.add_row(name, *(_cell(key, told.get(key)) for key in keys))

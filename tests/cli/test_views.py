@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -70,3 +72,13 @@ def test_the_details_show_everything_without_cutting(words):
 
     assert any(words in line for line in shown), "\n".join(shown)
     assert not any("…" in line for line in shown)
+
+
+def test_how_long_a_sink_lacks_changes_is_told_under_the_word_lag():
+    late = {"cache": {"status": "behind", "lag_ms": 66_900, "events": 0}}
+
+    shown = lines(pipeline_details(replace(ORDERS, sinks=late)))
+
+    at = next(number for number, line in enumerate(shown) if line.startswith("sink "))
+    assert shown[at].split()[:4] == ["sink", "status", "lag", "events"]
+    assert shown[at + 1].split()[:4] == ["cache", "behind", "66.9", "s"]
