@@ -10,6 +10,7 @@ from rich.text import Text
 from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
 from airflow_provider_deltaforge.cli.options import err, out
 from airflow_provider_deltaforge.cli.views import findings_table
+from airflow_provider_deltaforge.control.preflight import preflight as ask
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.processors.warm import warm_for
@@ -62,11 +63,13 @@ def schema() -> None:
 def preflight(file: _FileArgument) -> None:
     """Ask the source whether it can be captured: settings, permissions, retention.
 
-    Also compiles the decoders and the processors, once for each installation, so that no pipeline
+    Also asks Kafka, Redis and NATS whether they answer, accept the credentials and have the stream,
+    and compiles the decoders and the processors, once for each installation, so that no pipeline
     waits for it later. Exits with 1 when a check fails.
     """
     pipeline = load(file.read_text())
-    findings = list(pipeline.spec.source.preflight())
+    with err.status("asking the source and the sinks"):
+        findings = ask(pipeline)
     out.print(findings_table(findings))
     if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(FAILED)

@@ -1,10 +1,11 @@
-"""Check a source before anything is read from it."""
+"""Check a source before anything is read from it, and the sinks before anything is written."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_deltaforge.control.preflight import preflight
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator
 from airflow_provider_deltaforge.spec.load import load
@@ -13,7 +14,7 @@ _VERDICTS = ("ok", "warn", "high_risk", "fail")
 
 
 class DeltaForgePreflightOperator(PipelineOperator):
-    """Check settings, permissions and retention of a pipeline's source; return the findings.
+    """Check a source's settings, permissions and retention, and its sinks; return the findings.
 
     Args:
         fail_on: the mildest verdict that fails the task: ``fail``, ``high_risk`` or ``warn``.
@@ -34,7 +35,7 @@ class DeltaForgePreflightOperator(PipelineOperator):
         try:
             pipeline = load(task.text(), task.whole_environment())
             pipeline.refuse_unbuilt()
-            findings = list(pipeline.spec.source.preflight())
+            findings = preflight(pipeline)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
         except RetryableError as error:

@@ -46,6 +46,20 @@ class Interruptible(Protocol):
         """Make a write under way raise RetryableError soon. Called from another thread."""
 
 
+@runtime_checkable
+class Reachable(Protocol):
+    """A writer that can ask its destination whether it is there and takes us."""
+
+    def reach(self) -> None:
+        """Ask once, for a few seconds; nothing is written.
+
+        Raises:
+            RetryableError: the destination does not answer.
+            AccessError: credentials, permissions or TLS were refused.
+            FatalError: it lacks what the document names.
+        """
+
+
 class _CursorText(Settings):
     """A cursor as destinations hold it."""
 

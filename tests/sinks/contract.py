@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.message import Messages
+from airflow_provider_deltaforge.sinks.contract import Reachable
 
 Row = tuple[str, bytes | None, bytes | None]
 """Topic, key and value of a message."""
@@ -48,6 +49,8 @@ class SinkContract:
 
         assert list(rejections) == []
         assert stored() == [value(n) for n in range(10)]
+        if isinstance(writer, Reachable):
+            writer.reach()
         writer.close()
 
     def test_batches_keep_their_order(self, sink, place, stored):

@@ -52,7 +52,8 @@ class KafkaWriter:
         self._last_error = "no answer"
         self._abandoned = False
         self._producer: Any = self._new_producer()
-        self._look()
+        with suppress(RetryableError):  # Left to the first write.
+            self.reach()
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Write in order; see ``SinkWriter``."""
@@ -185,8 +186,8 @@ class KafkaWriter:
 
         self._topics.find(self._producer, work.messages, wait)
 
-    def _look(self) -> None:
-        """Find out early whether the credentials work; being away is no error yet."""
+    def reach(self) -> None:
+        """Find out whether the brokers answer and the credentials work; see ``Reachable``."""
         deadline = time.monotonic() + min(_OPEN_S, self._patience_s)
         while time.monotonic() < deadline:
             try:
@@ -196,6 +197,10 @@ class KafkaWriter:
                 self._raise_if_refused()
             else:
                 return
+        raise RetryableError(
+            f"{self._where}: no answer; check that the brokers {self._sink.brokers} are up and "
+            f"reachable (last error: {self._last_error})"
+        )
 
     def _check(self, work: Work, deadline: float) -> None:
         """Give up waiting when there is a reason to."""

@@ -42,6 +42,10 @@ class NatsWriter:
             return []
         return self._run(self._bounded(self._write(messages), f"{len(messages)} messages"))
 
+    def reach(self) -> None:
+        """Connect, and look at the stream that the document names; see ``Reachable``."""
+        self._run(self._bounded(self._line.up(), "a look at the stream"))
+
     def abandon(self) -> None:
         """Give up the write under way; see ``Interruptible``."""
         self._loop.give_up()

@@ -214,10 +214,13 @@ class RedisWriter:
         self._lines.clear()
         self._servers.forget()
 
+    def reach(self) -> None:
+        """Find out whether the server answers and we may write; see ``Reachable``."""
+        self._attempt(self._try_out)
+
     def _look(self) -> None:
-        """Find out early whether we may write; being away is no error yet."""
         try:
-            self._attempt(self._try_out)
+            self.reach()
         except RetryableError as error:
             log.warning(
                 "redis is away; the first write goes on trying",
