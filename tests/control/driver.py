@@ -32,12 +32,17 @@ def main() -> int:
 
 
 def drive(pipeline: str, generation: int, behaviour: str) -> int:
+    from airflow_provider_deltaforge.errors import FencedError
     from airflow_provider_deltaforge.storage.control import Control
     from airflow_provider_deltaforge.storage.location import StoreLocation
 
     store = StoreLocation.from_dsn(os.environ["DELTAFORGE_STORE"]).open()
     control = Control(store, pipeline)
-    fence = control.take_epoch(f"fake:{os.getpid()}")
+    try:
+        fence = control.take_epoch(f"fake:{os.getpid()}", generation)
+    except FencedError as error:
+        print(error, flush=True)
+        return 4
     events = 0
 
     def say(status: str, **more: object) -> None:
