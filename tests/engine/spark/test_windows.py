@@ -11,12 +11,12 @@ from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 LAST = 3
 
 
-def lanes_that_say_nothing(place):
+def lanes_that_say_nothing(place, last):
     """Return a source of lanes whose last word never reaches the store; each leaves a file."""
 
     class Reader(DataSourceStreamReader):
@@ -34,7 +34,7 @@ def lanes_that_say_nothing(place):
             from pathlib import Path
 
             Path(place, str(partition.value)).touch()
-            why = "paused" if partition.value >= LAST else "window"
+            why = last if partition.value >= LAST else "window"
             told = {"why": why, "error_class": None, "reason": None}
             yield (json.dumps(told),)
 
@@ -55,18 +55,28 @@ def lanes_that_say_nothing(place):
     return Lanes
 
 
-def test_no_window_begins_behind_the_last_one_whatever_its_lane_could_store(monkeypatch, tmp_path):
+@pytest.fixture(scope="module")
+def spark():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
+        made = session("windows")
+        yield made
+        made.stop()
+
+
+@pytest.mark.parametrize("why", ["paused", "failed"])
+def test_no_window_begins_behind_the_last_one_whatever_its_lane_could_store(
+    spark, why, monkeypatch, tmp_path
+):
     place = str(tmp_path)
-    monkeypatch.setattr(runner, "lane_source", lambda job, window_s: lanes_that_say_nothing(place))
-    monkeypatch.setattr(runner, "_POLL_S", 3.0)  # A driver that looks late.
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
+    lanes = lanes_that_say_nothing(place, why)
+    monkeypatch.setattr(runner, "lane_source", lambda job, window_s: lanes)
+    monkeypatch.setattr(runner, "_POLL_S", 2.0)  # A driver that looks late.
     job = Job("", StoreLocation.from_dsn("memory://windows"), "driver", 1)
-    spark = session("windows")
-    try:
-        outcome = runner.SparkRunner(spark).stream(job, 1.0)
-    finally:
-        spark.stop()
-    assert outcome.why == "paused"
+
+    outcome = runner.SparkRunner(spark).stream(job, 1.0)
+
+    assert outcome.why == why
     assert sorted(path.name for path in Path(place).iterdir()) == ["1", "2", "3"]
