@@ -26,7 +26,8 @@ Check it
   lint                         ruff check and format check only
   fmt                          format the code and sort imports
   cov [pytest arguments]       the tests with a coverage report
-  prove [area] [--seeds n]     the long proofs: kills, DDL, open transactions …; --only TEXT, --resume
+  prove all | AREA… [options]  the long proofs: kills, DDL, open transactions …; --forecast, --jobs n,
+                               --seeds n, --only TEXT, --resume
   bench [name]                 the measurements behind the figures in the docs
 
 Servers (native, loopback only; state below .deltaforge/servers)

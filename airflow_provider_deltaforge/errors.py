@@ -3,6 +3,7 @@
 DeltaForgeError
 ├── SpecError            the document is wrong            -> exit 2, HTTP 422
 ├── RetryableError       try the same call again          -> backoff; the pipeline is ``blocked``
+│   └── WrongServerError  another kind of server answers there
 ├── ServerChangedError   another server answers           -> the lane begins again where it stands
 ├── FatalError           a person must act                -> the pipeline is ``failed``
 │   ├── AccessError      credentials, permissions, TLS
@@ -36,6 +37,14 @@ class RetryableError(DeltaForgeError):
     """The same call may work later."""
 
     error_class = "retryable"
+
+
+class WrongServerError(RetryableError):
+    """Another kind of server answers at an address of the document.
+
+    It is waited for like one that is away, because a name or a port may be put right meanwhile;
+    the preflight takes it for a failure.
+    """
 
 
 class ServerChangedError(DeltaForgeError):

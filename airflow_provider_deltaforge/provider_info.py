@@ -20,7 +20,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [_modules("sensors.deltaforge")],
         "triggers": [
-            _modules(*(f"triggers.{name}" for name in ("condition", "failed", *_DRIVEN))),
+            _modules(*(f"triggers.{name}" for name in ("condition", "failed", "store", *_DRIVEN))),
         ],
         "extra-links": [f"{_ROOT}.links.pipeline.DeltaForgePipelineLink"],
         "connection-types": [_connection_type()],

@@ -77,7 +77,7 @@ class Pipeline:
         for created in admin.create_topics([topic]).values():
             created.result()
         self.dsn = f"sqlite:///{directory}/{name}.db"
-        self.store = StoreLocation.from_dsn(self.dsn).open()
+        self.store = StoreLocation.from_dsn(self.dsn).create()
         text = json.dumps(document)
         pipelines.apply(self.store, text)
         self.control = Control(self.store, name)

@@ -4,6 +4,7 @@ Served beside a running ``deltaforge run``. It listens on loopback unless told o
 no authentication here.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +20,16 @@ Look = Callable[[], Sequence[PipelineStatus]]
 
 _UNHEALTHY = frozenset({"failed", "lost"})
 _START_S = 5.0
+_PORT = re.compile("[0-9]{1,5}")
+_PORT_MAX = 65535
 
 
 def create_app(look: Look) -> Any:
     """Return the FastAPI application.
 
     ``/healthz`` (and ``/health``) answer 503 while a pipeline is failed or lost, or while the
-    state store cannot be read; ``/readyz`` (and ``/ready``) always answer 200 with the details.
+    state store cannot be read; ``/readyz`` (and ``/ready``) give the details, and answer 503 while
+    one is not ready: failed, lost, not started yet, or blocked from its start, or nobody knows.
     """
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -48,10 +52,15 @@ def create_app(look: Look) -> Any:
     @app.get("/readyz")
     def ready() -> Response:
         try:
-            pipelines = [pipeline.as_dict() for pipeline in look()]
+            found = look()
         except RetryableError as error:
-            return JSONResponse({"status": "unknown", "error": str(error), "pipelines": []})
-        return JSONResponse({"status": "ready", "pipelines": pipelines})
+            return JSONResponse({"status": "unknown", "error": str(error), "pipelines": []}, 503)
+        is_ready = all(pipeline.is_ready for pipeline in found)
+        answer = {
+            "status": "ready" if is_ready else "not_ready",
+            "pipelines": [pipeline.as_dict() for pipeline in found],
+        }
+        return JSONResponse(answer, 200 if is_ready else 503)
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -110,9 +119,21 @@ def split_address(address: str) -> tuple[str, int]:
         SpecError: it is not of that form.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise SpecError(f"--api-addr must be host:port, got {address!r}")
+    if not host or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
+        raise SpecError(
+            f"--api-addr must be host:port, with a port up to {_PORT_MAX} (0 takes a free one), "
+            f"got {address!r}; `off` serves nothing"
+        )
     return host, int(port)
+
+
+def check_address(address: str) -> None:
+    """Refuse an address that nobody can listen on at this moment, before anything else is done.
+
+    Raises:
+        SpecError: the address is malformed, no address of this host, or taken.
+    """
+    _listen(*split_address(address)).close()
 
 
 def _listen(host: str, port: int) -> Any:
@@ -123,10 +144,11 @@ def _listen(host: str, port: int) -> Any:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host.strip("[]"), port))
-    except OSError as error:
+    except (OSError, ValueError, TypeError) as error:  # The last two of names that are none.
         listener.close()
+        reason = getattr(error, "strerror", None) or "no name of a host"
         raise SpecError(
-            f"cannot listen on {host}:{port} ({error.strerror}); choose another --api-addr"
+            f"cannot listen on {host}:{port} ({reason}); choose another --api-addr"
         ) from error
     return listener
 

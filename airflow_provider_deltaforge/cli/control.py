@@ -22,7 +22,10 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import PipelineStatus, statuses
 from airflow_provider_deltaforge.control.status import status as status_of
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
+
+_GRACE_MAX_S = 86_400
 
 
 def status(
@@ -73,6 +76,8 @@ def stop(
     ] = pipelines.STOP_GRACE_S,
 ) -> None:
     """Deliver what is in flight, then end the driver; returns when it is gone."""
+    if not 0 <= grace <= _GRACE_MAX_S:  # Nor is it one that is not a number.
+        raise SpecError(f"--grace: write seconds from 0 to {_GRACE_MAX_S}, not {grace}")
     with opened(store) as state:
         pipelines.stop(state, name, backend_of(store), grace)
     out.print(f"{name} is stopped")

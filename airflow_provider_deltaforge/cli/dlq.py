@@ -11,6 +11,7 @@ from rich.text import Text
 
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    NUMBER_MAX,
     NameArgument,
     StoreOption,
     opened,
@@ -57,8 +58,12 @@ def list_entries(  # noqa: PLR0917 - a command's options
     processor: ProcessorOption = None,
     kind: KindOption = None,
     table: TableOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = dead_letters.LIMIT,
-    after: Annotated[int, typer.Option(help="Only behind this sequence number.")] = 0,
+    limit: Annotated[
+        int, typer.Option(min=1, max=NUMBER_MAX, help="At most so many.")
+    ] = dead_letters.LIMIT,
+    after: Annotated[
+        int, typer.Option(min=0, max=NUMBER_MAX, help="Only behind this sequence number.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """List what is set aside, oldest first: who refused it and why, without the rows."""
@@ -76,7 +81,8 @@ def list_entries(  # noqa: PLR0917 - a command's options
 def peek(
     name: NameArgument,
     seq: Annotated[
-        int | None, typer.Argument(help="Which; the oldest that fits if left out.")
+        int | None,
+        typer.Argument(min=0, max=NUMBER_MAX, help="Which; the oldest that fits if left out."),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     sink: SinkOption = None,
@@ -99,7 +105,9 @@ def peek(
 @app.command()
 def ack(
     name: NameArgument,
-    up_to_seq: Annotated[int, typer.Argument(help="The last sequence number to forget.")],
+    up_to_seq: Annotated[
+        int, typer.Argument(min=0, max=NUMBER_MAX, help="The last sequence number to forget.")
+    ],
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:

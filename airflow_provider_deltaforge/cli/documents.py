@@ -14,8 +14,9 @@ from airflow_provider_deltaforge.control.preflight import preflight as ask
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.processors.warm import warm_for
+from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.json_schema import json_schema
-from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.spec.load import load, read_document
 
 _FileArgument = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="Pipeline document (YAML).")
@@ -39,15 +40,20 @@ def validate(
     code = OK
     for file in files:
         try:
-            pipeline = load(file.read_text(), expand=expand)
+            text = read_document(file)
+            pipeline = load(text, expand=expand)
             pipeline.refuse_unbuilt()
             for processor in pipeline.spec.processors:
                 processor.check()
+            warnings = withhold(text, load(text, expand=False)).warnings
         except SpecError as error:
             code = DOCUMENT
             err.print(Text(str(file), "bold red"), end=": ")
             err.print(str(error), highlight=False)
         else:
+            for warning in warnings:
+                err.print(Text(f"{file}: warning", "yellow"), end=": ")
+                err.print(str(warning), highlight=False)
             spec = pipeline.spec
             sinks = ", ".join(sink.id for sink in spec.sinks)
             named = Text(f"{file}", "green")
@@ -63,11 +69,11 @@ def schema() -> None:
 def preflight(file: _FileArgument) -> None:
     """Ask the source whether it can be captured: settings, permissions, retention.
 
-    Also asks Kafka, Redis and NATS whether they answer, accept the credentials and have the stream,
-    and compiles the decoders and the processors, once for each installation, so that no pipeline
-    waits for it later. Exits with 1 when a check fails.
+    Also asks Kafka, Redis, NATS and schema registries whether they answer, accept the credentials
+    and have the stream, and compiles the decoders and the processors, once for each installation,
+    so that no pipeline waits for it later. Exits with 1 when a check fails.
     """
-    pipeline = load(file.read_text())
+    pipeline = load(read_document(file))
     with err.status("asking the source and the sinks"):
         findings = ask(pipeline)
     out.print(findings_table(findings))

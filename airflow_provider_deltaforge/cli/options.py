@@ -17,6 +17,9 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 out = Console(markup=False)
 err = Console(stderr=True, markup=False)
 
+NUMBER_MAX = 2**63 - 1
+"""The largest number that a state store counts with."""
+
 DEFAULT_STORE = "sqlite:///.deltaforge/state.db"
 
 StoreOption = Annotated[
@@ -57,9 +60,10 @@ def chosen_store(document: str, given: str | None) -> str:
 
 
 @contextmanager
-def opened(store: str) -> Iterator[Store]:
-    """Open a state store for the block."""
-    opened_store = StoreLocation.from_dsn(store).open()
+def opened(store: str, *, create: bool = False) -> Iterator[Store]:
+    """Open a state store for the block; make one where there is none only for ``create``."""
+    location = StoreLocation.from_dsn(store)
+    opened_store = location.create() if create else location.open()
     try:
         yield opened_store
     finally:

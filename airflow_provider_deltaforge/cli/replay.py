@@ -14,6 +14,7 @@ from rich.table import Table
 from airflow_provider_deltaforge.cli.exit_codes import FAILED
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    NUMBER_MAX,
     NameArgument,
     StoreOption,
     backend_of,
@@ -64,9 +65,13 @@ _LEFT = (
 def replay(  # noqa: PLR0917 - a command's options
     name: NameArgument,
     store: StoreOption = DEFAULT_STORE,
-    seq: Annotated[int | None, typer.Option(help="Only this entry.")] = None,
-    first: Annotated[int | None, typer.Option(help="From this sequence number on.")] = None,
-    last: Annotated[int | None, typer.Option(help="Up to this sequence number.")] = None,
+    seq: Annotated[int | None, typer.Option(min=0, max=NUMBER_MAX, help="Only this entry.")] = None,
+    first: Annotated[
+        int | None, typer.Option(min=0, max=NUMBER_MAX, help="From this sequence number on.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(min=0, max=NUMBER_MAX, help="Up to this sequence number.")
+    ] = None,
     sink: Annotated[str | None, typer.Option(help="Only what this sink refused.")] = None,
     processor: Annotated[str | None, typer.Option(help="Only what this processor refused.")] = None,
     kind: Annotated[str | None, typer.Option(help="Only errors of this kind.")] = None,

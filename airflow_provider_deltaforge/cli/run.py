@@ -1,21 +1,23 @@
 """``deltaforge run``: apply a document, start its driver and stay with it."""
 
 import os
-import signal
 import socket
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Annotated, TypeVar
 
 import typer
 from rich.text import Text
 
-from airflow_provider_deltaforge.api.health import serving
+from airflow_provider_deltaforge.api.health import check_address, serving
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exit_code
+from airflow_provider_deltaforge.cli.leaving import stop_signals
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
     MasterOption,
@@ -27,18 +29,24 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import Handle, Job
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import DRAINED, Verdict
 from airflow_provider_deltaforge.engine.patience import patiently
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.spec.load import read_document
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
 
 _STANDBY_POLL_S = 2.0
+_POLL_S = 0.2
+_ASK_S = 3.0
+_DRAIN_S = 8.0
+"""With what follows for a driver that does not end, within ``leaving.LIMIT_S``."""
 
 
 def run(
@@ -62,16 +70,20 @@ def run(
     Ctrl-C delivers what is in flight and stops the pipeline. A driver that already runs the same
     document is adopted, not doubled.
     """
-    text = file.read_text()
+    text = read_document(file)
     dsn = chosen_store(text, store)
+    if not local:
+        check_master(master, dsn)
+    if api_addr != "off":
+        check_address(api_addr)
     backend = backend_of(dsn)
-    with opened(dsn) as state, _stop_signals() as stopping:
+    with opened(dsn, create=True) as state, stop_signals() as stopping:
         name = pipelines.apply(state, text).name
         with _health(state, name, backend, api_addr):
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return
             if local:
-                verdict = _run_lane(state, dsn, name, stopping)
+                verdict = _run_lane(state, dsn, name, backend, stopping)
             else:
                 job = Job(name, 0, "stream_job.py", dsn, master)
                 verdict = _run_driver(state, job, backend, stopping)
@@ -97,59 +109,143 @@ def _run_driver(
     word = "adopted" if started.adopted else "started"
     err.print(f"{word} {job.name}; its log: {backend.links(started.handle)['driver log']}")
     task = Attendance(state, backend, job, owner)
-    verdict = attend(
-        task,
-        stopping=stopping.is_set,
-        changed=_reporter(),
-        sleep=lambda seconds: _wait(stopping, seconds),
-    )
-    if stopping.is_set():
+    attending = _Attending(task, stopping, started.handle)
+    verdict = attending.until_over()
+    if stopping.is_set() or verdict is None:
         err.print("stopping: delivering what is in flight …")
-        pipelines.stop(state, job.pipeline, backend)
+        _end(task, attending.handle)
         return Verdict("finished", "stopped as asked")
     if verdict.action == "give_up":
-        tail = redacted(backend.logs_tail(started.handle, 15))
+        tail = redacted(backend.logs_tail(attending.handle, 15))
         err.print(tail, highlight=False)
     return verdict
 
 
-def _run_lane(state: Store, store: str, name: str, stopping: threading.Event) -> Verdict:
-    """Run the lane here; a signal asks it, through the record, to drain."""
+class _Attending:
+    """Stays with a driver in a thread, so that nothing that is away keeps a signal waiting."""
+
+    def __init__(self, task: Attendance, stopping: threading.Event, handle: Handle) -> None:
+        self.handle = handle
+        """Of the driver that was started last, as far as is known."""
+        self._task, self._stopping = task, stopping
+        self._report = _reporter()
+        self._done: SimpleQueue[Verdict | BaseException] = SimpleQueue()
+        threading.Thread(target=self._run, daemon=True, name="attend").start()
+
+    def until_over(self) -> Verdict | None:
+        """Return the verdict; None once a signal asks to leave."""
+        while not self._stopping.is_set():
+            with suppress(Empty):
+                ended = self._done.get(timeout=_POLL_S)
+                if isinstance(ended, BaseException):
+                    raise ended
+                return ended
+        return None
+
+    def _run(self) -> None:
+        try:
+            self._done.put(
+                attend(
+                    self._task,
+                    stopping=self._stopping.is_set,
+                    changed=self._changed,
+                    sleep=lambda seconds: _wait(self._stopping, seconds),
+                )
+            )
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._done.put(error)
+
+    def _changed(self, present: PipelineStatus) -> None:
+        self.handle = present.handle or self.handle
+        self._report(present)
+
+
+def _end(task: Attendance, handle: Handle) -> None:
+    """Stop a driver: it is asked through the store, and ended if that does not help in time."""
+    store, name = task.store, task.job.pipeline
+    asked = threading.Event()
+    failed: list[DeltaForgeError] = []
+
+    def ask() -> None:
+        try:
+            pipelines.ask_to_stop_if_owner(store, name, task.owner)
+        except DeltaForgeError as error:
+            failed.append(error)
+        else:
+            asked.set()
+
+    asking = threading.Thread(target=ask, daemon=True, name="ask")
+    asking.start()
+    asking.join(_ASK_S)
+    if not asked.is_set():
+        why = redacted(str(failed[0])) if failed else "the state store does not answer"
+        err.print(
+            f"the wish to stop could not be stored ({why}); the driver is ended now. Whoever else "
+            f"supervises {name} may start it again: run `deltaforge stop {name}` when the store is "
+            "back",
+            highlight=False,
+        )
+    pipelines.end_driver(store, name, task.backend, handle, _DRAIN_S if asked.is_set() else 0.0)
+
+
+def _run_lane(
+    state: Store, store: str, name: str, backend: LocalBackend, stopping: threading.Event
+) -> Verdict:
+    """Run the lane here; a signal asks it to drain."""
     from airflow_provider_deltaforge.engine.local import run_local
     from airflow_provider_deltaforge.storage.location import StoreLocation
 
     owner = owner_token()
-    generation = starting.take_generation(state, name, owner)
-    job = Job(name, generation, "local", store)
-    task = Attendance(state, backend_of(store), job, owner)
-    done = threading.Event()
-    watcher = threading.Thread(
-        target=_pass_on_stop, args=(state, name, stopping, done), daemon=True, name="stop"
-    )
-    watcher.start()
-    try:
-        while True:
-            code = run_local(name, StoreLocation.from_dsn(store), generation)
-            verdict = _patiently(partial(settle, task, code), stopping)
-            if verdict.action != "restart" or stopping.is_set():
-                return verdict
-            err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}")
-            _wait(stopping, verdict.wait_s)
-            starting.count_restart(state, name, generation, owner)
-    finally:
-        done.set()
-        watcher.join(1)
+    with backend.occupied(name) as handle:
+        generation = starting.take_generation(
+            state,
+            name,
+            owner,
+            handle=handle,
+            backend=backend,
+            tell=lambda words: err.print(f"{name} is {words}", highlight=False),
+            rest=stopping.wait,
+            stopping=stopping.is_set,
+        )
+        job = Job(name, generation, "local", store)
+        task = Attendance(state, backend, job, owner)
+        done = threading.Event()
+        watcher = threading.Thread(
+            target=_pass_on_stop,
+            args=(state, name, owner, stopping, done),
+            daemon=True,
+            name="stop",
+        )
+        watcher.start()
+        try:
+            while True:
+                code = run_local(name, StoreLocation.from_dsn(store), generation, stopping)
+                if stopping.is_set():
+                    return Verdict("finished", "stopped as asked")
+                verdict = _patiently(partial(settle, task, code), stopping)
+                if verdict.action != "restart" or stopping.is_set():
+                    return verdict
+                err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}")
+                _wait(stopping, verdict.wait_s)
+                starting.count_restart(state, name, generation, owner)
+        finally:
+            if stopping.is_set():
+                watcher.join(_ASK_S)
+            done.set()
+            watcher.join(1)
 
 
 def _pass_on_stop(
-    state: Store, name: str, stopping: threading.Event, done: threading.Event
+    state: Store, name: str, owner: str, stopping: threading.Event, done: threading.Event
 ) -> None:
+    """Store the wish, for supervisors and standbys; the lane hears the signal itself."""
     while not done.is_set():
         if stopping.wait(0.2):
             try:
-                pipelines.ask_to_stop(state, name)
+                pipelines.ask_to_stop_if_owner(state, name, owner)
             except RetryableError:
-                continue  # The store is away; the lane would not see the wish either.
+                time.sleep(_POLL_S)
+                continue
             return
 
 
@@ -160,10 +256,10 @@ def _wait_for_turn(
     said = False
     while not stopping.is_set():
         try:
-            present = _patiently(partial(status, state, name, backend), stopping)
+            present = _patiently(partial(starting.holder, state, name, backend), stopping)
         except RetryableError:
             continue  # Asked to leave while the store is away.
-        if not present.alive:
+        if present is None:
             return True
         if not said:
             err.print(f"standby: {name} is {present.status}, generation {present.generation}")
@@ -182,24 +278,6 @@ def _reporter() -> Callable[[PipelineStatus], None]:
             err.print(present.name, "is", coloured(present.status), present.reason or "")
 
     return report
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event while the block runs; a second SIGINT interrupts."""
-    stopping = threading.Event()
-
-    def handle(number: int, _: object) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stopping.set()
-
-    former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 def _health(

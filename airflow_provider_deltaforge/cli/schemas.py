@@ -10,6 +10,7 @@ from rich.text import Text
 
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    NUMBER_MAX,
     NameArgument,
     StoreOption,
     opened,
@@ -23,12 +24,17 @@ def schemas(  # noqa: PLR0917 - a command's options
     name: NameArgument,
     table: Annotated[str | None, typer.Argument(help="One table: orders, or shop.orders.")] = None,
     store: StoreOption = DEFAULT_STORE,
-    version: Annotated[int | None, typer.Option(help="The version of this number.")] = None,
+    version: Annotated[
+        int | None, typer.Option(min=1, max=NUMBER_MAX, help="The version of this number.")
+    ] = None,
     at: Annotated[
         str | None, typer.Option(help="What was registered at this time (ISO 8601, else UTC).")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(help="The schema of an event with this schema_sequence.")
+        int | None,
+        typer.Option(
+            min=0, max=NUMBER_MAX, help="The schema of an event with this schema_sequence."
+        ),
     ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Register what the source's catalog says now.")

@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.cli.options import (
     out,
 )
 from airflow_provider_deltaforge.control.slots import OwnedSlot, drop_slot, list_slots
-from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.spec.load import load, read_document
 
 _FileArgument = Annotated[
     Path,
@@ -38,7 +38,7 @@ def slots(
     that nobody reads from any more can be dropped: not one in use, not a pipeline's of this state
     store, and not one that DeltaForge did not name. Changes that it kept are lost to its reader.
     """
-    text = file.read_text()
+    text = read_document(file)
     with opened(chosen_store(text, store)) as state:
         if drop is not None:
             dropped = drop_slot(load(text), state, drop, confirm=confirm)

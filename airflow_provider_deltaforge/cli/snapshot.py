@@ -1,16 +1,19 @@
 """``deltaforge snapshot``: copy tables, with a bar per table."""
 
+import signal
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from airflow_provider_deltaforge.cli.exit_codes import FAILED, driver_exit_code
+from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exit_code
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
     MasterOption,
@@ -24,16 +27,21 @@ from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.launch import Backend, Job, JobState
+from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import SPEC, Silence
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.spec.load import read_document
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.5
 _PATIENCE_S = 180.0
 """How long a stream's driver may be gone before this command starts a job itself."""
+_DRAIN_S = 12.0
+"""How long our driver may take to end by itself; killing it takes ten seconds more at most."""
+_ASK_S, _ASK_AGAIN_S = 5.0, 0.5
 
 
 def snapshot(
@@ -54,17 +62,19 @@ def snapshot(
 ) -> None:
     """Take the pipeline's snapshot, or copy some tables again while it streams.
 
-    Without --tables and --again: the initial snapshot; goes on where an interrupted one ended, and
-    Ctrl-C stops it. With them: a request, which the running driver serves before it goes on
-    streaming, or a job without one; Ctrl-C withdraws it.
+    Without --tables and --again: the initial snapshot; goes on where an interrupted one ended.
+    With them: a request, which the running driver serves before it goes on streaming, or a job
+    without one. Ctrl-C and SIGTERM end what this command started, within 25 seconds, and withdraw
+    the request; the exit code is 3 then, or 1 if the driver could not be ended.
     """
     wish = snapshots.Wish.of(tables, where)
-    text = file.read_text()
+    text = read_document(file)
     dsn = chosen_store(text, store)
-    with opened(dsn) as state:
+    check_master(master, dsn)
+    with opened(dsn, create=True) as state, _interrupts() as interrupts:
         name = pipelines.apply(state, text).name
         job = Job(name, 0, snapshots.SCRIPT, dsn, master)
-        task = _Task(state, job, backend_of(dsn), owner_token())
+        task = _Task(state, job, backend_of(dsn), owner_token(), interrupts)
         if wish.tables or again:
             task.copy(wish)
         elif snapshots.is_done(state, name):
@@ -85,6 +95,54 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Running pipelines")(snapshot)
 
 
+class _Interrupts:
+    """Turns SIGINT and SIGTERM into KeyboardInterrupt; they wait while a driver is being started.
+
+    Raised between the driver's start and the note of it, nobody could end the driver.
+    """
+
+    def __init__(self) -> None:
+        self._waits, self._ignores, self._pending = False, False, False
+
+    def handle(self, number: int, _: object) -> None:
+        """Take a signal."""
+        del number
+        if self._waits:
+            self._pending = True
+        elif not self._ignores:
+            raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """Take no further signal: the end is near."""
+        self._ignores = True
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Let signals wait until the block is left."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+        if self._pending:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupts() -> Iterator[_Interrupts]:
+    interrupts = _Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    former = {number: signal.signal(number, interrupts.handle) for number in numbers}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
 @dataclass
 class _Task:
     """One call of the command."""
@@ -93,6 +151,7 @@ class _Task:
     job: Job
     backend: Backend
     owner: str
+    interrupts: _Interrupts = field(default_factory=_Interrupts)
     started: Started | None = None
 
     @property
@@ -101,17 +160,14 @@ class _Task:
 
     def take_own(self) -> None:
         """Take the pipeline's own snapshot, or watch the stream's driver take it."""
-        self._start()
         try:
+            self._start()
             code = self._show_own()
             if self.started is None and not snapshots.is_done(self.state, self.name):
                 self._start(force=True)
                 code = self._show_own()
         except KeyboardInterrupt:
-            if self.started is not None:
-                err.print("stopping …")
-                pipelines.stop(self.state, self.name, self.backend)
-            raise
+            self._end(lambda state: None)
         # The chunks in the store are the truth: a driver that was asked to stop exits with 0 too.
         if not snapshots.is_done(self.state, self.name):
             self._not_finished(code)
@@ -135,9 +191,8 @@ class _Task:
                 self._serve(force=True)
                 code = self._show(over, lambda: _counts(ask()))
         except KeyboardInterrupt:
-            err.print("withdrawing the request; the pipeline goes on …")
-            snapshots.cancel(self.state, self.name, request_id, "withdrawn with Ctrl-C")
-            raise
+            reason = "withdrawn: the command was interrupted"
+            self._end(lambda state: snapshots.cancel(state, self.name, request_id, reason))
         ended = ask()
         if ended is None or not ended.settled:
             reason = "the command that asked for it has given up"
@@ -148,7 +203,10 @@ class _Task:
             raise typer.Exit(driver_exit_code(SPEC) if ended.error_class == "spec" else FAILED)
 
     def _start(self, *, force: bool = False) -> None:
-        self._tell(snapshots.start(self.state, self.job, self.backend, self.owner, force=force))
+        place = (self.state, self.job, self.backend, self.owner)
+        with self.interrupts.later():
+            self.started = snapshots.start(*place, force=force)
+        self._tell(self.started)
 
     def _show_own(self) -> int | None:
         return self._show(
@@ -157,11 +215,12 @@ class _Task:
         )
 
     def _serve(self, *, force: bool = False) -> None:
-        told = (self.state, self.job, self.backend, self.owner)
-        self._tell(snapshots.serve(*told, force=force))
+        place = (self.state, self.job, self.backend, self.owner)
+        with self.interrupts.later():
+            self.started = snapshots.serve(*place, force=force)
+        self._tell(self.started)
 
     def _tell(self, started: Started | None) -> None:
-        self.started = started
         if started is None:
             word = status(self.state, self.name, self.backend).status
             err.print(f"the driver of {self.name}, which is {word}, makes the copy")
@@ -178,25 +237,69 @@ class _Task:
             MofNCompleteColumn(),
             TextColumn("chunks, {task.fields[rows]:,} rows"),
         )
-        gone = Silence(_PATIENCE_S)
+        gone, away = Silence(_PATIENCE_S), False
         with Progress(*columns, console=out) as bars:
             shown: dict[str, TaskID] = {}
             while True:
-                # Looked at before the job, whose last act is to settle it.
-                done = over()
-                _draw(bars, shown, counts() or {})
-                if done:
-                    return None
-                if self.started is None:
-                    present = status(self.state, self.name, self.backend)
-                    if gone.too_long(lost=not present.alive):
+                try:
+                    # Looked at before the job, whose last act is to settle it.
+                    done = over()
+                    _draw(bars, shown, counts() or {})
+                    away = False
+                    if done:
                         return None
-                else:
+                    if self.started is None:
+                        present = status(self.state, self.name, self.backend)
+                        if gone.too_long(lost=not present.alive):
+                            return None
+                except RetryableError as error:
+                    if not away:
+                        err.print(redacted(f"state store: {error}"), highlight=False)
+                    away = True
+                if self.started is not None and not away:
                     job = self.backend.status(self.started.handle)
                     if job.state is JobState.ENDED:
                         _draw(bars, shown, counts() or {})
                         return job.exit_code
                 time.sleep(_POLL_S)
+
+    def _end(self, withdraw: Callable[[Store], object]) -> NoReturn:
+        """End the driver that was started here, within 25 seconds, whatever is away; then exit.
+
+        Args:
+            withdraw: takes back what was asked for.
+        """
+        self.interrupts.ignore()
+        started = self.started
+        err.print("stopping …" if started else "withdrawing; the pipeline's own driver goes on …")
+        over = threading.Event()
+
+        def ask() -> None:
+            while not over.is_set():
+                try:
+                    with opened(self.job.store) as state:  # What was interrupted may hang in ours.
+                        withdraw(state)
+                        if started is not None:
+                            pipelines.ask_to_stop(state, self.name)
+                except RetryableError:
+                    over.wait(_ASK_AGAIN_S)
+                else:
+                    return
+
+        asking = threading.Thread(target=ask, daemon=True, name="stop")
+        asking.start()
+        try:
+            if started is not None:
+                self.backend.stop(started.handle, _DRAIN_S)
+        except RetryableError as error:
+            err.print(redacted(f"the driver was not ended: {error}"), highlight=False)
+            raise typer.Exit(FAILED) from None
+        finally:
+            asking.join(_ASK_S if started is None else 0.0)
+            over.set()
+        ended = "its driver has ended; " if started is not None else ""
+        err.print(f"the snapshot of {self.name} is interrupted; {ended}run it again to go on")
+        raise typer.Exit(RETRY)
 
     def _not_finished(self, code: int | None) -> None:
         err.print(

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from airflow_provider_deltaforge.storage.distress import Distress
+
 Handle = Mapping[str, Any]
 """Where a submitted job is, as JSON; it holds no secret. ``backend`` names who can read it."""
 
@@ -32,6 +34,8 @@ class JobStatus:
 
     state: JobState
     exit_code: int | None = None
+    distress: Distress | None = None
+    """Why the driver cannot write to its store, if it says so on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,13 @@ finds the lock taken and adopts, also when the first submitter was killed half-w
 """
 
 import fcntl
+import glob
 import json
+import logging
 import os
+import re
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +30,7 @@ import psutil
 from airflow_provider_deltaforge.control import spark_submit
 from airflow_provider_deltaforge.control.launch import Handle, Job, JobState, JobStatus
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage import distress, moments
 
 # The shell outlives a SIGTERM to its session (a trapped signal is reset in the child, an ignored
 # one would be inherited by the JVM), so that the exit code is always written down.
@@ -36,6 +42,9 @@ code=$?
 echo $code > exit.part && mv exit.part exit
 """
 
+log = logging.getLogger(__name__)
+
+_SUFFIX = re.compile(r"[0-9a-f]{8}")
 _TERM_GRACE_S = 5.0
 _POLL_S = 0.1
 _TAKE_ATTEMPTS = 10
@@ -63,14 +72,53 @@ class LocalBackend:
             os.close(lock)
 
     def status(self, handle: Handle) -> JobStatus:
-        """Ask the lock, then the exit file."""
-        if handle.get("host") != socket.gethostname():
-            return JobStatus(JobState.UNKNOWN)
+        """Ask the lock, then the exit file.
+
+        A lock that is free says that nothing of the driver lives: one that is only frozen holds it.
+        """
         place = Path(handle["directory"])
-        if place.is_dir() and _is_held(place):
-            return JobStatus(JobState.RUNNING)
+        if not _is_ours(handle, place):
+            return JobStatus(JobState.UNKNOWN)
+        if place.is_dir():
+            lives = _is_held(place)
+        else:  # Its volume is away, perhaps.
+            lives = any(process.status() != psutil.STATUS_ZOMBIE for process in _session(handle))
+        if lives:
+            return JobStatus(JobState.RUNNING, distress=distress.heard(place))
         code = _text(place / "exit")
         return JobStatus(JobState.ENDED, int(code) if code else None)
+
+    @contextmanager
+    def occupied(self, pipeline: str) -> Iterator[Handle | None]:
+        """Hold the lock of a driver that runs inside this process; yield its handle.
+
+        None where no directory can be had: then only heartbeats tell that it lives.
+        """
+        base = f"df-{pipeline}-local-"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for former in self.directory.glob(f"{glob.escape(base)}*"):
+                if _SUFFIX.fullmatch(former.name[len(base) :]) and not _is_held(former):
+                    shutil.rmtree(former, ignore_errors=True)
+            place = self.directory / f"{base}{secrets.token_hex(4)}"
+            place.mkdir(mode=0o700)
+            lock = _take(place)
+            distress.prepare(place)
+            handle = {**_write_handle(place, os.getpid()), "in_process": True}
+        except OSError as error:
+            log.warning("%s: no lock can be held there: %s", self.directory, error)
+            yield None
+            return
+        former_job = os.environ.get(distress.JOB_DIRECTORY)
+        os.environ[distress.JOB_DIRECTORY] = str(place)
+        try:
+            yield handle
+        finally:
+            os.environ.pop(distress.JOB_DIRECTORY)
+            if former_job is not None:
+                os.environ[distress.JOB_DIRECTORY] = former_job
+            if lock is not None:
+                os.close(lock)
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         """Wait for the driver to drain; then SIGTERM and SIGKILL to its session."""
@@ -82,6 +130,8 @@ class LocalBackend:
             return
         for number, wait_s in ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, _TERM_GRACE_S)):
             for process in _session(handle):
+                if process.pid == os.getpid():
+                    continue  # A driver inside this process; its caller ends it.
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
                     process.send_signal(number)
             if self._ended(handle, wait_s):
@@ -117,11 +167,12 @@ def _spawn(place: Path, lock: int, job: Job, command: Sequence[str]) -> Handle:
     """Start the session leader, which inherits the lock, and write the handle down."""
     for stale in ("exit", "pid", "handle.json"):
         (place / stale).unlink(missing_ok=True)
+    distress.prepare(place)
     with (place / "driver.log").open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - the words are ours; no shell reads the values
             ["/bin/sh", "-c", _LEADER, job.name, *command],
             cwd=place,
-            env=spark_submit.environment(job),
+            env={**spark_submit.environment(job), distress.JOB_DIRECTORY: str(place.absolute())},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -142,6 +193,7 @@ def _write_handle(place: Path, pid: int) -> Handle:
         "name": place.name,
         "directory": str(place.absolute()),
         "host": socket.gethostname(),
+        "boot": moments.boot(),
         "pid": pid,
         "started_at": started_at,
     }
@@ -168,6 +220,12 @@ def _read_handle(place: Path) -> Handle:
 def _session(handle: Handle) -> Iterator[psutil.Process]:
     """Yield what lives of the job's session, Spark's Python workers included."""
     leader = handle["pid"]
+    if handle.get("in_process"):
+        with suppress(psutil.Error):
+            process = psutil.Process(leader)
+            if process.create_time() == handle["started_at"]:
+                yield process
+        return
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError, PermissionError):
             if os.getsid(process.pid) != leader:
@@ -176,6 +234,18 @@ def _session(handle: Handle) -> Iterator[psutil.Process]:
             if process.pid == leader and process.create_time() != handle["started_at"]:
                 return
             yield process
+
+
+def _is_ours(handle: Handle, place: Path) -> bool:
+    """Return whether the lock of a handle can be asked here.
+
+    Two machines may share a name. What was started before this machine's last boot is gone if its
+    directory is here, and may live elsewhere if not.
+    """
+    if handle.get("host") != socket.gethostname():
+        return False
+    boot = handle.get("boot")
+    return boot is None or boot == moments.boot() or place.is_dir()
 
 
 def _take(place: Path) -> int | None:

@@ -4,6 +4,8 @@ Everything goes through the state store: the caller may sit on another machine t
 The record says what is wanted; what *is* comes from the driver's own progress and its heartbeat.
 """
 
+import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +13,17 @@ from typing import Any
 
 from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load, spec_hash
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.checkpoints import begins_anew
 from airflow_provider_deltaforge.storage.contract import Delete, Store
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.control import ALIVE_S, Control, ControlRecord
 
 STOP_GRACE_S = 30.0
 _POLL_S = 0.2
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class Applied:
 def apply(store: Store, text: str) -> Applied:
     """Check a document, and keep it, unexpanded, as what its pipeline is to be.
 
-    A running driver goes on with the document it was started with until the next ``start``.
+    A running driver goes on with the document it was started with until the next ``start``. Secrets
+    that the document holds itself are not kept; drivers find them in this process's environment.
 
     Raises:
         SpecError: the document is wrong, asks for what this release does not do, or names a
@@ -41,8 +47,13 @@ def apply(store: Store, text: str) -> Applied:
     pipeline = load(text, expand=False)
     pipeline.refuse_unbuilt()
     name = pipeline.metadata.name
+    withheld = withhold(text, pipeline)
+    for warning in withheld.warnings:
+        _log.warning("%s", warning)
+    os.environ.update(withheld.values)  # For this process and the drivers that it starts.
     control = Control(store, name)
-    return Applied(name, control.apply(text, spec_hash(text), pipeline.spec.source.id))
+    stored = withheld.text
+    return Applied(name, control.apply(stored, spec_hash(stored), pipeline.spec.source.id))
 
 
 def pause(store: Store, name: str) -> ControlRecord:
@@ -129,7 +140,7 @@ def reset_checkpoint(
     record = control.read()
     if record is None or record.desired != "stopped":
         raise SpecError(f"pipeline {name!r} is not stopped; stop it before resetting checkpoints")
-    if control.alive(now_ms()) and not _has_ended(record, backend):
+    if not _has_ended(record, backend) and still_speaks(control):
         raise RetryableError(
             f"pipeline {name!r} was asked to stop, and its driver spoke a moment ago; wait until "
             "its status is stopped or lost, then reset again"
@@ -139,7 +150,7 @@ def reset_checkpoint(
     fence = control.take_epoch("reset")
     owned = [
         Delete(namespace, key)
-        for namespace in (names.CHECKPOINTS, names.SNAPSHOTS, names.TABLES)
+        for namespace in (names.CHECKPOINTS, names.GAPS, names.SNAPSHOTS, names.TABLES)
         for key, _ in store.items(namespace, f"{name}/")
     ]
     store.transact([*owned, begins_anew(name)], fence)
@@ -156,6 +167,18 @@ def existing(store: Store, name: str) -> Control:
         known = ", ".join(Control.list_pipelines(store)) or "none yet"
         raise SpecError(f"there is no pipeline {name!r} in this state store (known: {known})")
     return control
+
+
+def still_speaks(control: Control) -> bool:
+    """Return whether a driver is heard; on another machine's, after listening for a while."""
+    until = time.monotonic() + ALIVE_S + 1
+    while True:
+        progress, heard = control.listen()
+        if progress is None or progress.status in ("stopped", "failed"):
+            return False
+        if heard.is_sure or heard.silence_s >= ALIVE_S or time.monotonic() >= until:
+            return heard.silence_s < ALIVE_S
+        time.sleep(_POLL_S)
 
 
 def now_ms() -> int:
@@ -208,7 +231,7 @@ def _has_ended(record: ControlRecord, backend: Backend | None) -> bool:
 
 
 def _wait_for_silence(control: Control, grace_s: float, place: str) -> None:
-    if not _happens(lambda: not control.alive(now_ms()), grace_s):
+    if not _happens(lambda: not control.alive(), grace_s):
         raise RetryableError(
             f"the driver of {control.pipeline!r} runs {place} and has not ended within "
             f"{grace_s:.0f} s; stop it there"

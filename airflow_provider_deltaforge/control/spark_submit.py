@@ -1,6 +1,7 @@
 """The ``spark-submit`` command line of a driver."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,13 +11,37 @@ from pathlib import Path
 import airflow_provider_deltaforge
 from airflow_provider_deltaforge.control.launch import Job
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
+from airflow_provider_deltaforge.storage.location import ENVIRONMENT, JOB, StoreLocation
 
 _PACKAGE = Path(airflow_provider_deltaforge.__file__).parent
 _LOOPBACK = "127.0.0.1"
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 """No row crosses the JVM, so it is never hot: without the optimising compiler it starts in about
 half the CPU time. What the user's own options say comes later on the command line, and wins."""
+
+
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9][0-9]{0,3})(,[1-9][0-9]{0,3})?\])?"
+    r"|spark://[^\s:/,@]+:[0-9]{1,5}(,[^\s:/,@]+:[0-9]{1,5})*"
+)
+
+
+def check_master(master: str, store: str) -> None:
+    """Refuse a Spark master that drivers cannot run on, before a JVM is started.
+
+    Args:
+        master: its URL.
+        store: the DSN of the state store, which its executors must reach.
+
+    Raises:
+        SpecError: it is refused; the text says what works.
+    """
+    if not _MASTER.fullmatch(master):
+        raise SpecError(
+            f"the Spark master {master!r} is not one that drivers run on: write local[*], "
+            "local[4] or spark://host:7077"
+        )
+    StoreLocation.from_dsn(store).require_reachable(master)
 
 
 def script_path(script: str) -> Path:
@@ -80,6 +105,7 @@ def environment(job: Job) -> dict[str, str]:
         "JDK_JAVA_OPTIONS": f"{_JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip(),
         **({"SPARK_HOME": str(home)} if home else {}),
         **job.environment,
+        JOB: job.name,
         ENVIRONMENT: StoreLocation.from_dsn(job.store).to_dsn(),
     }
 

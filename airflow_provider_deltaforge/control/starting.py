@@ -4,6 +4,8 @@ The generation is the supervisor's intent and is raised by compare-and-set; the 
 driver takes itself, is what fences its writes.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.control.launch import Backend, Handle, Job, JobState
@@ -13,19 +15,32 @@ from airflow_provider_deltaforge.control.pipelines import (
     end_driver,
     existing,
     now_ms,
+    still_speaks,
 )
-from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.control.status import (
+    PipelineStatus,
+    has_spoken,
+    job_status,
+    status,
+)
 from airflow_provider_deltaforge.control.supervise import HOPELESS
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.storage import moments
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Desired
+from airflow_provider_deltaforge.storage.control import ALIVE_S, Control, ControlRecord, Desired
+from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS
 from airflow_provider_deltaforge.storage.snapshots import Snapshots
 
 SNAPSHOT_SCRIPT = "snapshot_job.py"
 REQUESTS_ONLY = "--requests"
 """Argument of a snapshot job that serves requests, and takes no snapshot of the pipeline's own."""
 
+LOCAL_SCRIPT = "local"
+"""In the handle of a driver inside `deltaforge run --local`, in the place of a script."""
+
 _RESTARTS_KEPT = 20
+_TURN_S = ALIVE_S + 5
+_TURN_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +136,100 @@ def comes_back(present: PipelineStatus) -> bool:
     return streams and died and present.desired == "running"
 
 
-def take_generation(store: Store, name: str, owner: str) -> int:
+def take_generation(  # noqa: PLR0913 - a place and a way to wait
+    store: Store,
+    name: str,
+    owner: str,
+    *,
+    handle: Handle | None = None,
+    backend: Backend | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+    rest: Callable[[float], object] = time.sleep,
+    stopping: Callable[[], bool] = lambda: False,
+) -> int:
     """Claim a new generation for a driver that runs inside the calling process.
 
+    A former driver whose process is known to be gone is succeeded at once. One that may live
+    elsewhere is waited for, as long as its heartbeat might still come.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        owner: the supervisor's token, written into the record.
+        handle: of the calling process, from ``LocalBackend.occupied``.
+        backend: asked about the former driver's process.
+        tell: hears once that, and for whom, it waits.
+        rest: waits for so many seconds.
+        stopping: true once the caller wants to leave.
+
     Raises:
-        SpecError: a driver of the pipeline lives.
-        RetryableError: somebody started or stopped the pipeline meanwhile.
+        SpecError: a driver of the pipeline lives on this machine.
+        RetryableError: one on another goes on, or somebody started or stopped the pipeline
+            meanwhile.
     """
+    _await_turn(store, name, backend, tell, rest, stopping)
     control = existing(store, name)
     seen = _read(control)
-    if seen.desired != "stopped" and control.alive(now_ms()):
-        raise SpecError(
-            f"pipeline {name!r} already runs (generation {seen.generation}, {seen.owner}); "
-            "stop it first, or wait for it with --standby"
-        )
 
     def claim(record: ControlRecord) -> ControlRecord:
         _as_seen(record, seen)
-        return _claimed(record, owner, "running", handle=None)
+        claimed = _claimed(record, owner, "running", handle=None)
+        own = handle and {
+            **handle,
+            **_now(control),
+            "script": LOCAL_SCRIPT,
+            "spec_hash": record.spec_hash,
+            "generation": claimed.generation,
+        }
+        return changed(claimed, handle=own)
 
     return control.update(claim).generation
+
+
+def _await_turn(
+    store: Store,
+    name: str,
+    backend: Backend | None,
+    tell: Callable[[str], object],
+    rest: Callable[[float], object],
+    stopping: Callable[[], bool],
+) -> None:
+    until: float | None = None
+    while (held := holder(store, name, backend)) is not None:
+        seen = _read(existing(store, name))
+        words = f"pipeline {name!r} already runs (generation {seen.generation}, {seen.owner})"
+        if job_status(seen, backend).state is JobState.RUNNING:
+            raise SpecError(f"{words}; stop it first, or wait for it with --standby")
+        if until is None:
+            until = HEARTBEATS.now() + _TURN_S
+            tell(f"{held.words} elsewhere; waiting for up to {_TURN_S:.0f} s until it is gone")
+        if HEARTBEATS.now() >= until or stopping():
+            raise RetryableError(
+                f"{words} on another machine, and was heard within the last {ALIVE_S:.0f} s: stop "
+                "it first, or wait for it with --standby"
+            )
+        rest(_TURN_POLL_S)
+
+
+def holder(store: Store, name: str, backend: Backend | None) -> PipelineStatus | None:
+    """Return the status of the driver that holds a pipeline; None when it is free.
+
+    It is free once nobody wants it to run, when its driver said that it ended, when that driver's
+    process is known to be gone, and when it was silent for so long that it counts as lost.
+    """
+    present = status(store, name, backend)
+    if present.desired == "stopped" or present.status in {"pending", "stopped", "failed"}:
+        return None
+    control = existing(store, name)
+    record = _read(control)
+    if job_status(record, backend).state is JobState.ENDED:
+        return None
+    if present.status != "lost":
+        return present
+    # Lost by a doubtful time of its last heartbeat is enough for people, not for a successor.
+    progress, heard = control.listen()
+    spoke = progress is not None and has_spoken(record, progress)
+    return present if spoke and heard.silence_s < ALIVE_S else None
 
 
 def _adoptable(control: Control, record: ControlRecord, job: Job, backend: Backend) -> bool:
@@ -161,7 +250,7 @@ def _speaks(control: Control, generation: int) -> bool:
     """Say whether a driver that runs elsewhere is there: only its heartbeat tells."""
     progress = control.progress()
     spoke = progress is not None and progress.generation == generation
-    return spoke and control.alive(now_ms())
+    return spoke and still_speaks(control)
 
 
 def _start_generation(
@@ -193,6 +282,8 @@ def _gives_way(control: Control, former: Handle) -> bool:
 
     So may the job of the pipeline's own snapshot once that is finished.
     """
+    if former.get("script") == LOCAL_SCRIPT:
+        return True  # It drains when it sees the newer generation.
     if REQUESTS_ONLY in (former.get("arguments") or ()):
         return True
     if former.get("script") != SNAPSHOT_SCRIPT:
@@ -221,10 +312,9 @@ def _claimed(
 def _submit(control: Control, job: Job, backend: Backend) -> Handle:
     """Submit, and keep the handle while the generation is still ours."""
     record = _read(control)
-    submitted_at_ms = now_ms()
     handle = {
+        **_now(control),
         **backend.submit(job),
-        "submitted_at_ms": submitted_at_ms,
         "script": job.script,
         "arguments": list(job.arguments),
         "spec_hash": record.spec_hash,
@@ -241,6 +331,18 @@ def _submit(control: Control, job: Job, backend: Backend) -> Handle:
         backend.stop(handle, 0)
         raise
     return handle
+
+
+def _now(control: Control) -> Handle:
+    """Return the moment, for whoever waits for first words; what is older is not theirs."""
+    former = control.progress()
+    after = [former.epoch, former.beat] if former is not None else [0, 0]
+    return {
+        "submitted_at_ms": now_ms(),
+        "submitted_s": moments.now(),
+        "boot": moments.boot(),
+        "after": after,
+    }
 
 
 def _same_generation(record: ControlRecord, expected: int) -> None:

@@ -1,23 +1,40 @@
-"""What is true about a pipeline: what was asked, what its driver says, whether it still speaks."""
+"""What is true about a pipeline: what was asked, what its driver says, whether it still speaks.
 
-from collections.abc import Mapping
+Whether a driver lives is decided where it can be known at once: by the lock of its process, or by
+the clock of the machine that it shares with us. Elsewhere only heartbeats tell, and only by the
+time that passes here without one; see ``storage.heartbeats``.
+"""
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.control.launch import Backend, JobState, JobStatus
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.supervise import DRAINED
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.storage import moments
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.control import ALIVE_S, Control, ControlRecord, Progress
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS, Heard
 from airflow_provider_deltaforge.storage.tables import StoppedTable, Tables
 
-LOST_AFTER_S = 15.0
-"""A driver that has not renewed its heartbeat for this long is not called running any more."""
+LOST_AFTER_S = ALIVE_S
+"""A driver that was not heard for this long is not called running any more."""
 
 START_PATIENCE_S = 120.0
 """How long a submitted driver may take to its first heartbeat."""
+
+LISTEN_S = 5.0
+"""How long to listen to a driver elsewhere whose last heartbeat bears a time of long ago, or one
+that is still to come, before it is called lost at the first look."""
+
+_RETRYABLE = RetryableError.error_class
+_AHEAD_S = 2.0
+_LISTEN_POLL_S = 0.1
 
 UNKNOWN_JOB = JobStatus(JobState.UNKNOWN)
 
@@ -55,6 +72,15 @@ class PipelineStatus:
     """By processor id: ``events_in``, ``events_out``, ``errors``, ``counts`` and ``latency``."""
     dlq: Mapping[str, Any] = field(default_factory=dict)
     """The dead-letter queue, if there is one: ``entries``, ``max_entries``, and counters."""
+    has_run: bool = False
+    """Its driver has delivered, or could have, since it opened the log."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it does its work, or rests as asked; one that blocks later stays ready."""
+        if self.status == "blocked":
+            return self.has_run
+        return self.status not in {"failed", "lost", "starting", "pending"}
 
     @property
     def alive(self) -> bool:
@@ -82,20 +108,68 @@ def status(store: Store, name: str, backend: Backend | None = None) -> PipelineS
     Raises:
         SpecError: there is no such pipeline.
     """
+    _listen_to_doubtful(store, [name], backend)
+    return _status(store, name, backend)
+
+
+def statuses(store: Store, backend: Backend | None = None) -> list[PipelineStatus]:
+    """Return every pipeline of the store, by name."""
+    pipelines = Control.list_pipelines(store)
+    _listen_to_doubtful(store, pipelines, backend)
+    return [_status(store, name, backend) for name in pipelines]
+
+
+def _status(store: Store, name: str, backend: Backend | None) -> PipelineStatus:
     control = existing(store, name)
     record = control.read()
     if record is None:  # Deleted between the two reads.
         return PipelineStatus(name, "stopped", "stopped", 0, reason="deleted")
-    progress = control.progress()
-    judged = judge_status(name, record, progress, now_ms(), _job_status(record, backend))
+    progress, heard = control.listen()
+    job = job_status(record, backend)
+    waited_s = _waited_s(control, record)
+    judged = judge_status(name, record, progress, now_ms(), job, heard, waited_s)
     judged = _with_sinks(judged, len(record.requests))
     judged = _with_letters(judged, progress, DeadLetters(store, name).count())
     return _with_tables(judged, Tables(store, name).stopped())
 
 
-def statuses(store: Store, backend: Backend | None = None) -> list[PipelineStatus]:
-    """Return every pipeline of the store, by name."""
-    return [status(store, name, backend) for name in Control.list_pipelines(store)]
+def _listen_to_doubtful(store: Store, pipelines: Sequence[str], backend: Backend | None) -> None:
+    """Give drivers the time for a heartbeat of which this process has heard a doubtful one only."""
+    until = HEARTBEATS.now() + LISTEN_S
+    doubtful = [name for name in pipelines if _is_doubtful(store, name, backend)]
+    while doubtful and HEARTBEATS.now() < until:
+        time.sleep(_LISTEN_POLL_S)
+        doubtful = [name for name in doubtful if _is_doubtful(store, name, backend)]
+
+
+def _is_doubtful(store: Store, name: str, backend: Backend | None) -> bool:
+    control = Control(store, name)
+    progress, heard = control.listen()
+    if progress is None or progress.status in {*ENDED, "starting"}:
+        return False
+    if heard.is_sure or heard.silence_s >= LISTEN_S or _is_plausible(progress, now_ms()):
+        return False
+    record = control.read()
+    if record is None or progress.generation < record.generation:
+        return False
+    return job_status(record, backend).state is not JobState.ENDED
+
+
+def _is_plausible(progress: Progress, now: int) -> bool:
+    """Return whether a heartbeat bears a time of a moment ago; only a hint, of two clocks."""
+    return -_AHEAD_S <= (now - progress.heartbeat_at_ms) / 1000 <= LOST_AFTER_S
+
+
+def _waited_s(control: Control, record: ControlRecord) -> float:
+    """Return for how long this process knows that the driver was started."""
+    handle = _own_handle(record) or {}
+    since_s = moments.since(str(handle.get("boot", "")), float(handle.get("submitted_s", 0)))
+    if since_s is not None:
+        return since_s
+    if handle.get("host") == socket.gethostname() and handle.get("submitted_at_ms"):
+        return max(0.0, (now_ms() - int(handle["submitted_at_ms"])) / 1000)
+    start = (record.generation, handle.get("submitted_at_ms"), len(record.restarts))
+    return HEARTBEATS.hear(control.address, "start", start, HEARTBEATS.now()).silence_s
 
 
 def _with_sinks(judged: PipelineStatus, waiting: int) -> PipelineStatus:
@@ -146,6 +220,8 @@ def judge_status(
     progress: Progress | None,
     now: int,
     job: JobStatus = UNKNOWN_JOB,
+    heard: Heard = Heard(),  # noqa: B008 - frozen
+    waited_s: float = 0.0,
 ) -> PipelineStatus:
     """Join the record and the driver's progress into one status.
 
@@ -153,14 +229,14 @@ def judge_status(
         name: the pipeline.
         record: what is wanted.
         progress: what the driver last wrote, of this or an earlier generation.
-        now: milliseconds since the epoch.
+        now: milliseconds since the epoch, for words about times; nothing is decided by it alone.
         job: what the launch backend knows of the driver's process.
+        heard: what this process knows of the driver's silence.
+        waited_s: for how long a first heartbeat was waited for.
     """
-    submitted_at_ms = int((_own_handle(record) or {}).get("submitted_at_ms", 0))
-    spoke = progress is not None and progress.generation >= record.generation
     # The last words of a driver that was started again since are not the new one's.
-    if progress is None or not spoke or progress.heartbeat_at_ms < submitted_at_ms:
-        word, reason = _before_first_words(record, now, submitted_at_ms, job)
+    if progress is None or not has_spoken(record, progress):
+        word, reason = _before_first_words(record, waited_s, job)
         return PipelineStatus(
             name,
             word,
@@ -171,17 +247,20 @@ def judge_status(
             restarts=len(record.restarts),
             handle=record.handle,
         )
-    age_s = max(0.0, (now - progress.heartbeat_at_ms) / 1000)
-    word, reason = _judge_word(progress, age_s, job)
+    stamped_s = (now - progress.heartbeat_at_ms) / 1000
+    word, reason = _judge_word(progress, heard, now, job)
+    # What it says beside its store counts while it cannot write to it.
+    lives = job.state is JobState.RUNNING and word not in {"stopped", "failed"}
+    distress = job.distress if lives else None
     return PipelineStatus(
         name=name,
-        status=word,
+        status="blocked" if distress is not None else word,
         desired=record.desired,
         generation=record.generation,
-        since_ms=progress.since_ms,
-        reason=reason,
-        error_class=progress.error_class,
-        heartbeat_age_s=age_s,
+        since_ms=distress.since_ms if distress is not None else progress.since_ms,
+        reason=distress.reason if distress is not None else reason,
+        error_class=_RETRYABLE if distress is not None else progress.error_class,
+        heartbeat_age_s=heard.silence_s if heard.is_sure else max(heard.silence_s, stamped_s),
         lag_ms=progress.lag_ms,
         position=progress.position,
         events=progress.events,
@@ -190,26 +269,36 @@ def judge_status(
         sinks=_sinks(progress, word),
         tables=_plain(progress.tables),
         processors=progress.extra.get("processors") or {},
+        has_run=bool(progress.extra.get("has_run")),
         handle=record.handle,
     )
 
 
+def has_spoken(record: ControlRecord, progress: Progress) -> bool:
+    """Return whether progress is of the driver that was started last."""
+    if progress.generation < record.generation:
+        return False
+    after = (_own_handle(record) or {}).get("after")
+    return after is None or [progress.epoch, progress.beat] > list(after)
+
+
 def _before_first_words(
-    record: ControlRecord, now: int, submitted_at_ms: int, job: JobStatus
+    record: ControlRecord, waited_s: float, job: JobStatus
 ) -> tuple[str, str | None]:
     if record.generation == 0:
         return "pending", "applied, never started"
     if record.desired == "stopped":
         return "stopped", None
-    if job.state is JobState.ENDED and submitted_at_ms:
+    if job.state is JobState.ENDED and _own_handle(record):
         return "lost", "the driver ended before its first heartbeat; read its log"
-    waited_s = (now - (submitted_at_ms or record.updated_at_ms)) / 1000
     if waited_s > START_PATIENCE_S:
         return "lost", f"no heartbeat within {waited_s:.0f} s of the start; read the driver's log"
     return "starting", None
 
 
-def _judge_word(progress: Progress, age_s: float, job: JobStatus) -> tuple[str, str | None]:
+def _judge_word(
+    progress: Progress, heard: Heard, now: int, job: JobStatus
+) -> tuple[str, str | None]:
     if progress.status in ENDED:
         return progress.status, progress.reason
     if job.state is JobState.ENDED and job.exit_code == DRAINED:
@@ -218,14 +307,37 @@ def _judge_word(progress: Progress, age_s: float, job: JobStatus) -> tuple[str, 
         return "lost", f"the driver is gone; it was last {progress.status}"
     if progress.status == "paused" and job.state is JobState.RUNNING:
         return "paused", progress.reason  # A paused driver has no lane, so nobody beats.
+    return _heard_word(progress, heard, now)
+
+
+def _heard_word(progress: Progress, heard: Heard, now: int) -> tuple[str, str | None]:
+    """Judge a driver by its heartbeats alone."""
     # A driver speaks once when it starts; then Spark places its lane, which is the one that beats.
     patience_s = START_PATIENCE_S if progress.status == "starting" else LOST_AFTER_S
-    if age_s > patience_s:
-        return "lost", f"no heartbeat for {age_s:.0f} s; it was last {progress.status}"
-    return progress.status, progress.reason
+    was = f"it was last {progress.status}"
+    if heard.silence_s > patience_s:
+        return "lost", f"no heartbeat for {heard.silence_s:.0f} s; {was}"
+    if heard.is_sure or _is_plausible(progress, now):
+        return progress.status, progress.reason
+    stamped = (
+        f"its last heartbeat bears a time {_ago(now - progress.heartbeat_at_ms)} by its own "
+        f"clock, on {progress.host or 'another host'}"
+    )
+    if progress.status == "starting":
+        return "starting", f"{stamped}; nothing was heard of it here yet"
+    if heard.silence_s < 0.8 * LISTEN_S:
+        return progress.status, progress.reason
+    listened = f"no heartbeat in {heard.silence_s:.0f} s of listening"
+    return "lost", f"{listened}, and {stamped}; {was}"
 
 
-def _job_status(record: ControlRecord, backend: Backend | None) -> JobStatus:
+def _ago(ms: int) -> str:
+    seconds = abs(ms) / 1000
+    return f"{seconds:.0f} s ago" if ms >= 0 else f"{seconds:.0f} s ahead of ours"
+
+
+def job_status(record: ControlRecord, backend: Backend | None) -> JobStatus:
+    """Return what the backend knows of the driver's process."""
     handle = _own_handle(record)
     if backend is None or handle is None:
         return UNKNOWN_JOB

@@ -22,10 +22,12 @@ def _error_classes(kind: type[DeltaForgeError]) -> frozenset[str]:
     return frozenset({kind.error_class}).union(*below)
 
 
-_UNKNOWN = "internal"  # An error nobody foresaw, see ``engine.outcome``.
+HOPELESS = _error_classes(FatalError) | _error_classes(SpecError) | {"event"}
+"""Error classes that no restart can cure.
 
-HOPELESS = _error_classes(FatalError) | _error_classes(SpecError) | {"event", _UNKNOWN}
-"""Error classes that no restart can cure."""
+Not ``internal``, an error nobody foresaw: it may be one of the moment, as when something that the
+driver works with was killed.
+"""
 
 
 class Silence:

@@ -101,6 +101,20 @@ class Encoding(PluginSettings):
     is_text: ClassVar[bool] = True
     """The bytes are text without line breaks, as files of lines need it."""
 
+    def reach(self, where: str) -> bool:
+        """Ask the server that it needs, once and for a few seconds; return whether it needs one.
+
+        Args:
+            where: names the sink in errors.
+
+        Raises:
+            RetryableError: the server does not answer, or another one does.
+            AccessError: it does not let us in.
+            SpecError: the client cannot be made.
+        """
+        del where
+        return False
+
     @abstractmethod
     def open(self, wanted: Wanted) -> Encoder:
         """Return the worker.

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.engine.tallies import Latency, LetterTallies, T
 from airflow_provider_deltaforge.engine.trouble import Trouble, trouble_of
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import LogReader, TellsSilence
 
 _LONG_CALL_S = 60.0
 
@@ -64,6 +65,11 @@ class Board:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._lag_ms: int | None = None
+        self._reader: LogReader | None = None
+
+    def read_by(self, reader: LogReader | None) -> None:
+        """Ask a reader from now on whether its server is heard; None: there is none."""
+        self._reader = reader
 
     def resume(self, told: dict[str, Any]) -> None:
         """Go on counting from an earlier lane's progress, so that counters never fall."""
@@ -80,6 +86,7 @@ class Board:
             if sink.get("status") in ("behind", "catching_up"):
                 state.standing_since_ms = sink.get("since_ms")
         extra = told["extra"]
+        self.last_commit_ms = extra.get("last_commit_ms")
         self.splits = extra.get("transaction_splits", 0)
         self.reconnects = extra.get("source_reconnects", 0)
         self.latency.add(extra.get("latency"))
@@ -220,7 +227,8 @@ class Board:
                 return name, trouble
             if self.source_trouble_now is not None:
                 return "source", self.source_trouble_now
-        return self._hangs()
+        silence = self._silence()
+        return ("source", silence) if silence is not None else self._hangs()
 
     def position(self) -> dict[str, Any] | None:
         """Return a position that every sink has reached but those that are behind."""
@@ -232,14 +240,19 @@ class Board:
     def lag_ms(self) -> int | None:
         """Return how old the newest delivered event was at its delivery.
 
-        While something blocks the pipeline the age goes on growing: newer events wait.
+        While something blocks the pipeline the age goes on growing: newer events wait. Where the
+        source is not heard they may have been written since: the lag is as long as the silence.
         """
-        with self._lock:
-            held_up = self._held_up()
-            blocked = self.source_trouble_now is not None or held_up or self.troubles
-            if (blocked or self._hangs()) and self.last_commit_ms is not None:
-                return max(0, int(time.time() * 1000) - self.last_commit_ms)
+        blocked = self.blocked_by()
+        if blocked is None:
             return self._lag_ms
+        what, trouble = blocked
+        with self._lock:
+            begun_ms = self.last_commit_ms
+            if begun_ms is None or what == "source":
+                begun_ms = max(begun_ms or 0, trouble.since_ms)
+            grown_ms = max(0, int(time.time() * 1000) - begun_ms)
+            return max(grown_ms, self._lag_ms or 0) if what == "source" else grown_ms
 
     def counters(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -270,6 +283,17 @@ class Board:
         name = min(going - well, key=lambda one: one not in required)
         trouble = self.sinks[name].trouble
         return (f"sink {name}", trouble) if trouble is not None else None
+
+    def _silence(self) -> Trouble | None:
+        """Return that the source's server is not heard, though its connection stands."""
+        reader = self._reader
+        silence = reader.silence() if isinstance(reader, TellsSilence) else None
+        if silence is None:
+            return None
+        silent_s, missed = silence
+        since_ms = int((time.time() - silent_s) * 1000)
+        reason = f"{missed}: its server hangs, or the network between is cut"
+        return Trouble(reason, RetryableError.error_class, since_ms)
 
     def _hangs(self) -> tuple[str, Trouble] | None:
         """Return the processor that may never return: nothing comes behind its batch."""

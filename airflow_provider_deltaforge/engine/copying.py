@@ -9,14 +9,16 @@ from typing import Any
 
 from airflow_provider_deltaforge.engine.batch_facts import Taken
 from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.claims import Claims
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.job import Bench, Job
 from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.rendering import Rendering
+from airflow_provider_deltaforge.engine.row_marks import RowMarkers
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.sinking import Parcel, without_position
+from airflow_provider_deltaforge.engine.sinking import Parcel
 from airflow_provider_deltaforge.engine.snapshot import full_name
 from airflow_provider_deltaforge.engine.tallies import LetterTallies, Tallies
 from airflow_provider_deltaforge.engine.watching import Troubles
@@ -143,7 +145,7 @@ class _Copier:
         registry = registry_of(bench)
         self._registrar = Registrar(bench, registry, lambda call: call())
         given_up = Gaps(bench.store, bench.pipeline.name).open()
-        sinks = [without_position(sink) for sink in spec.sinks if sink.id not in given_up]
+        sinks = [sink.without_position() for sink in spec.sinks if sink.id not in given_up]
         self._sink_ids = [sink.id for sink in sinks]
         self._rendering = Rendering(
             bench.pipeline,
@@ -163,7 +165,11 @@ class _Copier:
         self._letters = LetterBox(
             bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
         )
-        self._sinks = SinkGroup(sinks, bench.pipeline.name, troubles, self._ending)
+        self._sinks = SinkGroup(
+            sinks, bench.pipeline.name, troubles, self._ending, claims=Claims(bench)
+        )
+        described = [sink for sink in spec.sinks if sink.id not in given_up]
+        self._marks = RowMarkers(described, bench.pipeline.name, troubles, self._ending)
 
     def told(self, copied: Copied) -> Copied:
         """Return what became of a chunk, with what was counted since the last one."""
@@ -209,7 +215,8 @@ class _Copier:
             rows += batch.rows.num_rows
             cut = dict(batch.end)
         crossing(Border.CHUNK_WRITTEN)
-        done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut)
+        marks = self._marks.leave()
+        done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut, marks)
         if not self._store([done]):
             return None
         crossing(Border.CHUNK_STORED)
@@ -228,6 +235,7 @@ class _Copier:
         try:
             self._snapshotter.close()
             self._sinks.close()
+            self._marks.close()
         finally:
             self._rendering.close()
 

@@ -7,6 +7,7 @@ from airflow_provider_deltaforge.engine.ahead import Ahead
 from airflow_provider_deltaforge.engine.batch_facts import BatchFacts
 from airflow_provider_deltaforge.engine.batcher import SourceBatch
 from airflow_provider_deltaforge.engine.borders import Border, crossing
+from airflow_provider_deltaforge.engine.claims import Claims
 from airflow_provider_deltaforge.engine.dead_letters import LetterBox
 from airflow_provider_deltaforge.engine.heart import Heart
 from airflow_provider_deltaforge.engine.later import Later
@@ -59,7 +60,12 @@ class Delivering:
         pipeline = company.bench.pipeline
         spec = pipeline.spec
         self._sinks = SinkGroup(
-            spec.sinks, pipeline.name, company.board, heart.ending, spec.sink_batch_deadline_secs
+            spec.sinks,
+            pipeline.name,
+            company.board,
+            heart.ending,
+            spec.sink_batch_deadline_secs,
+            Claims(company.bench),
         )
         self._stragglers = Stragglers(company, self._sinks, ahead, checkpoints)
         self._checkpoints, self._storing = checkpoints, company.storing

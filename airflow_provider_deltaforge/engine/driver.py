@@ -4,6 +4,7 @@ The same steps run with Spark and without; only where chunks and lanes run diffe
 """
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.engine.job import Bench, Job, place
-from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.outcome import EXIT_RETRYABLE, Outcome
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.replay_serving import serve_replays
 from airflow_provider_deltaforge.engine.runner import Runner
@@ -22,7 +23,7 @@ from airflow_provider_deltaforge.engine.staying import Deaths, rest, say
 from airflow_provider_deltaforge.engine.taking import logged, take
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.choice import check_store
-from airflow_provider_deltaforge.storage.control import Control, Progress
+from airflow_provider_deltaforge.storage.control import Control, Progress, heartbeat
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 _SNAPSHOT_DONE = "snapshot finished"
@@ -39,6 +40,8 @@ class Assignment:
     location: StoreLocation
     generation: int
     application_id: str | None = None
+    leaving: threading.Event | None = None
+    """Set once this process is to end, whether or not the store is there to say so."""
 
 
 def drive_stream(assignment: Assignment, runner: Runner) -> Outcome:
@@ -79,7 +82,7 @@ def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome
 def _see_it_said(bench: Bench) -> None:
     """Say that it is stopped, if the store was away when its lane or its copy said so."""
     with suppress(DeltaForgeError):  # Started again meanwhile, perhaps.
-        rest(bench)
+        bench.job.in_time(lambda: rest(bench))
 
 
 def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
@@ -87,7 +90,12 @@ def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
 
     One that is started again need not wait for the store: its successor says how it is.
     """
-    deadline = time.monotonic() + (0.0 if outcome.is_retryable else _LAST_WORD_S)
+    goes_on = outcome.exit_code == EXIT_RETRYABLE
+    deadline = time.monotonic() + (0.0 if goes_on else _LAST_WORD_S)
+
+    def over() -> bool:
+        leaves = assignment.leaving is not None and assignment.leaving.is_set()
+        return leaves or time.monotonic() >= deadline
 
     def attempt() -> None:
         store = assignment.location.open()
@@ -98,7 +106,7 @@ def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
             store.close()
 
     with suppress(DeltaForgeError):
-        patiently(attempt, lambda _: None, lambda: time.monotonic() >= deadline, time.sleep)
+        patiently(attempt, lambda _: None, over, time.sleep)
 
 
 def _take_over(assignment: Assignment, driver: str) -> Bench:
@@ -115,8 +123,9 @@ def _take_over(assignment: Assignment, driver: str) -> Bench:
             f"says {generation}"
         )
     former = control.progress()
+    location = assignment.location.of(store)  # Not another one, should this be away later.
     fence = control.take_epoch(driver, assignment.generation)
-    starting = _starting(assignment, fence.version)
+    starting = _starting(assignment, fence.version, former)
     if former is not None and former.generation == assignment.generation:
         counted = former.model_dump(include={"events", "bytes", "batches", "tables", "extra"})
         starting = starting.model_copy(update={**counted, "sinks": former.sinks})
@@ -124,10 +133,11 @@ def _take_over(assignment: Assignment, driver: str) -> Bench:
     store.close()
     job = Job(
         document,
-        assignment.location,
+        location,
         driver,
         assignment.generation,
         assignment.application_id,
+        assignment.leaving,
     )
     bench = Bench.open(job, renew=False)
     bench.pipeline.refuse_unbuilt()
@@ -135,7 +145,7 @@ def _take_over(assignment: Assignment, driver: str) -> Bench:
     return bench
 
 
-def _starting(assignment: Assignment, epoch: int) -> Progress:
+def _starting(assignment: Assignment, epoch: int, former: Progress | None) -> Progress:
     """Say at once that a driver is here; a former driver's last words no longer count."""
     now_ms = int(time.time() * 1000)
     host, pid = place()
@@ -144,7 +154,7 @@ def _starting(assignment: Assignment, epoch: int) -> Progress:
         since_ms=now_ms,
         epoch=epoch,
         generation=assignment.generation,
-        heartbeat_at_ms=now_ms,
+        **heartbeat(former),
         host=host,
         pid=pid,
         application_id=assignment.application_id,
@@ -194,7 +204,9 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
             _log.warning("lane died, starting it again", extra={"reason": outcome.reason})
             with suppress(RetryableError):
                 say(bench.control, bench.control.held_epoch(bench.job.driver), "starting", outcome)
-            deaths.wait()
+            deaths.wait(bench.job)
+            if bench.job.leaves:
+                return Outcome("stopped")
             continue
         if outcome.why == "request":
             continue

@@ -44,8 +44,8 @@ class Entries:
         self.tables.setdefault(place.table, []).append(entry)
         if place.whole:
             self.whole.setdefault(place.table, []).append(entry)
-        if place.row is not None:
-            self.rows.setdefault(place.row, []).append(entry)
+        for row in place.rows:
+            self.rows.setdefault(row, []).append(entry)
 
     def without(self, gone: Collection[int]) -> "Entries":
         """Return a copy without some stored entries."""
@@ -72,6 +72,8 @@ class Entries:
             done: events of which no more entries are wanted; may grow meanwhile.
         """
         hits = [(_among(places.rows, self.rows), places.rows, self.rows)]
+        if places.former.null_count < len(places.former):
+            hits.append((_among(places.former, self.rows), places.former, self.rows))
         if self.whole:
             hits.append((_among(places.tables, self.whole), places.tables, self.whole))
         if places.whole.any():

@@ -3,6 +3,8 @@
 import logging
 import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
 
 from airflow_provider_deltaforge.engine.board import Board, SinkState
 from airflow_provider_deltaforge.engine.job import Bench, place
@@ -10,7 +12,14 @@ from airflow_provider_deltaforge.engine.listening import Listener
 from airflow_provider_deltaforge.engine.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.standing import has_begun
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
-from airflow_provider_deltaforge.storage.control import Progress, SinkProgress, Status
+from airflow_provider_deltaforge.storage import distress
+from airflow_provider_deltaforge.storage.control import (
+    Progress,
+    SinkProgress,
+    Status,
+    heartbeat,
+)
+from airflow_provider_deltaforge.storage.distress import Distress
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _BEAT_S = 0.5
@@ -45,8 +54,13 @@ class Heart:
         self._status: Status = status
         self._since_ms = _now_ms()
         self._was: tuple[str, str | None] = (status, None)
+        self.has_begun = True
+        """Whether it is durable where the stream begins; until then its word is ``starting``."""
         self._done = threading.Event()
         self._writing = threading.Lock()
+        self._former: Progress | None = None
+        self._has_run = False
+        self._distress: Distress | None = None
         self.failure: Exception | None = None
         """What ended the heart; ``why`` is ``failed`` then."""
         # Only a stream makes way for what was asked for; requests wait for each other.
@@ -59,19 +73,35 @@ class Heart:
         self.end = self._listener.end
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
 
-    def start(self) -> None:
+    def start(self, *, begins: bool = False) -> None:
         """Write the first progress and begin to beat; hear whether to run at all.
+
+        Args:
+            begins: the log is still to be opened: the word is ``starting`` until ``begun``, unless
+                this lane goes on behind another one's window.
 
         Raises:
             FencedError: a newer driver has started.
             RetryableError: the store is away.
         """
         self._listener.obey()
-        former = self._bench.control.progress()
-        if former is not None and former.generation == self._bench.job.generation:
+        former = self._former = self._bench.control.progress()
+        goes_on = former is not None and former.generation == self._bench.job.generation
+        if former is not None and goes_on:
             self._board.resume(former.model_dump())
+        self.has_begun = not begins or (
+            former is not None and goes_on and former.status == "running"
+        )
+        self._has_run = begins and self.has_begun
         self._beat(None)
         self._thread.start()
+
+    def begun(self) -> None:
+        """Say ``running`` from now on: it is durable where the stream begins, for every sink."""
+        if not self.has_begun:
+            self.has_begun = True
+            with suppress(RetryableError):  # The next beat says it.
+                self._beat(None)
 
     @property
     def why(self) -> Why:
@@ -108,7 +138,7 @@ class Heart:
         if outcome.why in ("fenced", "superseded"):
             return
         try:
-            self._beat(outcome)
+            self._bench.job.in_time(lambda: self._beat(outcome))
         except Exception as error:  # noqa: BLE001 - how it ended matters more
             _log.warning("last progress not written", extra={"reason": redacted(str(error))})
 
@@ -129,11 +159,20 @@ class Heart:
                 return
             except RetryableError as error:
                 # The store is away: delivery stops at its next checkpoint, and goes on with it.
-                _log.warning("heartbeat not written", extra={"reason": redacted(str(error))})
+                self._cannot_write(redacted(str(error)))
             except Exception as error:  # noqa: BLE001 - a deaf lane would go on for ever
                 self.failure = error
                 self.end("failed")
                 return
+
+    def _cannot_write(self, reason: str) -> None:
+        """Say beside the store why it is silent; in the log once for each reason."""
+        reason = f"its driver lives, and cannot write to the state store: {reason}"
+        if self._distress is None:
+            self._distress = Distress(reason, _now_ms())
+            _log.warning("heartbeat not written: %s", reason)
+        self._distress = replace(self._distress, reason=reason)
+        distress.say(self._distress)
 
     def _beat(self, outcome: Outcome | None) -> None:
         with self._writing:
@@ -141,13 +180,21 @@ class Heart:
                 return  # The last word is, or will be, said.
             progress = self._progress(outcome)
             write = self._bench.control.put_progress(progress)
+            # Another number also for the attempt that fails: perhaps it was stored all the same.
+            self._former = progress
             self._bench.store.transact([write], self._bench.fence)
+            if self._distress is not None:
+                self._distress = None
+                distress.say(None)
+                _log.warning("heartbeats are written again")
 
     def _progress(self, outcome: Outcome | None) -> Progress:
         status, reason, error_class = self._judge(outcome)
         if (status, error_class) != self._was:
             self._was, self._since_ms = (status, error_class), _now_ms()
         counters = self._board.counters()
+        self._has_run = self._has_run or status == "running"
+        counters["has_run"] = self._has_run
         journal = self._bench.pipeline.spec.journal
         if journal.enabled:
             counters["dlq"]["max_entries"] = journal.dlq.max_entries
@@ -159,7 +206,7 @@ class Heart:
             error_class=error_class,
             epoch=self._bench.fence.version,
             generation=self._bench.job.generation,
-            heartbeat_at_ms=_now_ms(),
+            **heartbeat(self._former),
             batch_id=counters["batches"],
             position=self._board.position(),
             lag_ms=self._board.lag_ms(),
@@ -176,7 +223,7 @@ class Heart:
 
     def _judge(self, outcome: Outcome | None) -> tuple[Status, str | None, str | None]:
         if outcome is not None and outcome.why != "window":
-            status = _ENDED_AS.get(outcome.why, self._status)
+            status = _ENDED_AS.get(outcome.why, self._word)
             if status == "failed" and outcome.error_class == RetryableError.error_class:
                 status = "starting"  # The driver begins again; if it gives up, it says so itself.
             return status, outcome.reason, outcome.error_class
@@ -184,12 +231,16 @@ class Heart:
         if blocked is not None:
             name, trouble = blocked
             return "blocked", f"{name}: {trouble.reason}", trouble.error_class
-        return self._status, None, None
+        return self._word, None, None
+
+    @property
+    def _word(self) -> Status:
+        return self._status if self.has_begun else "starting"
 
     def _sinks(self) -> dict[str, SinkProgress]:
         return {
             sink_id: SinkProgress(
-                **_told(state),
+                **_told(state, begins=not self.has_begun),
                 position=dict(state.position) if state.position is not None else None,
                 checkpoint_ms=state.checkpoint_ms,
                 events=state.events,
@@ -201,10 +252,10 @@ class Heart:
         }
 
 
-def _told(state: SinkState) -> dict[str, object]:
+def _told(state: SinkState, *, begins: bool) -> dict[str, object]:
     trouble = state.trouble
     if state.standing == "running" and trouble is None:
-        return {}
+        return {"status": "starting"} if begins else {}
     word = "blocked" if state.standing == "running" else state.standing
     told: dict[str, object] = {"status": word}
     if trouble is not None:

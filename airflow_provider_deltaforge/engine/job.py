@@ -2,15 +2,22 @@
 
 import os
 import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Fence, Store
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+
+_LAST_WORD_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,7 @@ class Job:
         driver: the token of this driver start; a newer driver has another.
         generation: which intent of the control record this driver serves.
         application_id: Spark's, None without Spark.
+        leaving: set once the process is to end that everything runs in; None with Spark.
     """
 
     document: str
@@ -30,6 +38,33 @@ class Job:
     driver: str
     generation: int
     application_id: str | None = None
+    leaving: threading.Event | None = None
+
+    @property
+    def leaves(self) -> bool:
+        """Return whether the process is to end, whatever the control record says."""
+        return self.leaving is not None and self.leaving.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for so long, or until the process is to end."""
+        if self.leaving is not None:
+            self.leaving.wait(seconds)
+        else:
+            time.sleep(seconds)
+
+    def in_time(self, call: Callable[[], object]) -> None:
+        """Make a call to the store; a process that is to end waits a few seconds for it only."""
+        if not self.leaves:
+            call()
+            return
+
+        def attempt() -> None:
+            with suppress(DeltaForgeError):  # Nobody is left to act on it.
+                call()
+
+        last = threading.Thread(target=attempt, daemon=True, name="last word")
+        last.start()
+        last.join(_LAST_WORD_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class Lane:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
         try:
             show_laggards(self._bench.store, self._bench.pipeline, self._board)
-            self._heart.start()
+            self._heart.start(begins=True)
             outcome = self._stream()
         except Exception as error:  # noqa: BLE001 - an outcome must reach the driver as data
             outcome = self._ended_by(error)
@@ -178,6 +178,7 @@ class Lane:
             while not self._heart.ending.is_set():
                 self._step(pump, delivering, reader)
         finally:
+            self._board.read_by(None)
             pump.close()
             delivering.close()
         if self._heart.failure is not None:
@@ -224,6 +225,8 @@ class Lane:
             self._board.caught_up(name, at, None)
         registrar = Registrar(self._bench, self._registry, self._patiently, start)
         reader = self._tables.open(self._source, start, self._heart.ending.is_set)
+        self._board.read_by(reader)
+        self._heart.begun()
         return Opened(reader, registrar, stood, start)
 
     def _prepare(self, ahead: RenderingAhead, batch: SourceBatch) -> Ready:

@@ -166,14 +166,20 @@ def _is_readable(event: bytes) -> bool:
 def _rests(rows: pa.RecordBatch) -> list[bytes]:
     """Return what the native form does not say, as JSON; ``null`` where no text can hold it."""
     columns: Iterable[tuple[Any, ...]] = zip(
-        rows["key"].to_pylist(), rows["row"].to_pylist(), rows["routing"].to_pylist(), strict=True
+        rows["key"].to_pylist(),
+        rows["former_key"].to_pylist(),
+        rows["row"].to_pylist(),
+        rows["routing"].to_pylist(),
+        strict=True,
     )
     rests = []
-    for key, row, routing in columns:
+    for key, former, row, routing in columns:
         if routing is not None and routing["headers"] is not None:
             routing["headers"] = dict(routing["headers"])
         try:
-            rest = Rest(key=None if key is None else key.decode(), row=row, routing=routing)
+            texts = {"key": key, "former_key": former}
+            known = {name: None if text is None else text.decode() for name, text in texts.items()}
+            rest = Rest(**known, row=row, routing=routing)
             rests.append(rest.model_dump_json().encode())
         except UnicodeError:
             rests.append(b"null")

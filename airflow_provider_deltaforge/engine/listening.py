@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.control import ControlRecord
 
 _CONFIRMED_S = 2.0
+_LEAVING_POLL_S = 1.0
 
 
 class Listener:
@@ -42,6 +43,8 @@ class Listener:
         self.why: Why = "window"
         self.failure: Exception | None = None
         """Why it can listen no longer; ``why`` is ``failed`` then."""
+        if bench.job.leaving is not None:
+            threading.Thread(target=self._watch_leaving, daemon=True, name="leaving").start()
 
     def end(self, why: Why) -> None:
         """Ask the worker to end; the first reason stays."""
@@ -101,6 +104,13 @@ class Listener:
     def watch(self, every_s: float) -> None:
         """Go on listening in a daemon thread, for work that writes no progress of its own."""
         threading.Thread(target=self._watch, args=(every_s,), daemon=True).start()
+
+    def _watch_leaving(self) -> None:
+        """End with the process: the store, through which wishes come, may be away."""
+        while not self.ending.is_set():
+            self._bench.job.wait(_LEAVING_POLL_S)
+            if self._bench.job.leaves:
+                self.end("stopped")
 
     def _watch(self, every_s: float) -> None:
         while not self.ending.wait(every_s):

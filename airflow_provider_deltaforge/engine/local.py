@@ -65,10 +65,22 @@ class LocalRunner:
                 return outcome
 
 
-def run_local(pipeline: str, location: StoreLocation, generation: int) -> int:
-    """Run a pipeline in this process until it is told to end; return an exit code."""
+def run_local(
+    pipeline: str,
+    location: StoreLocation,
+    generation: int,
+    leaving: threading.Event | None = None,
+) -> int:
+    """Run a pipeline in this process until it is told to end; return an exit code.
+
+    Args:
+        pipeline: its name.
+        location: of the state store.
+        generation: of the control record.
+        leaving: ends it as well, also while the store is away.
+    """
     stay_lean()
-    assignment = Assignment(pipeline, location, generation)
+    assignment = Assignment(pipeline, location, generation, leaving=leaving)
     return drive_stream(assignment, LocalRunner()).exit_code
 
 

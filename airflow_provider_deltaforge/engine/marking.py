@@ -4,17 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.binary_columns import id_bytes
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, UNCHANGED
 from airflow_provider_deltaforge.events.ids import made_ids
 from airflow_provider_deltaforge.processors.contract import Processed
 
 _TX_END = CHANGE_SCHEMA.get_field_index("tx_end")
 _EVENT_ID = CHANGE_SCHEMA.get_field_index("event_id")
+_UNCHANGED = CHANGE_SCHEMA.get_field_index("unchanged")
 _SYNTHETIC = CHANGE_SCHEMA.get_field_index("synthetic")
 
 
@@ -103,6 +106,32 @@ def with_ends(rows: pa.RecordBatch, transactions: np.ndarray, ended: int) -> pa.
     if np.array_equal(ends, flags(rows.column("tx_end"))):
         return rows
     return rows.set_column(_TX_END, CHANGE_SCHEMA.field(_TX_END), pa.array(ends))
+
+
+def with_unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Name as unchanged only what still has the mark: processors set, rename and drop columns."""
+    listed = rows.column("unchanged")
+    if listed.null_count == len(listed):
+        return rows
+    kinds = listed.dictionary_encode()
+    which = kinds.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    after = rows.column("after")
+    found: dict[int, bytes | None] = {}
+    for number, text in enumerate(kinds.dictionary.to_pylist()):
+        names: list[str] = orjson.loads(text)
+        places = np.flatnonzero(which == number)
+        images = after.take(pa.array(places))
+        spans = json_fields.locate_each(images, [[name] for name in names])
+        marks = [pc.equal(json_fields.values(images, span), UNCHANGED) for span in spans]
+        kept = np.stack([flags(pc.fill_null(mark, False)) for mark in marks])  # noqa: FBT003
+        for at in np.flatnonzero(~kept.all(axis=0)).tolist():
+            left = [name for name, still in zip(names, kept[:, at].tolist(), strict=True) if still]
+            found[int(places[at])] = orjson.dumps(left) if left else None
+    if not found:
+        return rows
+    texts = [found.get(row, text) for row, text in enumerate(listed.to_pylist())]
+    column = pa.array(texts, pa.binary())
+    return rows.set_column(_UNCHANGED, CHANGE_SCHEMA.field(_UNCHANGED), column)
 
 
 def flags(column: pa.BooleanArray) -> np.ndarray:

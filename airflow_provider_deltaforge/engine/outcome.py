@@ -24,6 +24,9 @@ Why = Literal[
     "finished",
 ]
 
+INTERNAL = "internal"
+"""The class of an error that nobody foresaw."""
+
 EXIT_DRAINED, EXIT_SPEC, EXIT_RETRYABLE, EXIT_FATAL = 0, 2, 3, 4
 
 
@@ -41,7 +44,7 @@ class Outcome:
         why: Why = "fenced" if isinstance(error, FencedError) else "failed"
         if isinstance(error, DeltaForgeError):
             return cls(why, error.error_class, redacted(str(error)))
-        return cls(why, "internal", redacted(f"{type(error).__name__}: {error}"))
+        return cls(why, INTERNAL, redacted(f"{type(error).__name__}: {error}"))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, for a Spark row."""
@@ -57,7 +60,12 @@ class Outcome:
         """Return what the process that did this work ends with."""
         if self.why in ("window", "paused", "stopped", "finished"):
             return EXIT_DRAINED
-        codes = {SpecError.error_class: EXIT_SPEC, RetryableError.error_class: EXIT_RETRYABLE}
+        # A fault of ours may be one of the moment, too: whoever supervises tries again for a while.
+        codes = {
+            SpecError.error_class: EXIT_SPEC,
+            RetryableError.error_class: EXIT_RETRYABLE,
+            INTERNAL: EXIT_RETRYABLE,
+        }
         return codes.get(self.error_class or "", EXIT_FATAL)
 
 

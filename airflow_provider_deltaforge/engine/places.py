@@ -18,18 +18,25 @@ class Place:
     Attributes:
         table: its full name.
         row: table and primary key; None of a table without one, and of what concerns no row.
+        former: the row under the key that an update took from it.
         whole: every row of the table, as a truncation does.
     """
 
     table: bytes
     row: bytes | None
     whole: bool = False
+    former: bytes | None = None
+
+    @property
+    def rows(self) -> frozenset[bytes]:
+        """The rows it names."""
+        return frozenset(row for row in (self.row, self.former) if row is not None)
 
     def meets(self, other: "Place") -> bool:
         """Say whether the order of two events matters."""
         if self.whole or other.whole:
             return self.table == other.table
-        return self.row is not None and self.row == other.row
+        return not self.rows.isdisjoint(other.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +46,14 @@ class Places:
     Attributes:
         tables: binary, one name per event.
         rows: binary, table and key; null without a key.
+        former: the same with the key that an update changed; null of all others.
         whole: which events concern the whole table.
         named: which events concern a table at all: a statement only describes it.
     """
 
     tables: pa.BinaryArray
     rows: pa.BinaryArray
+    former: pa.BinaryArray
     whole: np.ndarray
     named: np.ndarray
 
@@ -57,6 +66,7 @@ class Places:
         return cls(
             tables,
             pc.binary_join_element_wise(tables, rows["key"], _BETWEEN.encode()),
+            pc.binary_join_element_wise(tables, rows["former_key"], _BETWEEN.encode()),
             np.asarray(pc.equal(op, "t")),
             np.asarray(pc.not_equal(op, "ddl")),
         )
@@ -64,7 +74,8 @@ class Places:
     def at(self, row: int) -> Place:
         """Return the place of one event."""
         key = self.rows[row].as_py() if self.named[row] else None
-        return Place(self.tables[row].as_py(), key, bool(self.whole[row]))
+        former = self.former[row].as_py() if self.named[row] else None
+        return Place(self.tables[row].as_py(), key, bool(self.whole[row]), former)
 
 
 def places_of(rows: pa.RecordBatch) -> list[Place]:
@@ -80,7 +91,7 @@ def place_of(letter: DeadLetter) -> Place | None:
     source = letter.event.get("source") or {}
     names = (source.get("db") or "", source.get("schema") or "", source.get("table") or "")
     table = _BETWEEN.join(names).encode()
-    key = letter.rest.key
-    row = None if key is None else _BETWEEN.join((*names, key)).encode()
     op = letter.event.get("op")
-    return Place(table, None if op == "ddl" else row, op == "t")
+    keys = (None, None) if op == "ddl" else (letter.rest.key, letter.rest.former_key)
+    row, former = (None if key is None else _BETWEEN.join((*names, key)).encode() for key in keys)
+    return Place(table, row, op == "t", former)

@@ -18,7 +18,15 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.marking import checked, flags, marked, numbers, with_ends
+from airflow_provider_deltaforge.engine.former_keys import without_foreign
+from airflow_provider_deltaforge.engine.marking import (
+    checked,
+    flags,
+    marked,
+    numbers,
+    with_ends,
+    with_unchanged,
+)
 from airflow_provider_deltaforge.engine.patience import Closing, patiently
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.errors import (
@@ -152,12 +160,14 @@ class Chain:
                 if done.rejections:
                     refused.append(_refused(link, rows, origins, done.rejections))
                 origins = _composed(origins, done.origins)
+                given = rows
                 rows = marked(link.id, link.key, rows, done)
+                rows = without_foreign(given, rows, done.origins)
                 own = transactions if origins is None else transactions[origins]
                 rows = with_ends(rows, own, int(ends.sum()))
                 if not rows.num_rows:
                     break
-            return Chained(rows, origins, refused)
+            return Chained(with_unchanged(rows), origins, refused)
 
     def _following(self, since: str | None) -> Sequence["_Link"]:
         names = [link.id for link in self._links]

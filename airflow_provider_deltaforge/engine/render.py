@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, Schemas, Wanted
+from airflow_provider_deltaforge.engine.key_changes import split, together
 from airflow_provider_deltaforge.engine.routing import Fields, Filling
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import RetryableError
@@ -44,6 +45,9 @@ class Renderer:
         key = getattr(sink, "key", None)
         self._key = None if key is None else Filling(key, f"{sink.id}.key")
         self._tombstones = bool(getattr(sink, "tombstones", False))
+        self._creates = sink.envelope.splits_key_changes
+        self.splits = self._tombstones or (self._creates and hasattr(sink, "key"))
+        """An update that changes the key is a delete and the row; see ``key_changes``."""
 
     def open(self) -> Encoder:
         """Open the encoding, if it is not; see ``Encoding.open``.
@@ -76,8 +80,9 @@ class Renderer:
             asks: the encoding may ask a server, however long that takes to answer.
 
         Returns:
-            One message per event that the sink's filter lets through, and a tombstone after each
-            delete where the sink wants them; rejections of kind ``routing``, or of the encoding,
+            One message per event that the sink's filter lets through, two where it changes the key
+            of a sink that splits such events, and a tombstone after each delete where the sink
+            wants them; rejections of kind ``routing``, or of the encoding,
             whose ``event_row`` counts in ``rows``.
 
         Raises:
@@ -88,8 +93,13 @@ class Renderer:
         event_rows = pa.array(np.arange(rows.num_rows, dtype=np.int32))
         if wanted is not None:
             rows, event_rows = rows.filter(wanted), event_rows.filter(wanted)
+        parts = None
+        if self.splits:
+            parts = split(rows, event_rows, self._key, self._origin, creates=self._creates)
+        if parts is not None:
+            rows, event_rows = parts.rows, parts.event_rows
         routing = _Routing(rows["routing"])
-        fields = Fields(rows, self._origin)
+        fields = Fields(rows, self._origin, None if parts is None else parts.images)
         topics = routing.topics(self._destination.choices(fields))
         keys = routing.keys(rows["key"] if self._key is None else self._key.texts(fields))
         values = routing.bodies(self._sink.envelope.wrap(rows, self._origin), rows["after"])
@@ -101,7 +111,12 @@ class Renderer:
             event_ids=rows["event_id"],
             event_rows=event_rows,
         )
+        if parts is not None and self._creates:
+            messages = parts.with_headers(messages)
         placed = _placed(topics)
+        if placed is not None and parts is not None:
+            lost = np.flatnonzero(~np.asarray(placed))
+            placed = pa.array(~together(event_rows, lost))
         rejections = self._refuse(messages, placed)
         bare = routing.bare()
         if placed is not None:
@@ -124,13 +139,14 @@ class Renderer:
             messages = replace(messages, values=encoded.values)
         if not encoded.rejections:
             return messages, rows, []
-        lost = np.array([one.event_row for one in encoded.rejections])
-        refused = [
-            replace(one, event_row=messages.event_rows[one.event_row].as_py())
-            for one in encoded.rejections
-        ]
-        kept = pa.array(np.setdiff1d(np.arange(len(messages)), lost))
-        return messages.take(kept), rows.take(kept), refused
+        lost = together(messages.event_rows, [one.event_row for one in encoded.rejections])
+        refused = {
+            row: replace(one, event_row=row)
+            for one in reversed(encoded.rejections)
+            for row in (messages.event_rows[one.event_row].as_py(),)
+        }
+        kept = pa.array(np.flatnonzero(~lost))
+        return messages.take(kept), rows.take(kept), [refused[row] for row in sorted(refused)]
 
     def _wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
         keep = self._sink.filter
@@ -153,7 +169,7 @@ class Renderer:
             f"sink {self._sink.id}: {self._sink.destination_field} {self._sink.destination!r} "
             "comes out empty for this event; name fields that every event has"
         )
-        refused = messages.event_rows.filter(pc.invert(placed)).to_pylist()
+        refused = messages.event_rows.filter(pc.invert(placed)).unique().to_pylist()
         return [Rejection(row, "routing", reason) for row in refused]
 
     def _with_tombstones(self, messages: Messages, is_delete: pa.BooleanArray) -> Messages:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.batch_facts import Taken
+from airflow_provider_deltaforge.engine.former_keys import with_former_keys
 from airflow_provider_deltaforge.engine.later import Desk, Later
 from airflow_provider_deltaforge.engine.patience import Closing, patiently
 from airflow_provider_deltaforge.engine.processing import Chain, Chained, ProcessorWatcher
@@ -96,6 +97,7 @@ class Rendering:
             for sink in pipeline.spec.sinks
             if only is None or sink.id in only
         }
+        self._splits = any(one.splits for one in self._renderers.values())
 
     def open(self) -> None:
         """Start processors and encodings; see ``Chain.open`` and ``Encoding.open``."""
@@ -118,6 +120,8 @@ class Rendering:
             sink_ids: for these; None: for all.
             leaves: says of a sink for which that does not work now to go on without it.
         """
+        if since is None and self._splits:
+            rows = with_former_keys(rows)
         chained = Chained(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
@@ -148,7 +152,7 @@ class Rendering:
             goes: says whether a sink is given what is read; for others nothing is rendered.
         """
         desks = {name: Desk(one) for name, one in self._renderers.items()}
-        return RenderingAhead(self._chain, desks, goes)
+        return RenderingAhead(self._chain, desks, goes, splits=self._splits)
 
     def close(self) -> None:
         """Close processors and encodings. Safe to call twice."""
@@ -162,13 +166,19 @@ class RenderingAhead:
     """Renders for sinks that do not wait for each other; see ``Rendering.ahead``."""
 
     def __init__(
-        self, chain: Chain, desks: Mapping[str, Desk], goes: Callable[[str], bool]
+        self,
+        chain: Chain,
+        desks: Mapping[str, Desk],
+        goes: Callable[[str], bool],
+        *,
+        splits: bool,
     ) -> None:
         self._chain, self._desks, self._goes = chain, desks, goes
+        self._splits = splits
 
     def render(self, rows: pa.RecordBatch) -> Rendered:
         """Run every processor in order, then render for each sink for which that works."""
-        chained = self._chain.process(rows)
+        chained = self._chain.process(with_former_keys(rows) if self._splits else rows)
         later = {
             name: desk.ahead(chained.rows, wanted=self._goes(name))
             for name, desk in self._desks.items()

@@ -44,15 +44,15 @@ class _Staying:
         self.tables.setdefault(place.table, seq)
         if place.whole:
             self.whole.setdefault(place.table, seq)
-        if place.row is not None:
-            self.rows.setdefault(place.row, seq)
+        for row in place.rows:
+            self.rows.setdefault(row, seq)
 
     def ahead(self, place: Place) -> int | None:
         """Return an entry that meets a place; see ``Place.meets``."""
         if place.whole:
             return self.tables.get(place.table)
-        of_row = None if place.row is None else self.rows.get(place.row)
-        return self.whole.get(place.table) if of_row is None else of_row
+        of_rows = [self.rows[row] for row in place.rows if row in self.rows]
+        return min(of_rows) if of_rows else self.whole.get(place.table)
 
 
 class Plan:

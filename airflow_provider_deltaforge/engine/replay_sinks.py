@@ -5,15 +5,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+from airflow_provider_deltaforge.engine.claims import Claims
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.once import tells
 from airflow_provider_deltaforge.engine.patience import patiently
 from airflow_provider_deltaforge.engine.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.sinking import (
     SinkWatcher,
+    claim,
     exact_writer,
     holds_position,
-    without_position,
 )
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
@@ -51,7 +52,8 @@ def opened(
             lambda: ending.is_set() or leaves(),
             ending.wait,
         )
-    return SinkGroup([without_position(sink)], bench.pipeline.name, watcher, ending)
+    sinks = [sink.without_position()]
+    return SinkGroup(sinks, bench.pipeline.name, watcher, ending, claims=Claims(bench))
 
 
 def stands(bench: Bench) -> dict[str, Position]:
@@ -75,12 +77,15 @@ def _stands_as_noted(bench: Bench, sink: Sink, ending: threading.Event) -> None:
     stand = Checkpoints(bench.store, bench.pipeline.name, source_id).stand(sink.id)
     if stand is None or stand.held is None:
         return
+    right = Claims(bench).of(sink.id, ending.is_set)
     writer = sink.open(bench.pipeline.name)
     try:
         with _abandoned(writer, ending):
+            claim(sink, writer, right)
             told = exact_writer(writer).recover()
     finally:
         writer.close()
+        right.leave()
     if not tells(told, stand.held):
         raise FatalError(
             f"sink {sink.id}: it holds something else than its checkpoint says, as after a driver "

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -51,6 +52,7 @@ def _plain(letter: DeadLetter, number: int) -> dict[str, Any]:
         "schema": source.get("schema"),
         "table": source["table"],
         "key": None if rest.key is None else rest.key.encode(),
+        "former_key": None if rest.former_key is None else rest.former_key.encode(),
         "ts_ms": event["ts_ms"],
         "tx": number,
         "row": rest.row,
@@ -62,7 +64,12 @@ def _plain(letter: DeadLetter, number: int) -> dict[str, Any]:
         "tags": event.get("tags"),
         "routing": routing,
         "synthetic": event.get("synthetic"),
+        "unchanged": _json_of(event.get("unchanged")),
     }
+
+
+def _json_of(value: Any) -> bytes | None:
+    return None if value is None else orjson.dumps(value)
 
 
 def _without_nulls(texts: pa.BinaryArray) -> pa.BinaryArray:

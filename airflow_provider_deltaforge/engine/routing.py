@@ -34,6 +34,8 @@ class Fields:
 
     rows: pa.RecordBatch
     origin: Origin
+    new_images: pa.BinaryArray | None = None
+    """Where a delete's own image lacks a field, it is read from here; see ``key_changes``."""
 
     def column(self, path: Path) -> pa.Array:
         """Return a column of texts, null where an event lacks the field."""
@@ -119,7 +121,10 @@ class Fields:
             is_delete = self._is_op("d")
             if pc.any(is_delete).as_py():
                 images = pc.if_else(is_delete, self.rows["before"], images)
-        return _inside(images, inside)
+        texts = _inside(images, inside)
+        if root == "after" and self.new_images is not None:
+            texts = pc.coalesce(texts, _inside(self.new_images, inside))
+        return texts
 
     def _is_op(self, op: str) -> pa.BooleanArray:
         return pc.equal(self.rows["op"].cast(pa.utf8()), op)
@@ -168,6 +173,19 @@ class Filling:
             text = pa.scalar(self._template.text.encode(), pa.binary())
             return pa.repeat(text, fields.rows.num_rows)
         return self._joined(columns).cast(pa.binary())
+
+    @property
+    def reads_new_image(self) -> bool:
+        """Whether an update may change the text."""
+        return any(path.segments[0] == "after" for path in self._template.paths)
+
+    def known(self, fields: Fields) -> pa.BinaryArray:
+        """Return the text of every row that has all fields; null for the others, and no warning."""
+        columns = [fields.column(path).cast(pa.utf8()) for path in self._template.paths]
+        there = columns[0].is_valid()
+        for column in columns[1:]:
+            there = pc.and_(there, column.is_valid())
+        return pc.if_else(there, self._joined(columns), _NULL).cast(pa.binary())
 
     def _columns(self, fields: Fields, part: str) -> list[pa.Array]:
         columns = [fields.column(path) for path in self._template.paths]

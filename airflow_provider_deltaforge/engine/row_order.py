@@ -133,10 +133,15 @@ class RowOrder:
             # What somebody has made room of holds nothing back any more.
             if not 0 < entry.seq < (oldest or 0):
                 rows.add(row)
-        for row in sorted(row for row in rows if places.whole[row]):
-            truncation = Entries()
-            truncation.add(Entry(places.at(row), at=int(at[row])))
-            rows |= {later for later, _ in truncation.met(places, at)}
+        # What concerns more rows than the entry's own holds back the later events of these, too.
+        wide = places.whole | np.asarray(places.former.is_valid())
+        spread: set[int] = set()
+        while found := sorted(row for row in rows - spread if wide[row]):
+            spread |= set(found)
+            held = Entries()
+            for row in found:
+                held.add(Entry(places.at(row), at=int(at[row])))
+            rows |= {later for later, _ in held.met(places, at)}
         return sorted(rows)
 
     def would_tell(self, rendered: Rendered, sink_ids: Iterable[str]) -> bool:

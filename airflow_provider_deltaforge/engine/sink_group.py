@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from airflow_provider_deltaforge.engine.claims import Claims
 from airflow_provider_deltaforge.engine.later import Later
 from airflow_provider_deltaforge.engine.sinking import Delivered, Parcel, SinkThread, SinkWatcher
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
@@ -47,6 +48,7 @@ class SinkGroup:
         watcher: told about trouble.
         ending: set when the lane ends.
         deadline_s: how long one sink may take for one batch until that is trouble.
+        claims: who may write; None where nobody else could.
     """
 
     def __init__(
@@ -56,15 +58,14 @@ class SinkGroup:
         watcher: SinkWatcher,
         ending: threading.Event,
         deadline_s: float | None = None,
+        claims: Claims | None = None,
     ) -> None:
         self._watcher = watcher
         self._deadline_s = deadline_s
         self._news = threading.Event()
         self._sinks = {sink.id: sink for sink in sinks}
-        self._pipeline, self._ending = pipeline, ending
-        self._threads = {
-            sink.id: SinkThread(sink, pipeline, watcher, ending, self._news) for sink in sinks
-        }
+        self._pipeline, self._ending, self._claims = pipeline, ending, claims
+        self._threads = {sink.id: self._begun(sink) for sink in sinks}
 
     def thread(self, sink_id: str) -> SinkThread:
         """Return the thread of a sink, for whoever goes on with it alone."""
@@ -75,11 +76,12 @@ class SinkGroup:
         former = self._threads[sink_id]
         if not former.has_ended():
             return False
-        sink = self._sinks[sink_id]
-        self._threads[sink_id] = SinkThread(
-            sink, self._pipeline, self._watcher, self._ending, self._news
-        )
+        self._threads[sink_id] = self._begun(self._sinks[sink_id])
         return True
+
+    def _begun(self, sink: Sink) -> SinkThread:
+        news, claims = self._news, self._claims
+        return SinkThread(sink, self._pipeline, self._watcher, self._ending, news, claims)
 
     def deliver(
         self,

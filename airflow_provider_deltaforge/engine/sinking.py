@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.engine.claims import Claims, SinkClaim
 from airflow_provider_deltaforge.engine.later import Later
 from airflow_provider_deltaforge.engine.once import Once, moved
 from airflow_provider_deltaforge.engine.patience import patiently
@@ -21,9 +22,11 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import (
     ExactlyOnceWriter,
+    FencedWriter,
     Interruptible,
     Sink,
     SinkWriter,
+    take_lease,
 )
 from airflow_provider_deltaforge.storage.checkpoints import Stand
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -92,6 +95,7 @@ class SinkThread:
         watcher: told about trouble.
         ending: set when the lane ends; a failing write is then given up.
         news: set whenever an attempt has ended.
+        claims: who may write; None where nobody else could.
     """
 
     def __init__(
@@ -101,8 +105,11 @@ class SinkThread:
         watcher: SinkWatcher,
         ending: threading.Event,
         news: threading.Event | None = None,
+        claims: Claims | None = None,
     ) -> None:
         self._sink = sink
+        self._claim = None if claims is None else claims.of(sink.id, self._is_over)
+        self._is_claimed = False
         self._pipeline = pipeline
         self._watcher = watcher
         self._ending = ending
@@ -206,15 +213,19 @@ class SinkThread:
 
     def _let_go(self) -> None:
         writer, self._writer = self._writer, None
-        self._once = None
+        self._once, self._is_claimed = None, False
         if writer is not None:
             with suppress(Exception):
                 writer.close()
+                if self._claim is not None:
+                    self._claim.leave()
 
     def _write(self, parcel: Parcel) -> Delivered:
         if not len(parcel.messages):
             return Delivered()  # Of a batch that was filtered to nothing the sink need not know.
         writer = self._opened()
+        if self._claim is not None and not isinstance(writer, FencedWriter):
+            self._claim.hold()
         if not self.is_exact:
             return Delivered(writer.write(parcel.messages))
         if self._once is None:
@@ -225,6 +236,9 @@ class SinkThread:
     def _opened(self) -> SinkWriter:
         if self._writer is None:
             self._writer = self._sink.open(self._pipeline)
+        if self._claim is not None and not self._is_claimed:
+            claim(self._sink, self._writer, self._claim)
+            self._is_claimed = True
         if self._closing.is_set():
             # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
@@ -248,6 +262,19 @@ def holds_position(sink: Sink) -> bool:
     return bool(getattr(sink, "exactly_once", False))
 
 
-def without_position(sink: Sink) -> Sink:
-    """Return a sink that writes what has no position: the rows of a snapshot."""
-    return sink.model_copy(update={"exactly_once": False}) if holds_position(sink) else sink
+def claim(sink: Sink, writer: SinkWriter, right: SinkClaim) -> None:
+    """See to it that no writer of an earlier epoch follows this one.
+
+    Args:
+        sink: the description.
+        writer: its connection, not used yet.
+        right: to write there.
+
+    Raises:
+        FencedError: a newer epoch has begun.
+        RetryableError: former writers may write for a while still, or somebody is away.
+    """
+    if isinstance(writer, FencedWriter):
+        writer.fence(right)
+    elif not sink.is_private:
+        take_lease(right)

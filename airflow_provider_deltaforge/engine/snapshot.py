@@ -8,6 +8,7 @@ row was read, so nothing that changes meanwhile is missed.
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,15 @@ from airflow_provider_deltaforge.engine.borders import Border, crossing
 from airflow_provider_deltaforge.engine.identity import Succession
 from airflow_provider_deltaforge.engine.job import Bench
 from airflow_provider_deltaforge.engine.registering import registry_of
+from airflow_provider_deltaforge.engine.row_marks import lost_chunks
+from airflow_provider_deltaforge.engine.sinking import holds_position
 from airflow_provider_deltaforge.engine.tables import learn
-from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.gaps import Gaps
 from airflow_provider_deltaforge.storage.requests import Request, Results, State, result_of
 from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
 from airflow_provider_deltaforge.storage.tables import Tables
@@ -107,6 +111,7 @@ class SnapshotRun:
         keeps it: moving it ahead would skip the deletes between.
         """
         self.guard(plan)
+        self._see_rows(plan.run)
         writes = list(self._records.finish(plan.run))
         if not (plan.run.wish or {}).get("where"):
             writes += Tables(self._bench.store, self._bench.pipeline.name).repair(
@@ -124,6 +129,27 @@ class SnapshotRun:
         ]
         self._store(writes)
         crossing(Border.SNAPSHOT_FINISHED)
+
+    def _see_rows(self, run: Run) -> None:
+        """Have chunks copied again whose rows a sink came back without.
+
+        A sink that is away is asked when the stream begins.
+
+        Raises:
+            RetryableError: there are such chunks; they are not done any more.
+        """
+        given_up = Gaps(self._bench.store, self._bench.pipeline.name).open()
+        for sink in self._bench.pipeline.spec.sinks:
+            lost: list[str] = []
+            with suppress(RetryableError):
+                if sink.id not in given_up and holds_position(sink):
+                    lost = lost_chunks(self._bench, run, sink)
+            if lost:
+                self._store([self._records.undone(run.id, chunk_id) for chunk_id in lost])
+                raise RetryableError(
+                    f"sink {sink.id} came back without the rows of {len(lost)} chunks of the "
+                    "snapshot; they are copied again"
+                )
 
     def end(
         self, request: Request, state: State, reason: str | None, error_class: str | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_deltaforge.engine.board import Board
 from airflow_provider_deltaforge.engine.policy import Policy
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import PositionLostError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.sources.contract import Source
@@ -46,6 +46,7 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
     Raises:
         SpecError: a sink is to begin where the log cannot be read any more, or is needed although
             it was given up.
+        PositionLostError: one that is needed has lost what it held.
     """
     source, sinks = pipeline.spec.source, pipeline.spec.sinks
     checkpoints = Checkpoints(store, pipeline.name, source.id)
@@ -55,7 +56,7 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
     removed = [name for name in stored if name not in ids]
     given_up = {name: gap for name, gap in gaps.open().items() if name in ids and name in stored}
     resumed = {wish.sink for wish in gaps.wishes() if wish.wanted == "resume"}
-    _refuse(pipeline, policy.lacks(ids, given_up.keys() - resumed))
+    _refuse(pipeline, policy.lacks(ids, given_up.keys() - resumed), given_up)
     known = {name: stored[name] for name in ids if name in stored and name not in given_up}
     writes: list[Write] = [write for name in removed for write in _removed(checkpoints, gaps, name)]
     # Of a document whose sinks are all new, the former ones say how far the log was delivered.
@@ -66,7 +67,7 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
         if sink.id not in stored:
             known[sink.id] = _beginning(sink, source, base)
             writes.append(checkpoints.put(sink.id, known[sink.id]))
-    start = policy.start(source, known)
+    start = policy.start(source, known) or base  # Of sinks that all were given up.
     behind = [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
     fresh = [name for name in known if name not in stored]
     return Standing(known, start, behind, fresh, given_up, writes)
@@ -97,8 +98,11 @@ def show_laggards(store: Store, pipeline: Pipeline, board: Board) -> None:
             board.given_up(name, gap.since_ms, gap.why)
 
 
-def _refuse(pipeline: Pipeline, needed: Sequence[str]) -> None:
+def _refuse(pipeline: Pipeline, needed: Sequence[str], given_up: Mapping[str, Gap]) -> None:
     """Refuse to go on without sinks that the document waits for: nobody would wait for them."""
+    lost = [given_up[name] for name in needed if given_up[name].goes_on is not None]
+    if lost:
+        raise PositionLostError(lost[0].why)
     if needed:
         commands = ", ".join(f"`deltaforge sinks resume {pipeline.name} {name}`" for name in needed)
         raise SpecError(

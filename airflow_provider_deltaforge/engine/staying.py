@@ -4,11 +4,11 @@ import logging
 import time
 from collections import deque
 
-from airflow_provider_deltaforge.engine.job import Bench
+from airflow_provider_deltaforge.engine.job import Bench, Job
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.contract import Fence
-from airflow_provider_deltaforge.storage.control import Control, Status
+from airflow_provider_deltaforge.storage.control import Control, Status, heartbeat
 
 _POLL_S = 0.5
 _RESTARTS = 5
@@ -27,7 +27,7 @@ def say(control: Control, fence: Fence, status: Status, outcome: Outcome | None 
         "status": status,
         "reason": outcome.reason if outcome else None,
         "error_class": outcome.error_class if outcome else None,
-        "heartbeat_at_ms": now_ms,
+        **heartbeat(progress),
         "since_ms": progress.since_ms if progress.status == status else now_ms,
     }
     control.store.transact([control.put_progress(progress.model_copy(update=said))], fence)
@@ -40,15 +40,18 @@ def rest(bench: Bench) -> Outcome | None:
             record = bench.control.read()
             if record is None or record.generation != bench.job.generation:
                 return Outcome("superseded")
-            if record.desired == "running":
+            desired = "stopped" if bench.job.leaves else record.desired
+            if desired == "running":
                 return None
             fence = bench.control.held_epoch(bench.job.driver)
-            say(bench.control, fence, record.desired)
-            if record.desired == "stopped":
+            say(bench.control, fence, desired)
+            if desired == "stopped":
                 return Outcome("stopped")
         except RetryableError as error:
+            if bench.job.leaves:
+                return Outcome("stopped")
             _log.warning("the state store is away, still waiting: %s", error)
-        time.sleep(_POLL_S)
+        bench.job.wait(_POLL_S)
 
 
 class Deaths:
@@ -65,6 +68,6 @@ class Deaths:
         self._at.append(now)
         return True
 
-    def wait(self) -> None:
-        """Wait before the next attempt, longer each time."""
-        time.sleep(min(2.0 ** (len(self._at) - 1), 30.0) - 1.0)
+    def wait(self, job: Job) -> None:
+        """Wait before the next attempt, longer each time, unless the process is to end."""
+        job.wait(min(2.0 ** (len(self._at) - 1), 30.0) - 1.0)

@@ -190,7 +190,7 @@ class Stragglers:
         name, position = wish.sink, self.meeting.at
         gap = self._given_up[name]
         self._checkpoints.load()
-        put = self._checkpoints.put(name, position)
+        put = self._checkpoints.put(name, position, begins=True)
         self._store([self._gaps.close(gap, position), put, self._gaps.granted(wish)])
         crossing(Border.SINK_RESUMED)
         del self._given_up[name]

@@ -23,8 +23,10 @@ from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Regi
 from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import (
     Appeared,
+    KnowsNames,
     LeavesOut,
     LogReader,
+    NamedTables,
     Source,
     TellsAppeared,
 )
@@ -54,12 +56,22 @@ def learn(bench: Bench, registry: Registry, position: Position, *, anew: bool) -
     """
     registry.refresh()
     _doubt_left_out(bench, registry)
+    _name(bench, anew=anew)
     if registry.all() and not anew:
         return
     source = bench.pipeline.spec.source
     found = [(schema, position) for schema in source.schemas_at(position)]
     if found:
         registry.register_all(found, compare=source.compare, fence=bench.fence)
+
+
+def _name(bench: Bench, *, anew: bool) -> None:
+    """Remember which table has which name where reading begins."""
+    records = Tables(bench.store, bench.pipeline.name)
+    if anew or records.named() is None:
+        named = bench.pipeline.spec.source.named_tables()
+        if named is not None:
+            bench.store.transact([records.name(named.server, named.tables)], bench.fence)
 
 
 def _doubt_left_out(bench: Bench, registry: Registry) -> None:
@@ -98,6 +110,7 @@ class TableWatch:
         self._arrivals: list[Arrival] = []
         self._reported: set[str] = set()
         self._left_out: frozenset[str] = frozenset()
+        self._named: NamedTables | None = None
 
     def open(self, source: Source, start: Position, over: Callable[[], bool]) -> LogReader:
         """Open the log without the tables that are left out.
@@ -124,6 +137,10 @@ class TableWatch:
         """Tell a reader which tables to leave out."""
         self._arrivals, self._reported = [], set()
         self._left_out = frozenset(self._records.stopped())
+        named = self._records.named()
+        self._named = None if named is None else NamedTables(named.server, named.tables)
+        if self._named is not None and isinstance(reader, KnowsNames):
+            reader.know(self._named)
         if self._left_out and isinstance(reader, LeavesOut):
             reader.leave_out(self._left_out)
 
@@ -164,14 +181,20 @@ class TableWatch:
 
         A reader is ahead: what it has found behind the checkpoint, the next one finds again.
         """
-        covers = self._bench.pipeline.spec.source.covers
+        covers, passed_all = self._bench.pipeline.spec.source.covers, True
+        named = reader.named() if isinstance(reader, KnowsNames) else None
         for found in reader.appeared() if isinstance(reader, TellsAppeared) else ():
             name = _name_of(found)
             passed = found.position is None or covers(position, found.position)
+            passed_all = passed_all and passed
             if passed and name not in self._reported:
                 self._reported.add(name)
                 self._note(found.table, name)
-        return [self._records.arrive(arrival) for arrival in self._arrivals]
+        writes: list[Write] = [self._records.arrive(arrival) for arrival in self._arrivals]
+        if named is not None and passed_all and named != self._named:
+            self._named = named  # Stored again with the next checkpoint if this one is not.
+            writes.append(self._records.name(named.server, named.tables))
+        return writes
 
     def stored(self) -> None:
         """Ask for the copies of tables whose arrival is durable now."""

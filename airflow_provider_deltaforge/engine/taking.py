@@ -1,8 +1,8 @@
 """Takes one snapshot to its end: waits out pauses, tries again when tasks die."""
 
 import logging
-import traceback
 from dataclasses import replace
+from traceback import format_exception
 
 from airflow_provider_deltaforge.engine.board import Board, SinkState
 from airflow_provider_deltaforge.engine.heart import Heart
@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
 from airflow_provider_deltaforge.engine.staying import Deaths, rest
 from airflow_provider_deltaforge.engine.tallies import Tallies
 from airflow_provider_deltaforge.engine.watching import guarding, showing_troubles
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.requests import Request
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -39,7 +40,7 @@ def take(bench: Bench, runner: Runner, request: Request | None = None) -> Outcom
         bench = replace(bench, fence=bench.control.renew_epoch(bench.job.driver))
         outcome = _attempt(bench, runner, request, deaths)
         if outcome is None:
-            deaths.wait()
+            deaths.wait(bench.job)
         elif outcome.why != "paused":
             return outcome
         elif (ended := rest(bench)) is not None:
@@ -56,8 +57,9 @@ def fails_request(outcome: Outcome) -> bool:
 
 
 def logged(error: Exception) -> Outcome:
-    """Log an error with its way, and return it as an outcome."""
-    _log.error("%s", redacted("".join(traceback.format_exception(error))))
+    """Log an error and return it as an outcome; with its way, unless it says what to correct."""
+    shown = str(error) if isinstance(error, SpecError) else "".join(format_exception(error))
+    _log.error("%s", redacted(shown))
     return Outcome.of(error)
 
 

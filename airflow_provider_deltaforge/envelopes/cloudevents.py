@@ -7,10 +7,12 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.envelopes.columns import (
     Piece,
+    has_rfc3339,
     join,
     json_text,
     per_combination,
     rfc3339_texts,
+    where_present,
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
 from airflow_provider_deltaforge.envelopes.native import optional_details
@@ -48,22 +50,24 @@ class CloudEventsEnvelope(Envelope):
         if not rows.num_rows:
             return []
         place = [rows["db"], rows["schema"], rows["table"]]
+        ts_ms = rows["ts_ms"]
 
         def head(db: str, schema: str | None, table: str, op: str) -> bytes:
             # A CloudEvents source is a URI reference; an ordinary name is not changed by this.
             source = quote(f"deltaforge/{origin.pipeline}/{full_table(db, schema, table)}")
             kind = f"{self.type_prefix}.{_SUFFIXES.get(op, op)}"
-            return b'","source":%b,"type":%b,"time":"' % (json_text(source), json_text(kind))
+            return b'","source":%b,"type":%b' % (json_text(source), json_text(kind))
 
         def subject(db: str, schema: str | None, table: str) -> bytes:
-            text = b'","datacontenttype":"application/json","subject":%b,"data":{"before":'
+            text = b',"datacontenttype":"application/json","subject":%b,"data":{"before":'
             return text % json_text(full_table(db, schema, table))
 
         return [
             b'{"specversion":"1.0","id":"',
             uuid_texts(rows["event_id"]),
             per_combination([*place, rows["op"]], head),
-            rfc3339_texts(rows["ts_ms"]),
+            # The attribute is optional, and RFC 3339 has no other years.
+            where_present(has_rfc3339(ts_ms), [b',"time":"', rfc3339_texts(ts_ms), b'"']),
             per_combination(place, subject),
             rows["before"],
             b',"after":',

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.events.json_strings import quoted
 from airflow_provider_deltaforge.events.value_codes import Codes, combinations
 
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
 Piece: TypeAlias = "pa.BinaryArray | bytes"
 """A column of texts, or one text for every row. A null in a column is written as ``null``."""
 
@@ -42,8 +44,13 @@ def integer_texts(values: pa.Array) -> pa.BinaryArray:
     return values.cast(pa.utf8()).cast(pa.binary())
 
 
+def has_rfc3339(ts_ms: pa.Int64Array) -> pa.BooleanArray:
+    """Return which times have a year that RFC 3339 can write, from 1 to 9999."""
+    return pc.and_(pc.greater_equal(ts_ms, _FIRST_MS), pc.less_equal(ts_ms, _LAST_MS))
+
+
 def rfc3339_texts(ts_ms: pa.Int64Array) -> pa.BinaryArray:
-    """Return ms since epoch as ``2023-11-14T22:13:20.000Z``, without quotes."""
+    """Return ms since epoch as ``2023-11-14T22:13:20.000Z``, unquoted; see ``has_rfc3339``."""
     # A cast to text, unlike strftime with a zone, needs no time zone database on the machine.
     spaced = ts_ms.cast(pa.timestamp("ms")).cast(pa.utf8())
     with_t = pc.utf8_replace_slice(spaced, 10, 11, "T")

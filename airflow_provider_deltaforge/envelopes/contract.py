@@ -38,6 +38,8 @@ class Envelope(PluginSettings):
 
     media_types: ClassVar[tuple[str, str]] = ("application/json", "application/json")
     """What one event, and a JSON array of them, are called in ``Content-Type``."""
+    splits_key_changes: ClassVar[bool] = False
+    """An update that changes the key is a delete and an insert in every sink that has keys."""
     shape: ClassVar[Shape | None] = None
     """What each text looks like; encodings that write records refuse an envelope without."""
 

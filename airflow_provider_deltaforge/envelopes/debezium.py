@@ -15,6 +15,7 @@ class DebeziumEnvelope(Envelope):
     """``{"schema":null,"payload":EVENT}`` with the native event as payload."""
 
     shape: ClassVar[Shape | None] = DEBEZIUM
+    splits_key_changes: ClassVar[bool] = True
 
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
         """Return each change event inside the two keys."""

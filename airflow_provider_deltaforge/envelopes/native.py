@@ -60,7 +60,7 @@ def native_pieces(rows: pa.RecordBatch, origin: Origin) -> list[Piece]:
 
 
 def optional_details(rows: pa.RecordBatch) -> list[Piece]:
-    """Return ``ddl``, ``tags`` and ``synthetic``, each only in the rows that have it."""
+    """Return ``ddl``, ``tags``, ``synthetic``, ``unchanged``, each where a row has it."""
     pieces: list[Piece] = []
     if rows["ddl"].null_count < rows.num_rows:
         pieces.append(where_present(rows["ddl"].is_valid(), [b',"ddl":', rows["ddl"]]))
@@ -72,6 +72,9 @@ def optional_details(rows: pa.RecordBatch) -> list[Piece]:
     if rows["synthetic"].null_count < rows.num_rows:
         names = json_texts(rows["synthetic"])
         pieces.append(where_present(rows["synthetic"].is_valid(), [b',"synthetic":', names]))
+    if rows["unchanged"].null_count < rows.num_rows:
+        listed = rows["unchanged"]
+        pieces.append(where_present(listed.is_valid(), [b',"unchanged":', listed]))
     return pieces
 
 

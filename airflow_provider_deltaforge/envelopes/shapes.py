@@ -29,6 +29,7 @@ _DETAILS = (
     Field("ddl", Kind.JSON),
     Field("tags", Kind.TEXTS),
     Field("synthetic", Kind.TEXT),
+    Field("unchanged", Kind.TEXTS),
 )
 _NATIVE = (
     Field("before", Kind.ROW),

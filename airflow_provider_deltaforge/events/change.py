@@ -15,7 +15,11 @@ OUTBOX = "__outbox"
 """Stands in the column ``schema`` of an event that is an outbox message."""
 
 UNCHANGED = b'{"_unchanged":true}'
-"""Stands in a row image for a value that the log does not repeat, because it did not change."""
+"""Stands in a row image for a value that the log does not repeat, because it did not change.
+
+A source writes no value of a row with these very bytes (``{"_unchanged": true}`` has a space), so
+processors know the mark by them; consumers know it by the event's field ``unchanged``.
+"""
 
 ROUTING = pa.struct(
     [
@@ -49,10 +53,13 @@ CHANGE_SCHEMA = pa.schema(
         pa.field("tags", pa.list_(pa.utf8())),
         pa.field("routing", ROUTING),
         pa.field("synthetic", pa.utf8()),  # id of the processor that made this event
+        pa.field("former_key", pa.binary()),  # the key before an update that changed it
+        pa.field("unchanged", pa.binary()),  # JSON list: which columns of after are UNCHANGED
     ]
 )
 """``source_position`` is the inside of a JSON object, without braces, for example
-``"server_id":1,"gtid":"UUID:7","file":"binlog.000002","pos":1234``; null for snapshot rows."""
+``"server_id":1,"gtid":"UUID:7","file":"binlog.000002","pos":1234``; null for snapshot rows.
+``former_key`` is filled in by the engine, and only where a sink needs it: sources leave it null."""
 
 Position = Mapping[str, Any]
 """Where a source is, as JSON: only the source that made it can read or compare it."""

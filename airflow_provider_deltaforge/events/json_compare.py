@@ -10,7 +10,6 @@ from airflow_provider_deltaforge.events.compiled import kernel
 from airflow_provider_deltaforge.events.json_scan import (
     BACKSLASH,
     CLOSE_ARRAY,
-    DEPTH_MAX,
     KIND_OF,
     NUMBER,
     OBJECT,
@@ -172,7 +171,7 @@ def compare_both(data, starts, stops, other, other_starts, other_stops, out):
 def any_element(data, starts, stops, constant, stack_bytes, out):
     """Say of each value whether it is an array with an element equal to a scalar constant.
 
-    ``stack_bytes``, uint8, are ``DEPTH_MAX`` to work with.
+    ``stack_bytes`` are uint8, from ``stack_for``.
     """
     text, wanted = pointer(data), pointer(constant)
     size, limit = len(constant), len(data)
@@ -213,5 +212,5 @@ def warm() -> None:
     order, found = np.empty(1, np.int8), np.empty(1, np.bool_)
     compare_to(data, begin, end, data, order)
     compare_both(data, begin, end, data, begin, end, order)
-    any_element(data, begin, end, data, np.empty(DEPTH_MAX, np.uint8), found)
+    any_element(data, begin, end, data, np.empty(1, np.uint8), found)
     find_unchanged(data, begin, end, found)

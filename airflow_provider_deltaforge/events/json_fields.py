@@ -49,12 +49,13 @@ def locate_each(texts: pa.BinaryArray, paths: Sequence[Sequence[str]]) -> list[S
     names = [name.encode() for path in paths for name in path]
     starts = np.empty((len(paths), len(texts)), np.int64)
     stops = np.empty_like(starts)
+    parts = parts_of(texts)
     json_kernels.locate(
-        *parts_of(texts),
+        *parts,
         _fixed(np.frombuffer(b"".join(names) or b"\0", np.uint8)),
         _fixed(np.cumsum([len(name) for name in names] or [0], dtype=np.int64)),
         _fixed(np.cumsum([len(path) for path in paths], dtype=np.int64)),
-        np.empty(json_scan.DEPTH_MAX, np.uint8),
+        json_scan.stack_for(parts.offsets[:-1], parts.offsets[1:]),
         starts,
         stops,
     )

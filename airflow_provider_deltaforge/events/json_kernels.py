@@ -99,7 +99,7 @@ def locate(data, offsets, present, names, name_ends, path_ends, stack_bytes, sta
         names: uint8, the segments of all paths one behind the other.
         name_ends: int64, where each segment ends.
         path_ends: int64 per path, how many segments it and those before it have.
-        stack_bytes: uint8, ``DEPTH_MAX`` to work with.
+        stack_bytes: uint8, from ``stack_for``.
         starts: int64 (paths, rows), filled.
         stops: int64 (paths, rows), filled.
     """

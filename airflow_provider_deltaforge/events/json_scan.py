@@ -7,13 +7,15 @@ that nothing broken is ever found in one. Two things are taken more loosely: UTF
 and half of a surrogate pair, which PostgreSQL's ``json`` lets through, is U+FFFD.
 """
 
+from typing import Any
+
 import numpy as np
 
 from airflow_provider_deltaforge.events.compiled import kernel
 from airflow_provider_deltaforge.events.raw_bytes import special_bits, trailing_zeros
 
 DEPTH_MAX = 1024
-"""Texts nested deeper are taken for broken ones; also the size of ``stack``."""
+"""As deep as kernels go that change something on each level; reading has no such limit."""
 
 QUOTE, COMMA, COLON, BACKSLASH = 34, 44, 58, 92
 CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 93, 123, 125
@@ -47,6 +49,16 @@ for _value, _letter in enumerate(b"0123456789abcdef"):
     _DIGIT[bytes([_letter]).upper()[0]] = _value
 
 _LITERALS = np.frombuffer(b"null\0true\0false", np.uint8)
+
+
+def stack_for(starts: Any, stops: Any) -> Any:
+    """Return room to work with for texts of any depth: a text opens no more than it has bytes.
+
+    Args:
+        starts: where each text begins.
+        stops: where each ends.
+    """
+    return np.empty(max(1, int((stops - starts).max(initial=0))), np.uint8)
 
 
 @kernel
@@ -195,7 +207,7 @@ def skip_value(data, at, stop, limit, stack):
         at: offset of its first byte.
         stop: see above.
         limit: see above.
-        stack: pointer to ``DEPTH_MAX`` bytes to work with.
+        stack: pointer to as many bytes as the text has, to work with; see ``stack_for``.
     """
     depth = 0
     while True:
@@ -208,8 +220,6 @@ def skip_value(data, at, stop, limit, stack):
         elif kind == NUMBER:
             at = skip_number(data, at, stop)
         elif kind == OBJECT or kind == ARRAY:
-            if depth == DEPTH_MAX:
-                return np.int64(-1)
             stack[depth] = kind
             depth += 1
             at = skip_space(data, at + 1, stop)

@@ -59,9 +59,17 @@ class DeltaForgeHook(BaseHook):
         return dsn_of(self.get_connection(self.deltaforge_conn_id))
 
     @contextmanager
-    def store(self) -> Iterator[Store]:
-        """Open the state store for a block."""
-        opened = StoreLocation.from_dsn(self.store_dsn()).open()
+    def store(self, *, create: bool = False) -> Iterator[Store]:
+        """Open the state store for a block.
+
+        Args:
+            create: make one where there is none, for whoever applies a document.
+
+        Raises:
+            RetryableError: it is away, or was never made.
+        """
+        location = StoreLocation.from_dsn(self.store_dsn())
+        opened = location.create() if create else location.open()
         try:
             yield opened
         finally:
@@ -275,7 +283,10 @@ class DeltaForgeHook(BaseHook):
         try:
             count = len(self.get_pipelines())
         except RetryableError as error:
-            return False, f"{error}. Is the server up, and reachable from here?"
+            asks = (
+                "" if "never made" in str(error) else ". Is the server up, and reachable from here?"
+            )
+            return False, f"{error}{asks}"
         except AccessError as error:
             return False, f"{error}. Check login, password, database and TLS of this connection"
         except (DeltaForgeError, AirflowException) as error:

@@ -3,19 +3,21 @@
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseHook
 
 from airflow_provider_deltaforge.control.attend import Attendance
 from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.spec.load import load_file
+from airflow_provider_deltaforge.spec.inline_secrets import withhold
+from airflow_provider_deltaforge.spec.load import load, load_file, read_document
 from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -47,10 +49,7 @@ class PipelineTask:
         Raises:
             SpecError: the file cannot be read.
         """
-        try:
-            return Path(self.document).read_text()
-        except OSError as error:
-            raise SpecError(f"document {self.document!r}: {error.strerror}") from error
+        return read_document(self.document)
 
     def agreed_text(self) -> str:
         """Return the document, once it is sure that it names no other store than the connection.
@@ -62,16 +61,29 @@ class PipelineTask:
         store_of(text, StoreLocation.from_dsn(self.hook().store_dsn()))
         return text
 
+    def check_master(self) -> None:
+        """Refuse a Spark master that drivers cannot run on, before anything is stored or started.
+
+        Raises:
+            SpecError: it is refused; the text says what works.
+        """
+        hook = self.hook()
+        check_master(hook.master(self.spark_conn_id, self.master), hook.store_dsn())
+
     def hook(self) -> DeltaForgeHook:
         """Return the hook; it connects when used."""
         return DeltaForgeHook(self.deltaforge_conn_id)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that Airflow connections give the document, resolved now."""
-        return {
+        """Return the variables that Airflow connections and the document itself give it, now."""
+        connections = {
             variable: BaseHook.get_connection(conn_id).get_uri()
             for variable, conn_id in self.connections.items()
         }
+        with suppress(SpecError):  # It is read, and its errors are shown, where it is applied.
+            text = self.text()
+            return {**withhold(text, load(text, expand=False)).values, **connections}
+        return connections
 
     def whole_environment(self) -> dict[str, str]:
         """Return this process's environment with the connections' variables on top."""

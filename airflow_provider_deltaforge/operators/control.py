@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.hooks.jobs import pipeline_name
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferring import DeferringOperator
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
+from airflow_provider_deltaforge.triggers.store import STORE_BACK
 
 _WORKING = ("running", "snapshotting", "blocked")
 _ENDED = ("stopped", "failed", "lost", "pending")
@@ -70,6 +71,9 @@ class DeltaForgeControlOperator(DeferringOperator):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Write what is wanted, and wait for it."""
+        return self.patiently(context, self.pipeline or str(self.document), self._begin)
+
+    def _begin(self, context: Mapping[str, Any]) -> Any:
         try:
             name = pipeline_name(self.pipeline, self.document)
             with DeltaForgeHook(self.deltaforge_conn_id).store() as store:
@@ -85,16 +89,20 @@ class DeltaForgeControlOperator(DeferringOperator):
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Return the status, end a driver that did not end, or fail with the reason."""
-        del context
+        if event.get("event") == STORE_BACK:
+            return self.patiently(context, self.pipeline or str(self.document), self._begin)
         if event["met"]:
             return event["value"]
         name = event["pipeline"]
         if event["met"] is False and self.action == "stop":
             self.log.warning("%s did not end by itself (%s); ending it", name, event["words"])
-            hook = DeltaForgeHook(self.deltaforge_conn_id)
-            hook.stop(name, timedelta(0))
-            return hook.get_status(name).as_dict()
+            return self.patiently(context, name, lambda _: self._end(name))
         raise AirflowFailException(f"{self.action} of {name}: {event['words']}")
+
+    def _end(self, name: str) -> Any:
+        hook = DeltaForgeHook(self.deltaforge_conn_id)
+        hook.stop(name, timedelta(0))
+        return hook.get_status(name).as_dict()
 
     def _ask(self, store: Any, name: str) -> None:
         if self.action == "pause":

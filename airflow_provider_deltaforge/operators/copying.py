@@ -17,7 +17,13 @@ from airflow_provider_deltaforge.operators.copies import Copy
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, give_up
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.control import ControlRecord
-from airflow_provider_deltaforge.triggers.snapshot import SnapshotTrigger, counts_of, publish
+from airflow_provider_deltaforge.triggers.snapshot import (
+    SnapshotTrigger,
+    counts_of,
+    mirror_of,
+    publish,
+    variable,
+)
 
 
 class CopyingOperator(PipelineOperator):
@@ -43,7 +49,7 @@ class CopyingOperator(PipelineOperator):
         if started is not None:
             self.tell_driver(context, started.handle)
             copy = copy.under(started.generation)
-        return self._wait(context, copy)
+        return self.wait(context, copy)
 
     def after(
         self, context: Mapping[str, Any], store: Store, copy: Copy, event: Mapping[str, Any]
@@ -53,7 +59,7 @@ class CopyingOperator(PipelineOperator):
         record = copy.record(store, event)
         if word == "resubmit":
             self.start_again(context, store, copy.job(self.pipeline_task()), copy.watch)
-            return self._wait(context, copy)
+            return self.wait(context, copy)
         if copy.settled(store):
             return self.result(context, store, copy)
         if word == "not_due":
@@ -70,7 +76,7 @@ class CopyingOperator(PipelineOperator):
     def result(self, context: Mapping[str, Any], store: Store, copy: Copy) -> dict[str, Any]:
         """Return the final counts, and leave copies of them where people look."""
         counts = dict(counts_of(store, copy.name, copy.asked) or {})
-        publish(copy.name, counts)
+        publish(variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name))
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
         return counts
@@ -100,14 +106,15 @@ class CopyingOperator(PipelineOperator):
         verdict = settle(task_of_job, exit_code)
         if verdict.action == "restart":
             self.log.warning("driver of %s died (%s); going on with it", copy.name, verdict.reason)
-            return self._wait(context, copy, now_ms() + int(verdict.wait_s * 1000))
+            return self.wait(context, copy, now_ms() + int(verdict.wait_s * 1000))
         copy.withdraw(store, f"its task gave up: {verdict.reason}")
         present = status(store, copy.name)
         raise give_up(task.hook(), present, verdict, owner, "snapshot not finished, ")
 
-    def _wait(
+    def wait(
         self, context: Mapping[str, Any], copy: Copy, resubmit_at_ms: int | None = None
     ) -> Any:
+        """Wait for the copy, or until its job is to be started again."""
         trigger = SnapshotTrigger(
             self.deltaforge_conn_id,
             copy.watch.as_dict(),

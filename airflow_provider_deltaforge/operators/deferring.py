@@ -1,12 +1,16 @@
 """Waiting without a worker slot where there is a triggerer, and in this process where not."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined]
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+from airflow_provider_deltaforge.triggers.store import StoreTrigger, store_trouble
 
 
 class DeferringOperator(BaseOperator):
@@ -17,6 +21,8 @@ class DeferringOperator(BaseOperator):
             a worker slot; Airflow's ``operators.default_deferrable`` is not read, because a stream
             must not hold a slot by accident.
     """
+
+    deltaforge_conn_id: str
 
     def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -38,6 +44,23 @@ class DeferringOperator(BaseOperator):
                     trigger = again.trigger
         finally:
             self._attends = False
+
+    def patiently(
+        self, context: Mapping[str, Any], pipeline: str, begin: Callable[[Mapping[str, Any]], Any]
+    ) -> Any:
+        """Begin, or wait while the state store is away; ``execute_complete`` then begins.
+
+        Raises:
+            RetryableError: the store is there, and something else may work later.
+        """
+        try:
+            return begin(context)
+        except RetryableError:
+            trouble = store_trouble(self.deltaforge_conn_id)
+            if trouble is None:
+                raise
+            self.log.warning("the state store is away, waiting: %s", redacted(str(trouble)))
+            return self.hand_over(context, StoreTrigger(self.deltaforge_conn_id, pipeline))
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw."""

@@ -10,12 +10,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.pipelines import apply
 from airflow_provider_deltaforge.control.snapshots import Wish, is_done, request
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.jobs import Watch, owner_token, request_id
 from airflow_provider_deltaforge.operators.copies import Copy
 from airflow_provider_deltaforge.operators.copying import CopyingOperator
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.requests import Results
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+from airflow_provider_deltaforge.triggers.store import STORE_BACK
 
 
 class DeltaForgeSnapshotOperator(CopyingOperator):
@@ -60,12 +62,16 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Ask for the copy, start a job unless a driver is there, and wait."""
+        return self.patiently(context, self.document, self._begin)
+
+    def _begin(self, context: Mapping[str, Any]) -> Any:
         task = self.pipeline_task()
         try:
             wish = self._wish()
             if wish is None:
                 return None
-            with task.hook().store() as store:
+            task.check_master()
+            with task.hook().store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
                 copy = Copy(Watch(name, 0, owner_token(context)))
                 if wish.tables or self.mode == "always":
@@ -87,6 +93,8 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
+        if event["event"] == STORE_BACK:
+            return self.patiently(context, self.document, self._begin)
         copy = Copy.of(event)
         self._held = (context.get("ti"), copy)
         try:
@@ -94,6 +102,9 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
                 return self.after(context, store, copy, event)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
+        except RetryableError as error:
+            self.log.warning("%s is waited for: %s", copy.name, redacted(str(error)))
+            return self.wait(context, copy)
 
     def _ask(self, context: Mapping[str, Any], store: Store, copy: Copy, wish: Wish) -> None:
         asked = str(copy.asked)

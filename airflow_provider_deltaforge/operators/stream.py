@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.control.attend import settle
 from airflow_provider_deltaforge.control.pipelines import apply, now_ms
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.jobs import Watch, attendance, owner_token
 from airflow_provider_deltaforge.operators.pipeline import (
     PipelineOperator,
@@ -18,7 +18,9 @@ from airflow_provider_deltaforge.operators.pipeline import (
     refuse_gone,
     summary,
 )
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
+from airflow_provider_deltaforge.triggers.store import STORE_BACK
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 
 _SCRIPT = "stream_job.py"
@@ -57,12 +59,16 @@ class DeltaForgeStreamOperator(PipelineOperator):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Apply the document, adopt or start the driver, and watch it."""
+        return self.patiently(context, self.document, self._begin)
+
+    def _begin(self, context: Mapping[str, Any]) -> Any:
         task, owner = self.pipeline_task(), owner_token(context)
         window = self.window
         end_ms = now_ms() + int(window.total_seconds() * 1000) if window is not None else None
         hook = task.hook()
         try:
-            with hook.store() as store:
+            task.check_master()
+            with hook.store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
                 self._held = (context["ti"], Watch(name, 0, owner))
                 started = start(store, task.job(name, 0, _SCRIPT), hook.backend(), owner)
@@ -75,9 +81,19 @@ class DeltaForgeStreamOperator(PipelineOperator):
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
+        if event["event"] == STORE_BACK:
+            return self.patiently(context, self.document, self._begin)
         refuse_gone(event)
-        name, watch = event["pipeline"], Watch.of(event)
+        watch = Watch.of(event)
         self._held = (context.get("ti"), watch)
+        try:
+            return self._after(context, event, watch)
+        except RetryableError as error:
+            self.log.warning("%s is watched on: %s", watch.pipeline, redacted(str(error)))
+            return self._watch(context, watch)
+
+    def _after(self, context: Mapping[str, Any], event: Mapping[str, Any], watch: Watch) -> Any:
+        name = watch.pipeline
         task = self.pipeline_task()
         hook, job = task.hook(), task.job(name, watch.generation, _SCRIPT)
         with hook.store() as store:

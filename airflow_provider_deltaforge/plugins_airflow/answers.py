@@ -84,7 +84,7 @@ def details(store: Store, name: str, backend: Backend) -> dict[str, Any]:
         "position": present.position,
         "sinks": present.sinks,
         "tables": {table: told.get("events") or {} for table, told in present.tables.items()},
-        "snapshot": Snapshots(store, name).progress(),
+        **_copies(Snapshots(store, name)),
         "requests": [request.model_dump() for request in record.requests],
         "results": _results(store, name),
         "driver": _driver(record, backend),
@@ -143,6 +143,15 @@ def _told(present: PipelineStatus, owner: Supervisor | None) -> dict[str, Any]:
         "bytes": present.bytes,
         "restarts": present.restarts,
         "supervisor": asdict(owner) if owner is not None else None,
+    }
+
+
+def _copies(records: Snapshots) -> dict[str, Any]:
+    """Return how far the pipeline's own snapshot is, and the latest copy that was asked for."""
+    own, requested = records.current(), records.requested()
+    return {
+        "snapshot": records.progress(own) if own is not None else None,
+        "copy": records.progress(requested) if requested is not None else None,
     }
 
 

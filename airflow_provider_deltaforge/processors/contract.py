@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
 
@@ -79,6 +80,14 @@ class Processor(PluginSettings):
         Raises:
             SpecError: the settings cannot work. A driver that is not installed is no reason.
         """
+
+    def unmatched(self, tables: Sequence[TableSchema]) -> Sequence[str]:
+        """Return the patterns of columns that no captured table has; for the preflight.
+
+        Args:
+            tables: every captured table.
+        """
+        return ()
 
     @abstractmethod
     def open(self) -> Worker:

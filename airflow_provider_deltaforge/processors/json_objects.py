@@ -1,6 +1,7 @@
 """JSON texts to Python objects and back, with every digit of their integers."""
 
 import json
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _WIDE = r"\d{19}"
+
+
+class DepthError(ValueError):
+    """A value is nested deeper than Python can read or write."""
+
+    def __init__(self) -> None:
+        super().__init__("nested too deep")
 
 
 def wide_integers(texts: pa.BinaryArray) -> list[bool]:
@@ -25,12 +33,17 @@ def parsed(text: bytes, *, wide: bool) -> Any:
         wide: from ``wide_integers``; orjson would read such integers as floats.
 
     Raises:
-        ValueError: it is no JSON, or nested too deep.
+        DepthError: it is nested deeper than can be read.
+        ValueError: it is no JSON.
     """
     try:
         return json.loads(text) if wide else orjson.loads(text)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise DepthError from None
+    except orjson.JSONDecodeError as error:
+        if "depth" in error.msg:
+            raise DepthError from None
+        raise
 
 
 def are_json(texts: pa.Array) -> bool:
@@ -44,16 +57,61 @@ def are_json(texts: pa.Array) -> bool:
 
 
 def written(value: Any) -> bytes:
-    """Return a value as JSON text without spaces; decimals become strings, as in row images.
+    """Return a value as JSON text without spaces, in the shapes that row images have.
+
+    Decimals become strings, as do the numbers that JSON has no form for: ``"NaN"``,
+    ``"Infinity"`` and ``"-Infinity"``.
 
     Raises:
+        DepthError: it is nested deeper than can be written.
         TypeError: it cannot be written as JSON.
+        ValueError: it holds itself, or text that is no UTF-8.
     """
     try:
-        return orjson.dumps(value, default=_plain)
-    except TypeError:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain)
-        return text.encode()
+        try:
+            text = orjson.dumps(value, default=_plain)
+        except TypeError:
+            return _written_slowly(value)
+        # orjson writes null for the numbers that JSON has no form for.
+        return _written_slowly(value) if b"null" in text and _has_no_form(value) else text
+    except RecursionError:
+        raise DepthError from None
+
+
+def _written_slowly(value: Any) -> bytes:
+    """Return what orjson does not write, or not as it should: long integers, deep values, NaN."""
+    try:
+        text = _dumped(value)
+    except ValueError:
+        if not _has_no_form(value):
+            raise
+        text = _dumped(_with_forms(value))
+    return text.encode()
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(
+        value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
+    )
+
+
+def _has_no_form(value: Any) -> bool:
+    """Return whether a number is in it that JSON has no form for."""
+    if isinstance(value, dict):
+        return any(map(_has_no_form, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_no_form, value))
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _with_forms(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_forms(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_forms(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -81,6 +81,8 @@ class TableSchema:
     table: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
+    system_versioned: bool = False
+    """MariaDB keeps the table's rows of the past, by times in columns that it does not list."""
 
     @property
     def full_name(self) -> str:
@@ -95,6 +97,8 @@ class TableSchema:
             for c in self.columns
         ]
         shape: dict[str, Any] = {"columns": columns, "primary_key": list(self.primary_key)}
+        if self.system_versioned:
+            shape["system_versioned"] = True
         text = json.dumps(shape, separators=(",", ":"), ensure_ascii=False)
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -1,7 +1,7 @@
 """What every sink promises."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -44,6 +44,105 @@ class Interruptible(Protocol):
 
     def abandon(self) -> None:
         """Make a write under way raise RetryableError soon. Called from another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerWriter:
+    """A writer of an earlier epoch that has not said that it is closed.
+
+    Attributes:
+        name: as it entered.
+        lives_s: how long what it had begun to write may go on after its lease.
+        may_write: False once its process is known to be gone.
+    """
+
+    name: str
+    lives_s: float
+    may_write: bool
+
+
+class Claim(Protocol):
+    """The right of one epoch's writers to write to one sink, as the state store gives it.
+
+    The writers of one epoch work side by side and have one token. A newer epoch ends the right of
+    every older one. All methods ask the state store, and raise RetryableError while it is away.
+    """
+
+    token: str
+    """The same for all writers of an epoch, and never used again."""
+
+    def confirm(self) -> None:
+        """Ask whether the epoch is still the newest.
+
+        Raises:
+            FencedError: it is not.
+        """
+
+    def hold(self) -> None:
+        """Make sure that nobody else writes yet, for the next seconds; to be asked at every step.
+
+        Raises:
+            FencedError: a newer epoch has begun.
+        """
+
+    def former(self) -> Sequence[FormerWriter]:
+        """Return the writers of earlier epochs that may still write to this sink."""
+
+    def outlive(self, writers: Sequence[FormerWriter]) -> None:
+        """Return when nothing that these have begun can be under way any more.
+
+        Raises:
+            RetryableError: that takes some seconds more; the text says how many.
+        """
+
+    def forget(self, writers: Sequence[FormerWriter]) -> None:
+        """Note that these cannot write any more."""
+
+    def enter(self, name: str, lives_s: float = 0.0) -> None:
+        """Note that a writer begins, before its first write.
+
+        Args:
+            name: by which a successor can find or shut it out.
+            lives_s: how long what it has begun to write may go on after its lease.
+        """
+
+
+LEASE = "lease"
+"""The name of writers that nothing shuts out: a successor outlives them."""
+
+
+def take_lease(claim: Claim, lives_s: float = 0.0) -> None:
+    """Begin to write where nobody can be shut out.
+
+    Args:
+        claim: the right to do so; ``hold`` is to be asked before each step.
+        lives_s: see ``Claim.enter``.
+
+    Raises:
+        RetryableError: former writers have to be outlived first.
+        FencedError: a newer epoch has begun.
+    """
+    former = claim.former()
+    claim.outlive(former)
+    claim.forget(former)
+    claim.enter(LEASE, lives_s)
+
+
+@runtime_checkable
+class FencedWriter(Protocol):
+    """A writer that sees to it by itself that no former writer follows it.
+
+    For other writers the engine waits until nothing of a former one can be under way, and asks
+    ``Claim.hold`` before each write.
+    """
+
+    def fence(self, claim: Claim) -> None:
+        """Shut out, or outlive, every writer of earlier epochs. Called once, before the first use.
+
+        Raises:
+            FencedError: a newer epoch has begun.
+            RetryableError, AccessError, FatalError: as ``write`` does.
+        """
 
 
 @runtime_checkable
@@ -150,6 +249,56 @@ class ExactlyOnceWriter(Protocol):
         """
 
 
+@runtime_checkable
+class LosesBoth(Protocol):
+    """A writer whose destination cannot lose the position without the messages behind it.
+
+    Only of such a one it follows, from a position that is gone, that the messages are gone as well,
+    and that they may be written again.
+    """
+
+    has_expired: bool
+    """After ``recover`` told nothing: the destination let the position go itself, by its limits or
+    a purge, together with messages that readers could have read."""
+
+
+@runtime_checkable
+class BeginsEmpty(Protocol):
+    """A writer that can hold a position before the first message does."""
+
+    def begin(self, cursor: Cursor) -> None:
+        """Hold a position; called behind ``recover``.
+
+        A destination that comes back with data from before the first message tells it then, and
+        with it that it still holds what lies in front: the rows of a snapshot.
+
+        Raises:
+            FencedError, RetryableError, AccessError, FatalError: as ``write_once`` does.
+        """
+
+
+class RowMarks(Protocol):
+    """Tells whether a destination still holds the rows of snapshots that it has acknowledged.
+
+    They have no position. A mark is lost together with what lies before it, when the destination
+    comes back with older data; what is written from then on never makes it be found again. Used by
+    one thread.
+    """
+
+    def leave(self) -> str:
+        """Return a new mark behind everything that the destination has acknowledged.
+
+        Raises:
+            RetryableError, AccessError, FatalError: as ``write`` does.
+        """
+
+    def lost(self, marks: Collection[str]) -> set[str]:
+        """Return which of these marks the destination lacks. Raises as ``leave`` does."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
 class SinkFilter(Settings):
     """Which events a sink wants; every condition given must hold."""
 
@@ -178,6 +327,8 @@ class Sink(PluginSettings):
     destination_field: ClassVar[str]
     writes_lines: ClassVar[bool] = False
     """Each message is a line of text, which no binary encoding can be."""
+    is_private: ClassVar[bool] = False
+    """Each process writes to a place of its own: no former writer can follow a newer one."""
 
     id: str
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
@@ -215,6 +366,18 @@ class Sink(PluginSettings):
     @abstractmethod
     def open(self, pipeline: str) -> SinkWriter:
         """Connect. Called once per lane, on the machine that writes."""
+
+    def open_row_marks(self, pipeline: str) -> RowMarks | None:
+        """Connect for marks of rows; None where they cannot be lost once they are acknowledged.
+
+        Asked only of a sink that delivers exactly once.
+        """
+        return None
+
+    def without_position(self) -> "Sink":
+        """Return the description for what has no position: rows of snapshots, dead letters."""
+        has = getattr(self, "exactly_once", False)
+        return self.model_copy(update={"exactly_once": False}) if has else self
 
     @property
     def batch_events(self) -> int:

@@ -130,6 +130,7 @@ class MemorySink(Sink):
     """Keeps messages in lists that live as long as the process."""
 
     destination_field: ClassVar[str] = "topic"
+    is_private: ClassVar[bool] = True
 
     id: str = "memory"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""

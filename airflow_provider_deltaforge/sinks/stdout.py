@@ -17,6 +17,7 @@ class StdoutSink(Sink):
 
     destination_field: ClassVar[str] = "topic"
     writes_lines: ClassVar[bool] = True
+    is_private: ClassVar[bool] = True
 
     id: str = "stdout"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""

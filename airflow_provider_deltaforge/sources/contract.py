@@ -81,6 +81,48 @@ class TellsAppeared(Protocol):
         """Return what was found since the reader was opened. Called by the delivery thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedTables:
+    """Which table has which name.
+
+    Attributes:
+        server: where; what another one says cannot be compared.
+        tables: what tells a table from others, whatever it is called, by full name.
+    """
+
+    server: str
+    tables: Mapping[str, str]
+
+
+@runtime_checkable
+class KnowsNames(Protocol):
+    """A reader that finds tables which have taken a captured name, where the log says nothing.
+
+    It tells them as ``TellsAppeared`` does.
+    """
+
+    def know(self, named: NamedTables) -> None:
+        """Take note of how tables were called. Called before the first ``read``."""
+
+    def named(self) -> NamedTables | None:
+        """Return how they are called now; None if that was not looked at.
+
+        Called by the delivery thread. What it tells is to be known once all is noted that
+        ``appeared`` has found.
+        """
+
+
+@runtime_checkable
+class TellsSilence(Protocol):
+    """A reader whose server says something from time to time, also when nothing is written."""
+
+    def silence(self) -> tuple[float, str] | None:
+        """Return for how many seconds it said nothing although it should have, and what is missed.
+
+        None while all is well. Called by any thread.
+        """
+
+
 @runtime_checkable
 class LeavesOut(Protocol):
     """A reader that goes on without a table that it cannot decode."""
@@ -281,6 +323,10 @@ class Source(PluginSettings):
             SpecError: this source cannot say.
         """
         raise SpecError(f"a source of type {self.connector} does not list its tables")
+
+    def named_tables(self) -> NamedTables | None:
+        """Return which table has which name now; None where the log tells of renames."""
+        return None
 
     def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
         """Return how tables look now, by full name; None for one that is gone.

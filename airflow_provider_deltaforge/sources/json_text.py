@@ -37,6 +37,9 @@ for _byte, _letter in zip(b'\b\t\n\f\r"\\', b'btnfr"\\', strict=True):
 
 QUOTE = 34
 
+_MARK = np.frombuffer(b'{"_unchanged":true}', np.uint8)
+_MARK_COLON = 13
+
 _NULL = np.uint64(0x6C6C756E)
 _SPACES = np.uint64(0x2020202020202020)
 _ONES = np.uint64(0x0101010101010101)
@@ -219,6 +222,23 @@ def put_binary(out, at, src, start, stop):
     out[at] = QUOTE
     out[at + 1] = 125
     return at + 2
+
+
+@kernel
+def not_a_mark(out, begin, end):
+    """Put a space into a JSON value that reads like the mark of an unchanged one; return its end.
+
+    ``events.change.UNCHANGED`` says why.
+    """
+    if end - begin != len(_MARK):
+        return end
+    for i in range(len(_MARK)):
+        if out[begin + i] != _MARK[i]:
+            return end
+    for i in range(end, begin + _MARK_COLON + 1, -1):
+        out[i] = out[i - 1]
+    out[begin + _MARK_COLON + 1] = 32
+    return end + 1
 
 
 @kernel

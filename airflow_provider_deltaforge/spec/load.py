@@ -20,7 +20,15 @@ from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.explain import explain
 from airflow_provider_deltaforge.spec.identity import fill_ids
 from airflow_provider_deltaforge.spec.variables import Expansion
-from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem, parse, spell
+from airflow_provider_deltaforge.spec.yaml_text import (
+    BYTES_MAX,
+    Key,
+    Parsed,
+    Problem,
+    check_size,
+    parse,
+    spell,
+)
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 
@@ -84,12 +92,31 @@ def load_file(
         SpecError: the file cannot be read, or the document is wrong.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise SpecError(f"{path}: cannot be read: {reason}") from error
+    text = read_document(path)
     return Document(path, text, load(text, environment, expand=expand, origin=str(path)))
+
+
+def read_document(path: str | Path) -> str:
+    """Return the text of a document in a file.
+
+    Raises:
+        SpecError: it cannot be read, is too large, or is no text in UTF-8.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            check_size(max(path.stat().st_size, 0))
+            content = file.read(BYTES_MAX + 1)  # A pipe says nothing of its size.
+        check_size(len(content))
+        return content.decode("utf-8-sig")
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{path}: cannot be read: not UTF-8 (byte {error.start + 1}); save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}; check its name") from error
 
 
 def load_directory(

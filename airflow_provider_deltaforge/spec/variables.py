@@ -12,6 +12,9 @@ from typing import Any
 from airflow_provider_deltaforge.spec.template import REFERENCE, VARIABLE, is_event_reference
 from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem
 
+INLINE_PREFIX = "DELTAFORGE_INLINE_"
+"""Begins the names of variables that stand for what a document holds itself."""
+
 
 @dataclass
 class Expansion:
@@ -68,7 +71,13 @@ class Expansion:
         if found is not None:
             self.used[reference] = found
             return found
-        if not _is_processor_template(key):
+        if name.startswith(INLINE_PREFIX):
+            self._complain(
+                key,
+                "the document holds this secret itself, and this process was not started with it: "
+                "start it with `deltaforge run FILE`, or write ${NAME} there",
+            )
+        elif not _is_processor_template(key):
             self._complain(
                 key, f"the variable {name!r} is not set; set it, or write '${{{name}:-default}}'"
             )

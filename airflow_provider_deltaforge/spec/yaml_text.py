@@ -6,7 +6,7 @@ one document of bounded size.
 
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -18,6 +18,9 @@ Key = tuple[str | int, ...]
 
 NODES_MAX = 50_000
 """Aliases are counted each time they are used, so that a small text cannot become a huge tree."""
+
+BYTES_MAX = 1 << 20
+"""The largest document that is read; real ones are a few kilobytes."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
@@ -44,6 +47,8 @@ class Parsed:
     data: Any
     lines: Mapping[Key, int]
     problems: tuple[Problem, ...] = ()
+    spans: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
+    """Where in the text each single value begins and ends."""
 
     def line(self, key: Key) -> int | None:
         """Return the line of a key, or of the nearest one around it."""
@@ -58,11 +63,28 @@ class Parsed:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader, except that dates stay text."""
+    """SafeLoader, except that dates, times and the words yes, no, on and off stay text.
+
+    YAML 1.2 and JSON read them so. A setting that is true or false takes those words all the same.
+    """
 
 
+_KINDS = {
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+",
+    "float": r"""[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?
+        |[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)""",
+}
+_PATTERNS = {
+    f"tag:yaml.org,2002:{kind}": re.compile(rf"(?:{pattern})$", re.VERBOSE)
+    for kind, pattern in _KINDS.items()
+}
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [
+        (tag, _PATTERNS.get(tag, pattern))
+        for tag, pattern in resolvers
+        if tag != "tag:yaml.org,2002:timestamp"
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
@@ -86,6 +108,7 @@ def parse(text: str) -> Parsed:
     Raises:
         SpecError: the text is not YAML, holds no or several documents, or is too large.
     """
+    check_size(len(text))
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -101,7 +124,20 @@ def parse(text: str) -> Parsed:
         raise SpecError("the document is nested too deeply, or an alias holds itself") from error
     except ValueError as error:
         raise SpecError("the document holds a number that is too long, or not one") from error
-    return Parsed(data, builder.lines, tuple(builder.problems))
+    return Parsed(data, builder.lines, tuple(builder.problems), builder.spans)
+
+
+def check_size(size: int) -> None:
+    """Refuse a document that is too large to be one, before it is read.
+
+    Raises:
+        SpecError: it is.
+    """
+    if size > BYTES_MAX:
+        raise SpecError(
+            f"the document is larger than {BYTES_MAX >> 20} MiB ({size} bytes): is this the right "
+            "file? Split it, or move scripts into files of their own"
+        )
 
 
 def _not_yaml(error: yaml.MarkedYAMLError) -> str:
@@ -116,6 +152,7 @@ class _Builder:
 
     def __init__(self, loader: _Loader) -> None:
         self.lines: dict[Key, int] = {}
+        self.spans: dict[Key, tuple[int, int]] = {}
         self.problems: list[Problem] = []
         self._loader = loader
         self._nodes = 0
@@ -129,12 +166,26 @@ class _Builder:
             return self._map(node, key)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*key, index)) for index, item in enumerate(node.value)]
+        self.spans[key] = (node.start_mark.index, node.end_mark.index)
         value = self._loader.construct_object(node)
-        if value is None or isinstance(value, str | int | float):
+        if isinstance(value, str):
+            return self._text(value, spell(key), node.start_mark.line + 1)
+        if value is None or isinstance(value, int | float):
             return value
         message = "write this as text, a number, true or false; other tags are not read"
         self.problems.append(Problem(spell(key), node.start_mark.line + 1, message))
         return None
+
+    def _text(self, text: str, key: str, line: int) -> str:
+        """Return text with the two halves in which JSON escapes a character put together."""
+        if text.isascii():
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            message = "half a surrogate pair stands for no character; write both halves, or neither"
+            self.problems.append(Problem(key, line, message))
+            return text.encode("utf-8", "replace").decode()
 
     def _map(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
         own = {id(name) for name, _ in node.value}
@@ -149,6 +200,7 @@ class _Builder:
                 message = f"keys are text; put the key {written!r} in quotes"
                 self.problems.append(Problem(spell(key), line, message))
                 continue
+            name = self._text(name, spell(key), line)
             here = (*key, name)
             if name in seen and id(name_node) in own:
                 message = f"the key is there twice, first on line {seen[name]}"

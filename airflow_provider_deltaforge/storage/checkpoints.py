@@ -25,6 +25,9 @@ class Checkpoint(Record):
     held: tuple[str, ...] | None = None
     """What a sink that holds the position itself may tell while it lacks nothing of this; None if
     it was not asked to hold it when this was stored."""
+    begun: dict[str, Any] | None = None
+    """Where the sink's part of the log begins: read from here, it lacks nothing of it. None if that
+    is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Stand:
 
     position: Position
     held: tuple[str, ...] | None
+    begun: Position | None = None
 
 
 class Checkpoints:
@@ -57,6 +61,7 @@ class Checkpoints:
         self._compare = compare
         self._known: dict[str, Position] | None = None
         self._held: dict[str, tuple[str, ...] | None] = {}
+        self._begun: dict[str, Position | None] = {}
 
     def load(self) -> dict[str, Position]:
         """Return the position of every sink that has one."""
@@ -67,13 +72,16 @@ class Checkpoints:
         }
         self._known = {name: record.position for name, record in records.items()}
         self._held = {name: record.held for name, record in records.items()}
+        self._begun = {name: record.begun for name, record in records.items()}
         return dict(self._known)
 
     def stand(self, sink_id: str) -> Stand | None:
         """Return a sink's checkpoint as it was loaded or last put; None without one."""
         known = self._known if self._known is not None else self.load()
         position = known.get(sink_id)
-        return None if position is None else Stand(position, self._held.get(sink_id))
+        if position is None:
+            return None
+        return Stand(position, self._held.get(sink_id), self._begun.get(sink_id))
 
     def put(
         self,
@@ -82,6 +90,7 @@ class Checkpoints:
         held: tuple[str, ...] | None = None,
         *,
         back: bool = False,
+        begins: bool | None = None,
     ) -> Put:
         """Return the write that moves a sink's checkpoint, for a fenced transaction.
 
@@ -90,6 +99,8 @@ class Checkpoints:
             position: up to where everything is durable there.
             held: what the sink may tell of it, where it holds the position itself.
             back: it has lost what it held behind this position.
+            begins: True: the sink's part of the log begins here; False: nobody knows where it does.
+                Without a word, the first position that is stored is where it begins.
 
         Raises:
             FatalError: the position lies before the one that is stored.
@@ -102,10 +113,19 @@ class Checkpoints:
                 f"sink {sink_id}: the checkpoint {former} would move back to {dict(position)}; "
                 "nothing was written. Reset it if that is meant"
             )
-        known = {**known, sink_id: position}
-        self._known = known
+        if begins is None:
+            begins = True if former is None else None
+        if begins is not None:
+            self._begun[sink_id] = position if begins else None
+        begun = self._begun.get(sink_id)
+        self._known = {**known, sink_id: position}
         self._held[sink_id] = held
-        record = Checkpoint(position=dict(position), updated_at_ms=now_ms(), held=held)
+        record = Checkpoint(
+            position=dict(position),
+            updated_at_ms=now_ms(),
+            held=held,
+            begun=None if begun is None else dict(begun),
+        )
         text = record.model_dump_json().encode()
         return Put(names.CHECKPOINTS, self.key(sink_id), text)
 

@@ -99,6 +99,8 @@ class Store(Protocol):
     """A state store. Safe to use from several threads; every write is durable on return.
 
     Every method raises RetryableError when the store is away, AccessError when it refuses us.
+    A store may have an ``identity``, a number that tells it from any other: then one that lies in
+    its place is away as well.
     """
 
     def put(self, namespace: str, key: str, value: bytes, ttl_s: float | None = None) -> None:

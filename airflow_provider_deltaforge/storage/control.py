@@ -11,18 +11,19 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from airflow_provider_deltaforge.errors import FencedError, SpecError
+from airflow_provider_deltaforge.errors import FencedError, RetryableError, SpecError
 from airflow_provider_deltaforge.spec.settings import Settings
-from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage import moments, names
 from airflow_provider_deltaforge.storage.checkpoints import begins_anew
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS, Heard
 from airflow_provider_deltaforge.storage.records import Record, now_ms
 from airflow_provider_deltaforge.storage.replays import ReplayRequest
 from airflow_provider_deltaforge.storage.requests import Request
 
 ALIVE_S = 15.0
-"""A driver whose heartbeat is older than this is not counted as alive."""
+"""A driver that is silent for longer is not counted as alive."""
 
 Desired = Literal["running", "paused", "stopped"]
 Status = Literal["starting", "snapshotting", "running", "blocked", "paused", "stopped", "failed"]
@@ -57,8 +58,11 @@ class ControlRecord(Record):
 class SinkProgress(Settings):
     """How one sink is doing."""
 
-    status: Literal["running", "blocked", "behind", "catching_up", "given_up", "failed"] = "running"
-    """``behind``, ``catching_up`` and ``given_up``: the pipeline goes on without it."""
+    status: Literal[
+        "starting", "running", "blocked", "behind", "catching_up", "given_up", "failed"
+    ] = "running"
+    """``starting``: its first position is not durable yet. ``behind``, ``catching_up`` and
+    ``given_up``: the pipeline goes on without it."""
     since_ms: int | None = None
     reason: str | None = None
     error_class: str | None = None
@@ -81,6 +85,12 @@ class Progress(Record):
     epoch: int
     generation: int
     heartbeat_at_ms: int
+    """By the driver's clock, which may be wrong: for people. ``Control.listen`` judges."""
+    beat: int = 0
+    """Another number for each heartbeat."""
+    boot: str = ""
+    beat_s: float = 0.0
+    """The moment of the heartbeat, for whoever shares the driver's machine; see ``moments``."""
     reason: str | None = None
     error_class: str | None = None
     batch_id: int = 0
@@ -98,6 +108,16 @@ class Progress(Record):
     host: str = ""
     pid: int = 0
     application_id: str | None = None
+
+
+def heartbeat(former: Progress | None) -> dict[str, Any]:
+    """Return the fields of the heartbeat that follows another."""
+    return {
+        "heartbeat_at_ms": now_ms(),
+        "beat": former.beat + 1 if former is not None else 1,
+        "boot": moments.boot(),
+        "beat_s": moments.now(),
+    }
 
 
 class Control:
@@ -229,12 +249,39 @@ class Control:
         """Return the write that renews the progress, for a fenced transaction."""
         return Put(names.PROGRESS, self.pipeline, progress.model_dump_json().encode())
 
-    def alive(self, now_ms: int) -> bool:
-        """Say whether a driver spoke recently and did not say that it ended."""
-        progress = self.progress()
+    @property
+    def address(self) -> str:
+        """Tell this pipeline apart from those of the same name in other stores."""
+        return f"{getattr(self.store, 'identity', None) or repr(self.store)}/{self.pipeline}"
+
+    def listen(self) -> tuple[Progress | None, Heard]:
+        """Return what the last lane said of itself, and what this process knows of its silence.
+
+        Two machines' clocks are never compared: on another machine than the driver's the silence
+        begins when this process first finds a heartbeat.
+        """
+        where = self.address
+        # What this process cannot hear while it is frozen itself is no silence of the driver's.
+        asked_s, asked_at_s = HEARTBEATS.now(), moments.now()
+        try:
+            progress = self.progress()
+        except RetryableError:
+            HEARTBEATS.forget(where)
+            raise
+        if progress is None:
+            return None, Heard()
+        driver = (progress.host, progress.pid, progress.generation, progress.epoch)
+        token = (progress.beat, progress.heartbeat_at_ms, progress.status)
+        heard = HEARTBEATS.hear(where, driver, token, asked_s)
+        ago_s = moments.since(progress.boot, progress.beat_s, asked_at_s)
+        return progress, heard if ago_s is None else Heard(ago_s, is_sure=True)
+
+    def alive(self) -> bool:
+        """Return whether a driver did not say that it ended, and was not silent for too long."""
+        progress, heard = self.listen()
         if progress is None or progress.status in ("stopped", "failed"):
             return False
-        return now_ms - progress.heartbeat_at_ms < ALIVE_S * 1000
+        return heard.silence_s < ALIVE_S
 
     def delete(self) -> None:
         """Forget the pipeline: record, document, positions, snapshot, dead letters, claim.

@@ -40,6 +40,8 @@ class Rest(Settings):
     """Its index in the transaction."""
     routing: dict[str, Any] | None = None
     """Where a processor sent it."""
+    former_key: str | None = None
+    """The key before, if it is an update that changed it."""
 
 
 class DeadLetter(Record):

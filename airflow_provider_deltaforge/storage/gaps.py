@@ -30,6 +30,9 @@ class Gap(Record):
     since_ms: int
     """When it was given up."""
     resumed_at_ms: int | None = None
+    goes_on: dict[str, Any] | None = None
+    """The sink lost what it held, and the pipeline cannot do without it: resumed, it goes on here,
+    at its checkpoint."""
 
 
 class Wish(Record):
@@ -59,10 +62,22 @@ class Gaps:
         """Return the gap of every sink that is given up now."""
         return {gap.sink: gap for gap in self.all() if gap.end is None}
 
-    def give_up(self, sink_id: str, start: Position, why: str, error_class: str) -> Put:
+    def give_up(
+        self,
+        sink_id: str,
+        start: Position,
+        why: str,
+        error_class: str,
+        goes_on: Position | None = None,
+    ) -> Put:
         """Return the write that gives a sink up."""
         gap = Gap(
-            sink=sink_id, start=dict(start), why=why, error_class=error_class, since_ms=now_ms()
+            sink=sink_id,
+            start=dict(start),
+            why=why,
+            error_class=error_class,
+            since_ms=now_ms(),
+            goes_on=None if goes_on is None else dict(goes_on),
         )
         return self._put(gap)
 

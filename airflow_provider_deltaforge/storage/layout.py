@@ -1,5 +1,6 @@
 """The tables of a database that keeps state, and how an older database becomes a current one."""
 
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
             ts BIGINT NOT NULL)""",
         "CREATE INDEX df_queue_key ON df_queue (ns, key, id)",
     ),
+    ("INSERT INTO df_meta (name, val) VALUES ('identity', {identity})",),
 )
 """Step n makes format n + 1 out of format n. A step that was released never changes."""
 
@@ -38,7 +40,8 @@ def upgrade(
     Args:
         execute: runs one statement.
         found: the format the database has; 0: it is empty.
-        types: what ``{text}``, ``{blob}`` and ``{serial}`` are in its dialect.
+        types: what ``{text}``, ``{blob}`` and ``{serial}`` are in its dialect. ``{identity}`` is
+            drawn here: it tells this store from any other that lies at the same address later.
         where: names the database in an error, without its secret.
 
     Raises:
@@ -48,9 +51,10 @@ def upgrade(
     if found == 0:
         execute("CREATE TABLE df_meta (name VARCHAR(64) PRIMARY KEY, val BIGINT NOT NULL)")
         execute("INSERT INTO df_meta (name, val) VALUES ('format', 0)")
+    words = {**types, "identity": str(secrets.randbits(62))}
     for step in STEPS[found:]:
         for statement in step:
-            execute(statement.format_map(types))
+            execute(statement.format_map(words))
     if found != FORMAT:
         execute(f"UPDATE df_meta SET val = {FORMAT} WHERE name = 'format'")
 

@@ -14,9 +14,13 @@ from airflow_provider_deltaforge.plugins import STORES
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.spec.template import REFERENCE, VARIABLE
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 ENVIRONMENT = "DELTAFORGE_STORE"
 """The variable that holds the DSN of the state store."""
+
+JOB = "DELTAFORGE_JOB"
+"""The variable by which the processes of one launched driver, one session, know each other."""
 
 DEFAULT_DSN = "sqlite:///.deltaforge/state.db"
 
@@ -39,6 +43,9 @@ class StoreLocation(Settings):
 
     dsn: SecretStr | None = None
     """Address of any other store; ``${VAR}`` stays as written until ``open()``."""
+
+    identity: int | None = None
+    """The store that must be there, as it named itself; None: whichever is."""
 
     @model_validator(mode="before")
     @classmethod
@@ -126,20 +133,35 @@ class StoreLocation(Settings):
 
     def shown(self) -> str:
         """Return the DSN as a person may see it, without a password."""
-        return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", self.to_dsn())
+        # Up to the last `@`: a password may hold what should have been percent-encoded.
+        return redacted(re.sub(r"(://[^/@:]*):.*@", r"\1:***@", self.to_dsn(), flags=re.DOTALL))
 
     def open(self) -> Store:
-        """Connect, with the variables of this process.
+        """Connect to a store that is there, with the variables of this process; make none.
 
         Raises:
             SpecError: a variable is not set, or the backend or its driver is not installed.
-            RetryableError: the store is away.
+            RetryableError: the store is away, was never made, or another one lies in its place.
             AccessError: it refused us.
         """
+        return self._opened(create=False)
+
+    def create(self) -> Store:
+        """Do the same, and make a store where there is none; for ``run`` and ``apply`` only."""
+        return self._opened(create=True)
+
+    def of(self, store: Store) -> "StoreLocation":
+        """Return where this very store is: opening it never opens another at the same address."""
+        return self.model_copy(update={"identity": getattr(store, "identity", None)})
+
+    def _opened(self, *, create: bool) -> Store:
         store_class = STORES.load(self.backend)
         if self.backend == "sqlite":
-            return cast(Store, store_class(str(self.file())))
+            file = str(self.file())
+            return cast(Store, store_class(file, create=create, identity=self.identity))
         address = _resolve(self.to_dsn(), os.environ)
+        if self.backend == "postgres":
+            return cast(Store, store_class(address, create=create, identity=self.identity))
         if self.backend == "memory":
             return cast(Store, store_class(address.partition("://")[2]))
         return cast(Store, store_class(address))

@@ -39,6 +39,9 @@ SNAPSHOTS = "snapshots"
 TABLES = "tables"
 """Key-value map: tables of a pipeline that stopped, and that appeared with rows of their own."""
 
+WRITERS = "writers"
+"""Key-value map: writers of sinks that have begun and not said that they are closed."""
+
 OF_PIPELINES = (CHECKPOINTS, GAPS, JOURNAL, SNAPSHOTS, TABLES)
 """Where the keys of the key-value map begin with a pipeline's name."""
 

@@ -19,13 +19,19 @@ class Pool(Generic[C]):
         connect: opens a connection.
         disconnect: closes one.
         idle_max: how many unused connections stay open.
+        is_usable: asked before an unused connection is lent; one that is not is closed.
     """
 
     def __init__(
-        self, connect: Callable[[], C], disconnect: Callable[[C], None], idle_max: int = 4
+        self,
+        connect: Callable[[], C],
+        disconnect: Callable[[C], None],
+        idle_max: int = 4,
+        is_usable: Callable[[C], bool] = lambda _: True,
     ) -> None:
         self._connect = connect
         self._disconnect = disconnect
+        self._is_usable = is_usable
         self._idle_max = idle_max
         self._idle: list[C] = []
         self._lock = threading.Lock()
@@ -52,10 +58,15 @@ class Pool(Generic[C]):
 
     def _take(self) -> C:
         self._leave_parents_alone()
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
+        while (unused := self._pop()) is not None:
+            if self._is_usable(unused):
+                return unused
+            self._disconnect(unused)
         return self._connect()
+
+    def _pop(self) -> C | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
     def _give_back(self, connection: C) -> None:
         with self._lock:

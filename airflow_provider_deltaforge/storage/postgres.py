@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.storage import layout
 from airflow_provider_deltaforge.storage.pool import Pool
-from airflow_provider_deltaforge.storage.sql import Execute, SqlStore
+from airflow_provider_deltaforge.storage.sql import IDENTITY, Execute, SqlStore
 
 if TYPE_CHECKING:
     import psycopg
@@ -54,6 +54,7 @@ _HAS_TABLES = "SELECT 1 FROM pg_class WHERE relname = 'df_meta' AND pg_table_is_
 _GET_FORMAT = "SELECT val FROM df_meta WHERE name = 'format'"
 
 _ACCESS_STATES = ("28", "3D000", "42501")  # Not authorised, no such database, no privilege.
+_NO_TABLES = ("42P01", "3F000")  # No such table, no such schema.
 _RETRY_STATES = ("08", "40", "53", "55", "57", "58", "25006", "25P03")
 _ACCESS_WORDS = (
     "password authentication failed",
@@ -71,29 +72,36 @@ _ACCESS_WORDS = (
 class PostgresStore(SqlStore):
     """A ``Store`` in a database; see the contract for what each method promises.
 
-    The tables are created in the first schema of the search path when they are missing.
+    The tables are created in the first schema of the search path. Every new connection looks
+    whether they are still those of this store.
 
     Args:
         dsn: a PostgreSQL URI or connection string, with its secrets.
+        create: make the tables where there are none; otherwise a store that is not there is away.
+        identity: the store that must be there; None: whichever is.
 
     Raises:
         AccessError: the server refuses us.
-        RetryableError: the server is away.
+        RetryableError: the server is away, or the tables, or others lie in their place.
         FatalError: a later release wrote the tables.
         SpecError: the DSN cannot be read, or the driver is not installed.
     """
 
     _lock_version = "SELECT version FROM df_slot WHERE ns = ? AND key = ? FOR SHARE"
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, create: bool = False, identity: int | None = None) -> None:
         super().__init__()
         self._driver = _import_driver()
         self._parameters = self._parsed(dsn)
         shown = self._parameters
         self._where = f"{shown.get('host', 'localhost')}/{shown.get('dbname', '')}"
         self._pool: Pool[psycopg.Connection[Any]] = Pool(self._connect, _disconnect)
-        if self._format() != layout.FORMAT:
+        found = self._format()
+        if not found and (not create or identity is not None):
+            raise RetryableError(self._without_tables())
+        if found != layout.FORMAT:
             self._write(self._upgrade)
+        self._expected = self._same(identity, self._read(IDENTITY, ()))
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._where!r})"
@@ -148,10 +156,26 @@ class PostgresStore(SqlStore):
                 **{**_CONNECTION, **self._parameters}, autocommit=True, prepare_threshold=None
             )
             connection.execute(_SESSION)
+            if self._expected is not None:
+                if not connection.execute(_HAS_TABLES).fetchall():
+                    raise RetryableError(self._without_tables())
+                self._same(self._expected, connection.execute(IDENTITY).fetchall())
         except self._driver.Error as error:
             # Not "from error": its text and arguments are the server's, ours are safe to show.
             raise self._translated(error) from None
         return connection
+
+    def _without_tables(self) -> str:
+        if self._expected is not None:
+            return (
+                f"the state store {self._where} is away: its tables (df_…) are not there; bring "
+                "them back, and what waits for them goes on"
+            )
+        return (
+            f"there is no state store in {self._where}: its tables (df_…) are not on the search "
+            "path, or were never made; `deltaforge run` and the first pipeline that is applied "
+            "make them"
+        )
 
     def _format(self) -> int:
         if not self._read(_HAS_TABLES, ()):
@@ -192,6 +216,8 @@ class PostgresStore(SqlStore):
     def _translated(self, error: "psycopg.Error") -> DeltaForgeError:
         text = f"the state store {self._where}: {self._text(error)}"
         state = error.sqlstate
+        if self._expected is not None and (state in _NO_TABLES or _no_database(error)):
+            return RetryableError(f"{self._without_tables()} ({self._text(error)})")
         if state is not None and state.startswith(_ACCESS_STATES):
             return AccessError(f"{text}; check user, password, database and their rights")
         if state is not None and not state.startswith(_RETRY_STATES):
@@ -220,6 +246,12 @@ def _disconnect(connection: "psycopg.Connection[Any]") -> None:
 
 def _execute(connection: "psycopg.Connection[Any]", statement: str, values: Sequence[Any]) -> Any:
     return connection.execute(_sql(statement), values)
+
+
+def _no_database(error: "psycopg.Error") -> bool:
+    """Say whether the server answers, and the database is gone."""
+    words = str(error)
+    return error.sqlstate == "3D000" or ('database "' in words and "does not exist" in words)
 
 
 def _connection_lost(error: "psycopg.Error") -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
+from pydantic import Field
+
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
 from airflow_provider_deltaforge.storage.records import Record, now_ms
@@ -45,6 +47,8 @@ class ChunkDone(Record):
     rows: int
     cut: dict[str, Any]
     finished_at_ms: int
+    marks: dict[str, str] = Field(default_factory=dict)
+    """By sink: the mark behind the rows, in those that may come back without them."""
 
 
 class Snapshots:
@@ -106,12 +110,24 @@ class Snapshots:
         return [chunk for _, page in pages for chunk in json.loads(page)]
 
     def chunk_done(
-        self, run_id: str, chunk_id: str, table: str, rows: int, cut: Mapping[str, Any]
+        self,
+        run_id: str,
+        chunk_id: str,
+        table: str,
+        rows: int,
+        cut: Mapping[str, Any],
+        marks: Mapping[str, str] | None = None,
     ) -> Put:
         """Return the write that marks a chunk durable."""
-        done = ChunkDone(table=table, rows=rows, cut=dict(cut), finished_at_ms=now_ms())
+        done = ChunkDone(
+            table=table, rows=rows, cut=dict(cut), finished_at_ms=now_ms(), marks=dict(marks or {})
+        )
         key = f"{self._prefix}done/{run_id}/{chunk_id}"
         return Put(names.SNAPSHOTS, key, done.model_dump_json().encode())
+
+    def undone(self, run_id: str, chunk_id: str) -> Delete:
+        """Return the write that has a chunk copied again."""
+        return Delete(names.SNAPSHOTS, f"{self._prefix}done/{run_id}/{chunk_id}")
 
     def done(self, run_id: str) -> dict[str, ChunkDone]:
         """Return the finished chunks of a run by chunk id."""

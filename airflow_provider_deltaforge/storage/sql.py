@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import (
     Amend,
@@ -27,11 +28,12 @@ _SWEEP_EVERY_S = 60.0
 # ``?`` marks a value and ``now_ms()`` the database's clock; each dialect puts its own there.
 # Not ``expires_at IS NULL``: SQLite 3.40 answers that wrongly in the RETURNING of a DELETE.
 _ALIVE = "coalesce(expires_at, 9223372036854775807) > now_ms()"
-_PUT = """INSERT INTO df_kv (ns, key, val, updated_at, expires_at)
+IDENTITY = "SELECT val FROM df_meta WHERE name = 'identity'"
+PUT = """INSERT INTO df_kv (ns, key, val, updated_at, expires_at)
     VALUES (?, ?, ?, now_ms(), now_ms() + ?)
     ON CONFLICT (ns, key) DO UPDATE SET val = excluded.val,
     updated_at = excluded.updated_at, expires_at = excluded.expires_at"""
-_DELETE = f"DELETE FROM df_kv WHERE ns = ? AND key = ? RETURNING {_ALIVE}"
+DELETE = f"DELETE FROM df_kv WHERE ns = ? AND key = ? RETURNING {_ALIVE}"
 _SWEEP = "DELETE FROM df_kv WHERE expires_at <= now_ms()"
 _APPEND = "INSERT INTO df_log (ns, key, val, ts) VALUES (?, ?, ?, now_ms()) RETURNING seq"
 _PUSH = "INSERT INTO df_queue (ns, key, val, ts) VALUES (?, ?, ?, now_ms()) RETURNING id"
@@ -65,8 +67,19 @@ class SqlStore(ABC):
     _lock_version = "SELECT version FROM df_slot WHERE ns = ? AND key = ?"
     """Reads a slot's version and holds it until the transaction ends."""
 
+    _where: str
+    """Names the store in errors, without its secrets."""
+
+    _expected: int | None = None
+    """The store that must be there, once that is known."""
+
     def __init__(self) -> None:
         self._swept_at = time.monotonic()
+
+    @property
+    def identity(self) -> int | None:
+        """Return the number that tells this store from any other."""
+        return self._expected
 
     @abstractmethod
     def _read(self, statement: str, values: Sequence[Any]) -> list[Any]:
@@ -100,7 +113,7 @@ class SqlStore(ABC):
     def delete(self, namespace: str, key: str) -> bool:
         """Remove a value; say whether there was one."""
         names.check(namespace, key)
-        rows = self._write(lambda execute: execute(_DELETE, (namespace, key)).fetchall())
+        rows = self._write(lambda execute: execute(DELETE, (namespace, key)).fetchall())
         return any(row[0] for row in rows)
 
     def items(self, namespace: str, prefix: str = "") -> list[tuple[str, bytes]]:
@@ -135,7 +148,10 @@ class SqlStore(ABC):
         """Return a slot, or None."""
         names.check(namespace, key)
         query = "SELECT version, state FROM df_slot WHERE ns = ? AND key = ?"
-        return next((Slot(*row) for row in self._read(query, (namespace, key))), None)
+        rows = self._read(query, (namespace, key))
+        if not rows:  # Epochs and control records are slots: their lack ends drivers.
+            self._same(self._expected, self._read(IDENTITY, ()))
+        return next((Slot(*row) for row in rows), None)
 
     def swap(self, namespace: str, key: str, expected_version: int, state: bytes) -> int | None:
         """Write a slot if it still has ``expected_version``."""
@@ -189,6 +205,8 @@ class SqlStore(ABC):
             if fence is not None:
                 rows = execute(self._lock_version, (fence.namespace, fence.key)).fetchall()
                 present = int(rows[0][0]) if rows else None
+                if present is None:
+                    self._same(self._expected, execute(IDENTITY, ()).fetchall())
                 if present != fence.version:
                     raise fenced(fence, present)
             if any(isinstance(write, Append | Push) for write in writes):
@@ -197,6 +215,20 @@ class SqlStore(ABC):
                 _apply(write, execute)
 
         self._write(apply)
+
+    def _same(self, expected: int | None, rows: list[Any]) -> int | None:
+        """Return the identity of the store, once it is sure that it is the expected one.
+
+        Raises:
+            RetryableError: another one lies in its place.
+        """
+        found = int(rows[0][0]) if rows else None
+        if expected is not None and found != expected:
+            raise RetryableError(
+                f"another state store lies in {self._where} than the one that was open: put that "
+                "one back, and what waits for it goes on"
+            )
+        return found
 
     def _number(self, statement: str, namespace: str, key: str, value: bytes) -> int:
         names.check(namespace, key)
@@ -219,9 +251,9 @@ class SqlStore(ABC):
 def _apply(write: Write, execute: Execute) -> None:
     if isinstance(write, Put):
         ttl_ms = None if write.ttl_s is None else int(write.ttl_s * 1000)
-        execute(_PUT, (write.namespace, write.key, write.value, ttl_ms))
+        execute(PUT, (write.namespace, write.key, write.value, ttl_ms))
     elif isinstance(write, Delete):
-        execute(_DELETE, (write.namespace, write.key)).fetchall()
+        execute(DELETE, (write.namespace, write.key)).fetchall()
     elif isinstance(write, Amend):
         execute(_AMEND, (write.value, write.namespace, write.key, write.seq))
     elif isinstance(write, Take):

@@ -3,6 +3,10 @@
 The log is written ahead (WAL) with ``synchronous=FULL``: SQLite's ``NORMAL`` would lose the last
 checkpoints at a power cut, and a sink that already acknowledged would then see them again. The
 file must not lie on a network file system: WAL needs memory that all its users share.
+
+A volume can go away under a running driver, with an empty directory or another file in its place.
+Every use therefore looks whether the path still names the file that its connection has open; what
+lies there otherwise is used only if it is this very store, with the last write in it.
 """
 
 import contextlib
@@ -10,12 +14,14 @@ import errno
 import os
 import random
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from airflow_provider_deltaforge.errors import (
     AccessError,
@@ -23,7 +29,7 @@ from airflow_provider_deltaforge.errors import (
     FatalError,
     RetryableError,
 )
-from airflow_provider_deltaforge.storage import layout
+from airflow_provider_deltaforge.storage import layout, sql
 from airflow_provider_deltaforge.storage.pool import Pool
 from airflow_provider_deltaforge.storage.sql import Execute, SqlStore
 
@@ -36,32 +42,68 @@ _REFUSED = ("readonly", "unable to open", "not authorized", "access permission")
 _BROKEN = ("not a database", "malformed", "no such table", "no such column", "unsupported file")
 
 _LOOK = "; check that no frozen process holds it, and that its disk has room"
+_AWAY = (errno.ENOENT, errno.ENOTDIR, errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENXIO)
+_CLOCK_MS = 2
+"""How far SQLite's clock, a floating-point number of days, may differ from ours."""
+
+_Inode = tuple[int, int]
+
+
+_in_use: set[Path] = set()
+
+
+def files_in_use() -> set[Path]:
+    """Return the files of the stores that this process has opened, there or not."""
+    return {
+        path.with_name(f"{path.name}{suffix}")
+        for path in _in_use
+        for suffix in ("", "-wal", "-shm", "-journal")
+    }
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that knows which file it has open."""
+
+    inode: _Inode | None = None
 
 
 class SqliteStore(SqlStore):
     """A ``Store`` in a file; see the contract for what each method promises.
 
-    The file is created for its owner only (mode 0600), with its parent directories.
+    The file is its owner's only (mode 0600), and so are the directories that are made for it.
 
     Args:
         path: the database file.
+        create: make the file where there is none; otherwise a store that is not there is away.
+        identity: the store that must be there; None: whichever is.
 
     Raises:
         AccessError: the file cannot be created or written.
-        RetryableError: other processes kept it locked for too long.
-        FatalError: it is no database, or one of a later release.
+        RetryableError: it is away, another lies in its place, or other processes kept it locked
+            for too long.
+        FatalError: it is no state store, or one of a later release.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool = False, identity: int | None = None
+    ) -> None:
         super().__init__()
         self._path = Path(path).expanduser().absolute()
+        self._where = str(self._path)
+        self._creates = create and identity is None
         self._writing = threading.Lock()
         self._pid = os.getpid()
-        self._pool: Pool[sqlite3.Connection] = Pool(self._connect, sqlite3.Connection.close)
-        self._create_file()
-        self._inode = self._present_inode()
-        with self._errors(), self._pool.connection() as connection:
-            self._prepare(connection)
+        self._expected = identity
+        self._inode: _Inode | None = None
+        self._last_put: tuple[str, str, float] | None = None
+        self._pool: Pool[_Connection] = Pool(
+            self._connect, sqlite3.Connection.close, is_usable=self._is_present
+        )
+        if self._creates:
+            self._create_file()
+        _in_use.add(self._path.resolve())
+        with self._errors(), self._pool.connection():
+            self._creates = False  # From now on, a file that is missing is away.
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self._path)!r})"
@@ -75,21 +117,33 @@ class SqliteStore(SqlStore):
             return connection.execute(_sql(statement), values).fetchall()
 
     def _write(self, work: Callable[[Execute], T]) -> T:
+        last_put: tuple[str, str, float] | None = None
+        began_ms = time.time() * 1000 - _CLOCK_MS
+
+        def execute(text: str, values: Sequence[Any]) -> sqlite3.Cursor:
+            nonlocal last_put
+            if text is sql.PUT and values[3] is None:
+                last_put = (values[0], values[1], began_ms)
+            elif text is sql.DELETE:
+                last_put = self._last_put = None
+            return connection.execute(_sql(text), values)
+
         with self._errors(), self._turn(), self._pool.connection() as connection:
-            # A write to a file that has lost its name would be lost with it.
-            if self._present_inode() != self._inode:
-                raise FatalError(
-                    f"the state file {self._path} was removed or replaced while it was open: put "
-                    "the right file back and start again"
-                )
             _begin(connection)
             try:
-                result = work(lambda text, values: connection.execute(_sql(text), values))
+                result = work(execute)
                 connection.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
+            # A write to a file that has lost its name may be lost with it.
+            if not self._is_present(connection):
+                raise RetryableError(
+                    f"{self._away()}; it went while a write was made, and whether that write "
+                    "counts is not known: read it again"
+                )
+            self._last_put = last_put or self._last_put
             return result
 
     def _keep_order(self, execute: Execute) -> None:
@@ -109,37 +163,112 @@ class SqliteStore(SqlStore):
 
     def _create_file(self) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            for directory in reversed((self._path.parent, *self._path.parent.parents)):
+                if not directory.exists():
+                    directory.mkdir(mode=0o700, exist_ok=True)
             # Before SQLite opens it, which would make it readable by everybody. Never a file that
             # is there: closing it would drop the locks of this process's other connections to it.
             flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, flags, 0o600))
-            if not os.access(self._path, os.R_OK | os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise AccessError(
                 f"the state file {self._path} cannot be opened for writing: {error.strerror}; give "
                 "this user the right to, or name another path"
             ) from error
 
-    def _present_inode(self) -> tuple[int, int] | None:
+    def _present_inode(self) -> _Inode | None:
+        """Return what the path names now; None when it names nothing.
+
+        Raises:
+            AccessError: this user may not look.
+            RetryableError: the same, of a store that was open before.
+        """
         try:
             found = self._path.stat()
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in _AWAY:
+                return None
+            if self._expected is not None:
+                raise RetryableError(f"{self._away()} ({error.strerror})") from error
+            raise AccessError(
+                f"the state file {self._path} cannot be opened for writing: {error.strerror}; give "
+                "this user the right to, or name another path"
+            ) from error
         return found.st_dev, found.st_ino
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    def _is_present(self, connection: _Connection) -> bool:
+        return connection.inode is not None and connection.inode == self._present_inode()
+
+    def _away(self) -> str:
+        return (
+            f"the state store {self._path} is away: bring its file or volume back, and what waits "
+            "for it goes on"
         )
-        connection.execute("PRAGMA synchronous = FULL")
+
+    def _connect(self) -> _Connection:
+        inode = self._present_inode()
+        if inode is None:
+            raise RetryableError(self._away() if self._expected else f"{_never(self._path)}")
+        if not os.access(self._path, os.R_OK | os.W_OK):
+            raise AccessError(
+                f"the state file {self._path} cannot be opened for writing: "
+                f"{os.strerror(errno.EACCES)}; give this user the right to, or name another path"
+            )
+        _make_private(self._path)
+        connection = sqlite3.connect(
+            f"file:{quote(str(self._path))}?mode=rw",
+            uri=True,
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
+        )
+        try:
+            connection.inode = inode
+            connection.execute("PRAGMA synchronous = FULL")
+            self._admit(connection, inode)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
+    def _admit(self, connection: _Connection, inode: _Inode) -> None:
+        """Make sure that what was opened is this store."""
+        if inode != self._inode:
+            self._prepare(connection)
+            found = self._same(self._expected, connection.execute(sql.IDENTITY).fetchall())
+            if self._inode is not None and inode[1] != self._inode[1]:
+                self._require_last_put(connection)
+            self._expected = found
+        if not self._is_present(connection):
+            raise RetryableError(self._away())
+        self._inode = inode
+
+    def _require_last_put(self, connection: sqlite3.Connection) -> None:
+        """Refuse a copy of this store that was made before its last write."""
+        if self._last_put is None:
+            return
+        namespace, key, since_ms = self._last_put
+        wanted = "SELECT 1 FROM df_kv WHERE ns = ? AND key = ? AND updated_at >= ?"
+        if not connection.execute(wanted, (namespace, key, since_ms)).fetchall():
+            raise FatalError(
+                f"an older copy of the state store lies at {self._path}: what was written since is "
+                "not in it; put the newest back, or start again to go on from what it holds"
+            )
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        found = _format_of(connection)
+        if not found and not self._creates:
+            raise RetryableError(
+                f"there is no state store in {self._path}, which is empty: put the right file back"
+            )
+        if not found and _has_tables(connection):
+            raise FatalError(
+                f"{self._path} is a database of something else: name another file for the state"
+            )
         _use_wal(connection, self._path)
-        if _format_of(connection) == layout.FORMAT:
+        if found == layout.FORMAT:
             return
         _begin(connection)
         try:
@@ -157,7 +286,25 @@ class SqliteStore(SqlStore):
         try:
             yield
         except sqlite3.Error as error:
+            if self._expected is not None and self._present_inode() != self._inode:
+                raise RetryableError(f"{self._away()} ({error})") from error
             raise _translated(error, self._path) from error
+
+
+def _never(path: Path) -> str:
+    return (
+        f"there is no state store at {path}: it is away, or was never made; `deltaforge run` and "
+        "the first pipeline that is applied make one"
+    )
+
+
+def _make_private(path: Path) -> None:
+    """Take everybody else's rights to a store's files; those of another owner are left alone."""
+    for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with contextlib.suppress(OSError):
+            found = name.stat()
+            if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o177:
+                name.chmod(0o600)
 
 
 def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
@@ -199,6 +346,10 @@ def _format_of(connection: sqlite3.Connection) -> int:
     if not connection.execute(known).fetchall():
         return 0
     return int(connection.execute("SELECT val FROM df_meta WHERE name = 'format'").fetchone()[0])
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall())
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,7 @@ Both are written in fenced transactions: a stop before any row is passed over, a
 with the checkpoint that passes the statement it came by.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from airflow_provider_deltaforge.storage import names
@@ -38,6 +38,14 @@ class Captured(Record):
 
     v: Literal[1] = 1
     patterns: list[str]
+
+
+class Named(Record):
+    """Which table had which name when that was looked at last."""
+
+    v: Literal[1] = 1
+    server: str
+    tables: dict[str, str]
 
 
 class Tables:
@@ -92,6 +100,17 @@ class Tables:
             Put(names.TABLES, f"{self._prefix}captured", text),
             *(self._put(record) for record in doubted),
         ]
+
+    def named(self) -> Named | None:
+        """Return which table had which name when that was looked at last."""
+        key = f"{self._prefix}named"
+        text = self._store.get(names.TABLES, key)
+        return None if text is None else Named.from_stored(text, f"the table {key}")
+
+    def name(self, server: str, tables: Mapping[str, str]) -> Put:
+        """Return the write that remembers which table has which name."""
+        text = Named(server=server, tables=dict(tables)).model_dump_json().encode()
+        return Put(names.TABLES, f"{self._prefix}named", text)
 
     def repair(self, copied: list[str]) -> list[Write]:
         """Return the writes that let copied tables stream again."""

@@ -25,6 +25,8 @@ _KEY_VALUE = re.compile(
     r"|(?:(?:bearer|basic)\s+)?[^\s,;&\"']+)",
     re.IGNORECASE | re.DOTALL,
 )
+_SERVERS_WORDS = re.compile(r"password: (?:YES|NO)\)?")
+"""As in ``(using password: YES)``, which says whether there was one."""
 _REFERENCE = r"\$\{\w+(?::-)?\}"
 # In brackets, another key, their end or the line's follows; else it is a part of the value.
 _VALUE_END = r"(?=\s*$|\s+#|[\s}\]]*[}\]]\s*(?:$|,)|\s*,\s*(?:$|[\"']?[\w.-]{1,64}[\"']?\s*:))"
@@ -48,7 +50,13 @@ _QUOTED = {
 
 def redacted(text: str) -> str:
     """Return ``text`` with passwords in URLs and ``key=value`` pairs replaced by ``***``."""
-    return _KEY_VALUE.sub(lambda found: f"{found['head']}{_HIDDEN}", _without_url_passwords(text))
+    return _KEY_VALUE.sub(_hidden_value, _without_url_passwords(text))
+
+
+def _hidden_value(found: "re.Match[str]") -> str:
+    if _SERVERS_WORDS.fullmatch(found[0]) and found.string[: found.start()].endswith("using "):
+        return found[0]
+    return f"{found['head']}{_HIDDEN}"
 
 
 def redacted_document(text: str) -> str:

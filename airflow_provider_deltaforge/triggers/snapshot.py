@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.control.snapshots import (
     is_done,
     progress,
     request_state,
+    requests,
 )
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import Silence
@@ -25,6 +26,7 @@ from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from airflow_provider_deltaforge.triggers.withdrawing import withdraw_unless_adopted
 
 TABLES_SHOWN = 50
+COPIES_SHOWN = 10
 
 
 class SnapshotTrigger(StreamTrigger):
@@ -35,7 +37,8 @@ class SnapshotTrigger(StreamTrigger):
     when a job ended that could not know of the request, ``unserved`` fires.
 
     The Variable ``deltaforge_<pipeline>`` is for people and dashboards. The state store is the
-    truth, and nothing here reads the Variable back.
+    truth, and nothing here reads the Variable back. Whoever writes it writes all of it: the
+    pipeline's own snapshot, and every copy that was asked for.
 
     Args:
         deltaforge_conn_id: connection of the state store.
@@ -119,17 +122,18 @@ class SnapshotTrigger(StreamTrigger):
         published: Mapping[str, Any] | None = None
         while True:
             try:
-                counts = await asyncio.to_thread(self._progress)
-                if counts is not None and counts != published:
-                    await asyncio.to_thread(publish, self.pipeline, counts)
-                    published = counts
+                told = await asyncio.to_thread(self._mirrored)
+                if told != published:
+                    name = variable(self.pipeline, self.deltaforge_conn_id)
+                    await asyncio.to_thread(publish, name, told)
+                    published = told
             except Exception:  # The mirror must never end the supervision.
                 self.log.warning("progress of %s not published", self.pipeline, exc_info=True)
             await asyncio.sleep(self.poll_s)
 
-    def _progress(self) -> Mapping[str, Any] | None:
+    def _mirrored(self) -> Mapping[str, Any]:
         with DeltaForgeHook(self.deltaforge_conn_id).store() as store:
-            return counts_of(store, self.pipeline, self.request_id)
+            return mirror_of(store, self.pipeline)
 
 
 def counts_of(store: Store, name: str, request_id: str | None) -> Mapping[str, Any] | None:
@@ -143,9 +147,24 @@ def counts_of(store: Store, name: str, request_id: str | None) -> Mapping[str, A
     return _small(_told(state))
 
 
-def publish(pipeline: str, counts: Mapping[str, Any]) -> None:
+def mirror_of(store: Store, name: str) -> dict[str, Any]:
+    """Return what people see of a pipeline's copies: its own snapshot, and the latest requests."""
+    copies = {state.id: counts_of(store, name, state.id) for state in requests(store, name)}
+    shown = {key: counts for key, counts in copies.items() if counts is not None}
+    latest = dict(list(shown.items())[-COPIES_SHOWN:])
+    return {"snapshot": counts_of(store, name, None), "copies": latest}
+
+
+def variable(pipeline: str, conn_id: str) -> str:
+    """Return the name of a pipeline's mirror: one for each state store that has one of its name."""
+    if conn_id == DeltaForgeHook.default_conn_name:
+        return f"deltaforge_{pipeline}"
+    return f"deltaforge_{conn_id}_{pipeline}"
+
+
+def publish(name: str, told: Mapping[str, Any]) -> None:
     """Write the mirror Variable of a pipeline."""
-    Variable.set(f"deltaforge_{pipeline}", json.dumps({"snapshot": counts}, default=str))
+    Variable.set(name, json.dumps(told, default=str))
 
 
 def _told(state: RequestState) -> dict[str, Any]:

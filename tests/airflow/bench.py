@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,21 @@ def connection(monkeypatch, tmp_path, dsn, backend):
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda _: backend)
     monkeypatch.setattr(killed, "GRACE_S", 0.2)
+
+
+@pytest.fixture
+def store_away(monkeypatch, connection):
+    """Put the store out of reach for a block."""
+
+    @contextmanager
+    def block():
+        place = {"host": "127.0.0.1", "port": 9, "schema": "state", "login": "df"}
+        value = json.dumps({"conn_type": "deltaforge", **place})
+        with monkeypatch.context() as changed:
+            changed.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
+            yield
+
+    return block
 
 
 @pytest.fixture

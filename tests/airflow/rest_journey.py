@@ -66,7 +66,7 @@ class Journey:
             (dags / name).symlink_to(folder)
         self.airflow = airflow.start(self.place, dags=dags, env=self.env, metadata=self.metadata)
         self.rest, self.home = self.airflow.rest, self.airflow.home
-        self.store = StoreLocation.from_dsn(self.dsn).open()
+        self.store = StoreLocation.from_dsn(self.dsn).create()
 
     def stage(self):
         """Return where streams are supervised and their supervisors killed."""

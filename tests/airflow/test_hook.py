@@ -204,7 +204,7 @@ def test_nothing_is_opened_when_the_hook_is_made(monkeypatch):
         pytest.param("deltaforge://", "names no state store: set the extra `path`", id="empty"),
         pytest.param("deltaforge:///?path=state.db", "`path` must be absolute", id="relative"),
         pytest.param(
-            "deltaforge:///?path=/proc/none/s.db", "give this user the right", id="refused"
+            "deltaforge:///?path=/proc/none/s.db", "the first pipeline that is applied", id="none"
         ),
         pytest.param("deltaforge://127.0.0.1:1/db", "Is the server up", id="away"),
     ],

@@ -23,7 +23,7 @@ def test_a_connection_to_postgresql_is_the_state_store(postgres_server, monkeypa
     }
     monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", json.dumps(connection))
     hook = DeltaForgeHook()
-    with hook.store() as store:
+    with hook.store(create=True) as store:
         pipelines.apply(store, DOCUMENT)
 
     assert hook.get_pipelines() == ["orders"]

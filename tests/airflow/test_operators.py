@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
+from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.storage.control import Control
 from tests.airflow.bench import context, deferred, fired, travelled
@@ -33,6 +34,32 @@ def test_the_stream_starts_once_and_the_next_run_adopts_it(document, store, back
 
     assert first["pushed"]["driver"]["pid"] == second["pushed"]["driver"]["pid"]
     assert trigger.watched.generation == 1
+
+
+def test_a_task_that_begins_while_the_store_is_away_waits_and_begins(
+    document, store, backend, store_away
+):
+    with store_away():
+        waiting = travelled(deferred(lambda: stream(document).execute(context())))
+        assert waiting.look()[0] is None
+    event = fired(waiting)
+    trigger = deferred(lambda: stream(document).execute_complete(context(), event))
+
+    assert trigger.watched.generation == 1
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+
+
+def test_a_resumed_task_watches_on_while_the_store_is_away(document, store, backend, store_away):
+    trigger = deferred(lambda: stream(document).execute(context()))
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    event = {**trigger.watch, "event": "window_over"}
+    with store_away():
+        again = travelled(deferred(lambda: stream(document).execute_complete(context(), event)))
+        assert again.look()[0] is None
+
+    assert again.watch == trigger.watch
+    assert again.look()[0] is None
+    assert stream(document).execute_complete({}, event)["status"] == "running"
 
 
 def test_a_window_ends_with_success_and_without_stopping_the_stream(
@@ -182,6 +209,25 @@ def test_a_store_that_is_away_fires_nothing(document, monkeypatch):
     assert "away" in words
 
 
+def test_a_volume_that_is_away_is_no_pipeline_that_was_deleted(document, store):
+    trigger = travelled(deferred(lambda: stream(document).execute(context())))
+    home = Path(deltaforge.DeltaForgeHook().store_dsn().removeprefix("sqlite:///")).parent
+    kept = home.with_name("kept")
+    home.rename(kept)
+    home.mkdir()
+    try:
+        event, words = trigger.look()
+    finally:
+        empty = list(home.iterdir())
+        home.rmdir()
+        kept.rename(home)
+
+    assert event is None
+    assert "away" in words
+    assert not empty
+    assert trigger.look()[0] is None
+
+
 def preflight(document, **more):
     return DeltaForgePreflightOperator(task_id="preflight", document=document, **more)
 
@@ -246,3 +292,22 @@ def test_a_document_that_names_another_store_than_the_connection_is_refused(docu
     path.write_text(path.read_text() + "  storage: {backend: sqlite, path: /data/other.db}\n")
     with pytest.raises(AirflowFailException, match=r"spec\.storage.*other\.db"):
         stream(document).execute(context())
+
+
+@pytest.mark.parametrize("operator", [DeltaForgeStreamOperator, DeltaForgeSnapshotOperator])
+@pytest.mark.parametrize(
+    ("master", "said"),
+    [
+        ("yarn", "not one that drivers run on"),
+        ("local[0]", "local[4]"),
+        ("spark://host:7077", "which every executor can reach"),  # The store is a file.
+    ],
+)
+def test_a_master_that_does_not_work_is_refused_before_anything_starts(
+    operator, master, said, document, store, backend
+):
+    task = operator(task_id="t", document=document, master=master)
+    with pytest.raises(AirflowFailException) as refused:
+        task.execute(context())
+    assert said in str(refused.value)
+    assert Control(store, "orders").read() is None

@@ -356,6 +356,6 @@ def test_an_empty_store_answers_with_an_empty_list(ask, monkeypatch, tmp_path):
     monkeypatch.setenv(
         "AIRFLOW_CONN_EMPTY", json.dumps({"conn_type": "deltaforge", "extra": extra})
     )
-    StoreLocation.from_dsn(f"sqlite:///{extra['path']}").open().close()
+    StoreLocation.from_dsn(f"sqlite:///{extra['path']}").create().close()
 
     assert ask("/pipelines?conn_id=empty").json()["pipelines"] == []

@@ -67,7 +67,7 @@ def test_every_option_is_read_somewhere():
 
 def test_operators_are_short():
     lengths = {
-        node.name: (node.end_lineno or 0) - node.lineno + 1
+        node.name: (node.end_lineno or 0) - node.lineno + 1 - lines_of_docstring(node)
         for path in (PACKAGE / "operators").glob("*.py")
         for node in classes_of(path)
         if node.name.endswith("Operator")  # Bases, too.
@@ -75,6 +75,11 @@ def test_operators_are_short():
 
     assert lengths
     assert {name: count for name, count in lengths.items() if count > 100} == {}
+
+
+def lines_of_docstring(node):
+    """A DAG's author reads it; it may be as long as the arguments need."""
+    return len((ast.get_docstring(node) or "").splitlines())
 
 
 def classes_of(path):

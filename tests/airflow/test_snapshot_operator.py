@@ -19,9 +19,11 @@ from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
+from airflow_provider_deltaforge.plugins_airflow.answers import details
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.requests import Results, result_of
+from airflow_provider_deltaforge.triggers.snapshot import variable
 from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
@@ -105,7 +107,7 @@ def test_without_a_driver_a_job_makes_the_copy_and_ends(document, store, real, p
 
     assert (counts["request"], counts["finished"], counts["chunks"]) == (REQUEST, True, 1)
     assert counts["rows"] == counts["tables"][ROWS]["rows"] > 0
-    assert published["orders"]["rows"] == counts["rows"]
+    assert published["deltaforge_orders"]["copies"] == {REQUEST: counts}
     assert Control(store, "orders").read().requests == []
     wait_until(lambda: status(store, "orders", real).status == "stopped")
 
@@ -123,7 +125,7 @@ def test_beside_a_stream_the_task_only_watches(document, store, dsn, backend, pu
     assert (counts["rows"], counts["state"]) == (7, "done")
     record = Control(store, "orders").read()
     assert (record.owner, record.generation) == ("the stream's task", started.generation)
-    assert published["orders"]["rows"] == 7
+    assert published["deltaforge_orders"]["copies"][REQUEST]["rows"] == 7
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,50 @@ def test_the_pipelines_own_snapshot_is_taken_once(document, store, real, publish
     assert (first["finished"], first["request"]) == (True, None)
     assert operator.execute(told) == first
     assert "driver" not in told["pushed"]
-    assert published["orders"] == first
+    assert published["deltaforge_orders"] == {"snapshot": first, "copies": {}}
+
+
+def test_copies_leave_the_counts_of_others_in_the_mirror(document, store, real, published):
+    operator = snapshot(with_snapshot(document))
+    first = completed(
+        operator, fired(travelled(deferred(lambda: operator.execute(context()))), 120)
+    )
+    contexts = [context() for _ in range(2)]
+    triggers = []
+    for number, told in enumerate(contexts):
+        told["ti"].run_id = f"again-{number}"
+        triggers.append(deferred(lambda t=told: snapshot(document, mode="always").execute(t)))
+    for told, trigger in zip(contexts, triggers, strict=True):
+        assert completed(snapshot(document), fired(travelled(trigger), 120), told)["finished"]
+
+    mirror = published["deltaforge_orders"]
+    assert mirror["snapshot"] == first
+    assert list(mirror["copies"]) == [f"airflow:d/t/again-{number}/-1" for number in range(2)]
+    page = details(store, "orders", real)
+    assert page["snapshot"]["ticket"] is None
+    assert page["copy"]["ticket"] is not None
+    assert (page["snapshot"]["rows"], page["copy"]["finished"]) == (first["rows"], True)
+
+
+def test_pipelines_of_one_name_have_mirrors_of_their_own():
+    names = {variable("orders", conn) for conn in ("deltaforge_default", "shop", "stock")}
+    assert names == {"deltaforge_orders", "deltaforge_shop_orders", "deltaforge_stock_orders"}
+
+
+def test_a_resumed_task_waits_for_a_store_that_is_away(
+    document, store, dsn, backend, store_away, published
+):
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=[ROWS])
+    trigger = travelled(deferred(lambda: operator.execute(context())))
+    settle(store, tables={ROWS: {"chunks": 2, "rows": 7}})
+    event = fired(trigger)
+    with store_away():
+        again = travelled(deferred(lambda: completed(operator, event)))
+        assert again.look() == (None, again.look()[1])
+
+    assert again.watch == trigger.watch
+    assert completed(operator, fired(again))["rows"] == 7
 
 
 def test_an_own_snapshot_that_a_live_stream_will_not_take_is_refused(document, store, dsn, backend):

@@ -77,6 +77,28 @@ def test_ready_gives_the_details(url, path):
     assert answer.json()["pipelines"][0]["sinks"]["kafka"]["retries"] == 1
 
 
+@pytest.mark.parametrize(
+    ("word", "has_run", "code"),
+    [
+        ("failed", True, 503),
+        ("lost", True, 503),
+        ("starting", False, 503),
+        ("pending", False, 503),
+        ("blocked", False, 503),
+        ("blocked", True, 200),
+        ("snapshotting", False, 200),
+        ("paused", True, 200),
+    ],
+)
+def test_ready_is_what_does_its_work_or_rests_as_asked(url, pipelines, word, has_run, code):
+    pipelines[:] = [replace(RUNNING, status=word, has_run=has_run)]
+
+    answer = httpx.get(f"{url}/readyz")
+    assert answer.status_code == code
+    assert answer.json()["status"] == ("ready" if code == 200 else "not_ready")
+    assert answer.json()["pipelines"][0]["name"] == "orders"
+
+
 def test_metrics_are_what_the_driver_reported(url):
     text = httpx.get(f"{url}/metrics").text
     samples = {
@@ -115,7 +137,8 @@ def test_a_store_that_is_away_is_not_healthy():
 
     with serving(look, "127.0.0.1:0") as url:
         assert httpx.get(f"{url}/healthz").status_code == 503
-        assert httpx.get(f"{url}/readyz").json()["status"] == "unknown"
+        answer = httpx.get(f"{url}/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (503, "unknown")
 
 
 def test_a_taken_port_is_refused_with_what_to_do(url):

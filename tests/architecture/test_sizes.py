@@ -1,4 +1,4 @@
-"""Modules stay under 300 lines and functions under 60, and are named by what they are about."""
+"""Modules stay under 450 lines and functions under 60, and are named by what they are about."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.architecture.probe import CHECKOUT
 
-_LINES_MAX = 300
+_LINES_MAX = 450
 _CASES_MAX = 500  # A file of test cases is a list, read one by one.
 _FUNCTION_LINES_MAX = 60
 _KERNEL_LINES_MAX = 100  # A compiled state machine: its branches belong in one place.

@@ -30,13 +30,13 @@ MODULE = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app"]
 
 FAKE_CLI = """
 import sys
-from airflow_provider_deltaforge.cli import options, run
+from airflow_provider_deltaforge.cli import options, run, snapshot
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.places import jobs_directory
 from tests.control.bench import fake_driver
 def backend_of(store):
     return LocalBackend(jobs_directory(store), compose=fake_driver)
-run.backend_of = backend_of
+run.backend_of = snapshot.backend_of = backend_of
 from airflow_provider_deltaforge.cli.app import main
 sys.argv[0] = "deltaforge"
 main()
@@ -126,11 +126,19 @@ def test_schema_is_json():
 def test_status_of_nothing_says_how_to_begin(dsn):
     outcome = deltaforge("status", "--store", dsn)
 
+    assert outcome.returncode == 3
+    assert "`deltaforge run`" in outcome.stderr
+    assert not Path(dsn.removeprefix("sqlite:///")).exists()
+
+    StoreLocation.from_dsn(dsn).create().close()
+    outcome = deltaforge("status", "--store", dsn)
+
     assert outcome.returncode == 0
     assert "deltaforge run FILE" in outcome.stdout
 
 
 def test_status_of_an_unknown_pipeline_is_an_error_without_a_traceback(dsn):
+    StoreLocation.from_dsn(dsn).create().close()
     outcome = deltaforge("status", "nothing", "--store", dsn)
 
     assert outcome.returncode == 2
@@ -213,7 +221,7 @@ def test_the_default_store_is_one_file_for_the_command_and_its_driver(document, 
     place = tmp_path / ".deltaforge"
     location = StoreLocation.from_dsn(f"sqlite:///{place}/state.db")
     wait_until((place / "state.db").exists)
-    store = location.open()
+    store = location.create()
     wait_until(lambda: Control(store, "orders").read() is not None)
     wait_until(lambda: status(store, "orders").status == "running")
     process.send_signal(signal.SIGINT)
@@ -292,7 +300,7 @@ def test_a_snapshot_stopped_by_somebody_else_is_not_called_done(tmp_path, docume
         stderr=subprocess.STDOUT,
         text=True,
     )
-    store = StoreLocation.from_dsn(dsn).open()
+    store = StoreLocation.from_dsn(dsn).create()
     try:
         wait_until(lambda: (Control(store, "orders").progress() or None) is not None)
         pipelines.ask_to_stop(store, "orders")

@@ -1,9 +1,9 @@
 """``deltaforge run`` decides nothing while the state store is away, and stays."""
 
 import threading
-from types import SimpleNamespace
 
 from airflow_provider_deltaforge.cli import run
+from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.supervise import RETRYABLE, Verdict
 from airflow_provider_deltaforge.engine import local
 from airflow_provider_deltaforge.errors import RetryableError
@@ -25,7 +25,7 @@ def away_first(answer):
 
 
 def test_a_standby_waits_for_the_store_as_for_the_driver(monkeypatch):
-    monkeypatch.setattr(run, "status", away_first(SimpleNamespace(alive=False)))
+    monkeypatch.setattr(run.starting, "holder", away_first(None))
     assert run._wait_for_turn(None, "orders", None, threading.Event())
 
 
@@ -36,13 +36,15 @@ def test_a_standby_that_is_asked_to_leave_does_not_wait_for_the_store(monkeypatc
         stopping.set()
         raise RetryableError("the store is away")
 
-    monkeypatch.setattr(run, "status", away)
+    monkeypatch.setattr(run.starting, "holder", away)
     assert not run._wait_for_turn(None, "orders", None, stopping)
 
 
-def test_a_driver_in_this_process_that_the_store_ended_is_judged_when_it_is_back(monkeypatch):
-    monkeypatch.setattr(run.starting, "take_generation", lambda *_: 1)
+def test_a_driver_in_this_process_that_the_store_ended_is_judged_when_it_is_back(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(run.starting, "take_generation", lambda *_, **__: 1)
     monkeypatch.setattr(local, "run_local", lambda *_: RETRYABLE)
     given_up = Verdict("give_up", "enough")
     monkeypatch.setattr(run, "settle", away_first(given_up))
-    assert run._run_lane(None, DSN, "orders", threading.Event()) == given_up
+    assert run._run_lane(None, DSN, "orders", LocalBackend(tmp_path), threading.Event()) == given_up

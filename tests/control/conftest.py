@@ -18,7 +18,7 @@ def dsn(tmp_path):
 
 @pytest.fixture
 def store(dsn):
-    store = StoreLocation.from_dsn(dsn).open()
+    store = StoreLocation.from_dsn(dsn).create()
     yield store
     store.close()
 

@@ -36,7 +36,7 @@ def drive(pipeline: str, generation: int, behaviour: str) -> int:
     from airflow_provider_deltaforge.storage.control import Control
     from airflow_provider_deltaforge.storage.location import StoreLocation
 
-    store = StoreLocation.from_dsn(os.environ["DELTAFORGE_STORE"]).open()
+    store = StoreLocation.from_dsn(os.environ["DELTAFORGE_STORE"]).create()
     control = Control(store, pipeline)
     try:
         fence = control.take_epoch(f"fake:{os.getpid()}", generation)
@@ -67,15 +67,19 @@ def drive(pipeline: str, generation: int, behaviour: str) -> int:
 
 
 def progress(status: str, epoch: int, generation: int, events: int, **more: object) -> object:
+    from airflow_provider_deltaforge.storage import moments
     from airflow_provider_deltaforge.storage.control import Progress
 
     now_ms = int(time.time() * 1000)
+    more.setdefault("boot", moments.boot())
     return Progress(
         status=status,
         since_ms=now_ms,
         epoch=epoch,
         generation=generation,
         heartbeat_at_ms=now_ms,
+        beat=events,
+        beat_s=moments.now(),
         events=events,
         position={"file": "binlog.000001", "pos": 4 + events},
         lag_ms=12,

@@ -109,7 +109,7 @@ def test_at_rest_means_that_nothing_of_the_driver_lives(running, backend):
     pipelines.ask_to_stop(running, "orders")
     wait_until(lambda: look(running, "orders", conditions.at_rest(), backend).met)
 
-    assert not pipelines.existing(running, "orders").alive(pipelines.now_ms())
+    assert not pipelines.existing(running, "orders").alive()
     assert look(running, "orders", conditions.at_rest(), backend).value["status"] == "stopped"
 
 

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control, ControlRecord, SinkProgress
+from airflow_provider_deltaforge.storage.heartbeats import Heard
 from tests.control.bench import DOCUMENT, job_of, wait_until
 from tests.control.driver import progress
 
@@ -210,10 +211,11 @@ NOW = 10_000_000
     ],
 )
 def test_status_tells_the_truth(word, age_s, job, expected):
-    told = progress(word, 1, 1, 5).model_copy(update={"heartbeat_at_ms": NOW - age_s * 1000})
+    told = progress(word, 1, 1, 5)
     record = ControlRecord(desired="running", generation=1, updated_at_ms=NOW)
+    heard = Heard(age_s, is_sure=True)
 
-    assert judge_status("orders", record, told, NOW, JobStatus(job)).status == expected
+    assert judge_status("orders", record, told, NOW, JobStatus(job), heard).status == expected
 
 
 def test_a_snapshots_driver_that_is_done_is_not_lost():
@@ -250,8 +252,8 @@ def test_an_earlier_generations_words_do_not_count():
     told = progress("running", 1, 1, 5).model_copy(update={"heartbeat_at_ms": NOW})
     record = ControlRecord(desired="running", generation=2, updated_at_ms=NOW - 1000)
 
-    assert judge_status("orders", record, told, NOW).status == "starting"
-    assert judge_status("orders", record, told, NOW + 200_000).status == "lost"
+    assert judge_status("orders", record, told, NOW, waited_s=119).status == "starting"
+    assert judge_status("orders", record, told, NOW, waited_s=121).status == "lost"
 
 
 def test_a_start_that_still_ends_the_former_driver_is_not_lost():
@@ -264,7 +266,7 @@ def test_a_start_that_still_ends_the_former_driver_is_not_lost():
 
 def test_the_last_words_before_a_restart_are_not_the_new_drivers():
     told = progress("failed", 1, 1, 5).model_copy(update={"heartbeat_at_ms": NOW})
-    handle = {"generation": 1, "submitted_at_ms": NOW + 10}
+    handle = {"generation": 1, "after": [told.epoch, told.beat]}
     record = ControlRecord(desired="running", generation=1, handle=handle)
 
     assert (

@@ -17,7 +17,7 @@ def _no_jobs_variable(monkeypatch):
 def test_jobs_lie_beside_the_file_that_the_store_really_opens(dsn, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WHERE", str(tmp_path))
-    StoreLocation.from_dsn(dsn).open().close()
+    StoreLocation.from_dsn(dsn).create().close()
     assert (tmp_path / "df" / "state.db").is_file()
     assert jobs_directory(dsn) == tmp_path / "df" / "jobs"
 

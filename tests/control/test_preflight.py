@@ -1,6 +1,8 @@
 """A document's preflight: what the sinks say before anything is written to them."""
 
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -75,3 +77,32 @@ def test_a_driver_that_is_not_installed_here_is_a_warning(monkeypatch):
     (finding,) = found(sink("redis", uri=f"redis://{HOST}:{free_port()}", stream="rows")).values()
     assert finding.verdict == "warn"
     assert "[redis]" in finding.message
+
+
+MASKED = """
+metadata: {{name: masked, tenant: tests}}
+spec:
+  source: {{type: turso, config: {{url: "{path}", tables: [people]}}}}
+  processors:
+    - type: mask
+      rules:
+        - {{columns: [main.people.name, main.peple.name, main.people.doc.phone], action: redact}}
+        - {{columns: ["*.*.E\\\\.MAIL", "*.*.ssn", "main.*.iban*"], action: redact}}
+  sinks: [{{type: stdout, config: {{id: out}}}}]
+"""
+
+
+def test_a_pattern_of_columns_that_fits_none_is_a_warning(tmp_path):
+    path = tmp_path / "people.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute('CREATE TABLE people (id INTEGER PRIMARY KEY, name, doc, "e.mail", iban2)')
+    findings = preflight(load(MASKED.format(path=path)))
+    (found,) = [one for one in findings if one.check == "processor mask"]
+    assert found.verdict == "warn"
+    assert found.data["patterns"] == ["main.peple.name", "*.*.ssn"]
+    assert "main.peple.name" in found.message
+
+
+def test_without_a_server_nothing_is_said_of_columns(tmp_path):
+    findings = preflight(load(MASKED.format(path=tmp_path / "nowhere.db")))
+    assert not [one for one in findings if one.check == "processor mask"]

@@ -43,7 +43,7 @@ class Place:
 
 @pytest.fixture
 def store(request):
-    store = StoreLocation.from_dsn(f"memory://{request.node.name}").open()
+    store = StoreLocation.from_dsn(f"memory://{request.node.name}").create()
     pipelines.apply(store, DOCUMENT)
     return store
 
@@ -58,10 +58,8 @@ def speak(store, status="running", age_s=0.0, generation=None, **more):
     control = Control(store, "orders")
     fence = control.take_epoch("driver")
     told = progress(status, fence.version, generation or control.read().generation, 1, **more)
-    at_ms = told.heartbeat_at_ms - int(age_s * 1000)
-    store.transact(
-        [control.put_progress(told.model_copy(update={"heartbeat_at_ms": at_ms}))], fence
-    )
+    long_ago = told.model_copy(update={"beat_s": told.beat_s - age_s})
+    store.transact([control.put_progress(long_ago)], fence)
 
 
 def record(store):

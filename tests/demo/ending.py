@@ -116,7 +116,7 @@ def stop_stream(store: Path) -> None:
         return
     dsn = f"sqlite:///{store}"
     backend = LocalBackend(jobs_directory(dsn))
-    opened = StoreLocation.from_dsn(dsn).open()
+    opened = StoreLocation.from_dsn(dsn).create()
     try:
         if PIPELINE in pipelines.Control.list_pipelines(opened):
             pipelines.stop(opened, PIPELINE, backend, _DRAIN_S)

@@ -5,27 +5,39 @@ places.
 """
 
 import contextlib
+import os
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, snapshots
+from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.snapshots import Snapshots
 from tests.e2e.exact_kills import Kill, planned
-from tests.e2e.exact_sources import SHOPS, Shop
+from tests.e2e.exact_sources import SHOPS, WIDER, Shop
 from tests.engine.exact_run import PLACES, Place, new_place
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun
-from tests.engine.spark_kills import Victim, end_family, kill_victim, started
-from tests.oracle.readers import seen_in
-from tests.oracle.verdict import Change, judge
+from tests.engine.spark_kills import (
+    REQUEST_BORDERS,
+    Stage,
+    Victim,
+    end_family,
+    kill_victim,
+    started,
+)
+from tests.oracle.readers import seen_in, whole_lines
+from tests.oracle.verdict import Change, bare, judge, without_empty
 from tests.servers.process import Server
 
 _ENOUGH = 100
@@ -41,7 +53,8 @@ metadata: {{name: {name}, tenant: tests}}
 spec:
   source:
     type: {source}
-    config: {{id: {name}-source, snapshot: {{mode: never}}, {settings}}}
+    config:
+      {{id: {name}-source, snapshot: {{mode: {snapshot}, chunk_size: 60}}, {settings}}}
   batch: {{max_events: 30, max_ms: 20}}
   sinks: [{sinks}]
 """
@@ -61,6 +74,10 @@ class ExactShop(ScriptedRun):
     exactly_once: bool = True
     optional: str | None = None
     """The sink that the others do not wait for."""
+    with_file: bool = False
+    """Whether a file gets everything, too: at least once."""
+    shared: Stage | None = None
+    """The cluster that it runs on."""
     kills: int = 0
     """Holds that were asked for."""
     ids: dict[str, str] = field(init=False)
@@ -70,15 +87,25 @@ class ExactShop(ScriptedRun):
 
     def __post_init__(self) -> None:
         self.dsn = self.dsn or f"sqlite:///{self.directory}/state.db"
-        self.shop = SHOPS[self.source](self.servers[self.source], 0.1 if self.master else 0.02)
+        pause_s = 0.1 if self.master else 0.02
+        self.shop = SHOPS[self.source](self.servers.get(self.source), pause_s, self.directory)
         # Servers are shared, and a sink's own position is found by the names of pipeline and sink.
         self.ids = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in PLACES}
         self.places = {
             kind: new_place(kind, self.servers[kind].dsn(), name) for kind, name in self.ids.items()
         }
+        if self.with_file:
+            output = self.directory / "out.jsonl"
+            self.ids["file"] = "out"
+            self.places["file"] = Place(
+                "out",
+                f"{{type: file, config: {{id: out, path: '{output}'}}}}",
+                lambda: whole_lines(output),
+            )
         self.document = DOCUMENT.format(
             name=NAME,
-            source=self.source,
+            source=self.shop.type,
+            snapshot=self.snapshot,
             settings=self.shop.settings,
             sinks=", ".join(place.sink for place in self.places.values()),
         )
@@ -89,7 +116,7 @@ class ExactShop(ScriptedRun):
             )
         if not self.exactly_once:
             self.document = self.document.replace("exactly_once: true", "exactly_once: false")
-        self.store = StoreLocation.from_dsn(self.dsn).open()
+        self.store = StoreLocation.from_dsn(self.dsn).create()
         pipelines.apply(self.store, self.document)
         self.control = Control(self.store, NAME)
         self.want("running")
@@ -115,8 +142,18 @@ class ExactShop(ScriptedRun):
 
     def driven(self) -> Driver:
         """Start a driver."""
-        self.extra_environment = {HOLD_VARIABLE: f"@{self._asked}"}
-        return started(self, None)
+        asked = f"@{self._asked}"
+        self.extra_environment = {HOLD_VARIABLE: asked}
+        # Executors inherit nothing, the secrets that the document holds itself included.
+        secrets = {key: told for key, told in os.environ.items() if key.startswith(INLINE_PREFIX)}
+        given = {HOLD_VARIABLE: asked, **secrets} if self.shared else {}
+        settings = {f"spark.executorEnv.{key}": told for key, told in given.items()}
+        return started(self, self.shared, settings=settings)
+
+    def began(self) -> Mapping[str, Any] | None:
+        """Return where the stream begins, if that is known."""
+        copy = Snapshots(self.store, NAME).current() if self.snapshot != "never" else None
+        return copy.start_position if copy is not None else self.checkpoints().get("kafka")
 
     @property
     def _asked(self) -> Path:
@@ -131,6 +168,8 @@ class ExactShop(ScriptedRun):
         """Let happen what leads to a border that batches alone do not cross."""
         if border is Border.SCHEMA_REGISTERED:
             self.shop.widen()
+        elif border in REQUEST_BORDERS:
+            snapshots.request(self.store, NAME, Wish(), f"copy{self.kills}", "a chain")
         elif border is Border.SINK_LEFT:
             self.wait_moved(driver)
             self.servers[self.optional or ""].pause()
@@ -158,7 +197,7 @@ class ExactShop(ScriptedRun):
         head = source.head()
         self._wait(
             lambda: (
-                len(at := self.checkpoints()) == len(PLACES)
+                len(at := self.checkpoints()) == len(self.ids)
                 and all(source.compare(each, head) >= 0 for each in at.values())
             ),
             driver,
@@ -169,12 +208,19 @@ class ExactShop(ScriptedRun):
         self.wait_written(_ENOUGH)
         self.shop.writers.__exit__()
         self.shop.settle()
+        self._wait(lambda: all(r.settled for r in snapshots.requests(self.store, NAME)), driver)
         self.wait_moved(driver)
 
     def wrong(self, kind: str, truth: Sequence[Change]) -> list[str]:
-        """Ask the oracle: every change once, in order per row."""
+        """Ask the oracle: every change, once where that is promised, in order per row."""
         seen = seen_in(self.places[kind].read(), self.shop.name_of)
-        return [f"{kind}: {told}" for told in judge(truth, seen, exactly_once=True)]
+        table = None
+        if self.with_file:  # Copies of rows show the column that came meanwhile.
+            truth, seen = without_empty(truth, WIDER), without_empty(seen, WIDER)
+        if self.snapshot != "never":
+            table = {key: bare(row, WIDER) for key, row in self.shop.rows().items()}
+        found = judge(truth, seen, table, exactly_once=kind != "file")
+        return [f"{kind}: {told}" for told in found]
 
     def close(self) -> None:
         if self.optional:
@@ -205,6 +251,10 @@ class Chain:
         return asdict(self)
 
 
+_RESTARTS = {Victim.PROCESS, Victim.JVM, Victim.APPLICATION}
+"""Whose death ends the driver; Spark starts another worker, or executor, under the same one."""
+
+
 def run_chain(
     place: str,
     seed: int,
@@ -226,22 +276,36 @@ def run_chain(
         victims: die in turn; without them those of ``VICTIMS``.
         exactly_once: what the document asks of each sink; the oracle asks it in any case.
     """
-    clock = time.monotonic()
-    chain = Chain(source, place, seed)
     directory.mkdir(parents=True, exist_ok=True)
-    run = ExactShop(
-        directory,
-        master="local[2]" if place == "spark" else None,
-        servers=servers,
-        source=source,
-        exactly_once=exactly_once,
-        optional=sorted(PLACES)[seed % len(PLACES)] if place == "behind" else None,
+    return played(
+        Chain(source, place, seed),
+        lambda: ExactShop(
+            directory,
+            master="local[2]" if place == "spark" else None,
+            servers=servers,
+            source=source,
+            exactly_once=exactly_once,
+            optional=sorted(PLACES)[seed % len(PLACES)] if place == "behind" else None,
+        ),
+        planned(place, seed, victims),
     )
+
+
+def played(chain: Chain, make: Callable[[], ExactShop], kills: Sequence[Kill]) -> Chain:
+    """Play a chain to its end and judge it; nothing of it is left running.
+
+    Args:
+        chain: gets what came of it.
+        make: makes its pipeline.
+        kills: in turn.
+    """
+    clock = time.monotonic()
     drivers: list[Driver] = []
+    run = make()
     try:
-        chain.wrong = _played(run, chain, drivers, planned(place, seed, victims))
-    except (AssertionError, subprocess.TimeoutExpired) as error:
-        chain.wrong = [str(error)]
+        chain.wrong = _played(run, chain, drivers, kills)
+    except (AssertionError, subprocess.TimeoutExpired, DeltaForgeError, OSError) as error:
+        chain.wrong = [f"{type(error).__name__}: {error}"]
     finally:
         for driver in drivers:
             with contextlib.suppress(ProcessLookupError):
@@ -261,23 +325,24 @@ def _played(
     for kill, following in zip(kills, [*kills[1:], None], strict=True):
         run.provoke(kill.border, drivers[-1])
         held = run.wait_held(drivers[-1])
-        start = start or run.checkpoints()["kafka"]
+        start = start or run.began()
         # What is started by the kill itself, or after it, is held at the next border.
         run.hold_next(following)
-        kill_victim(kill.victim, held, drivers[-1], None)
+        kill_victim(kill.victim, held, drivers[-1], run.shared)
         chain.kills.append(str(kill))
-        if kill.victim is not Victim.WORKER:  # Spark starts another worker under the same driver.
+        if kill.victim in _RESTARTS:
             drivers[-1].wait(PATIENCE_S)
             drivers.append(run.driven())
-            # What outlived the kill goes on now, beside the new one: the fence must hold.
-            run.let_go()
+        # What outlived the kill goes on now, beside what is new: the fence must hold.
+        run.let_go()
     run.finish(drivers[-1])
     code = run.stop(drivers[-1])
     truth = run.shop.changes(start or {})
     chain.changes = len(truth)
-    wrong = [told for kind in PLACES for told in run.wrong(kind, truth)]
+    wrong = [told for kind in run.ids for told in run.wrong(kind, truth)]
     if code != 0:
         wrong.append(f"the driver ended with {code}")
     if len(truth) < _ENOUGH:
         wrong.append("the writers did too little: this proves nothing")
-    return wrong
+    unserved = [r.state for r in snapshots.requests(run.store, NAME) if r.state != "done"]
+    return wrong + [f"a requested copy is {state}" for state in unserved]

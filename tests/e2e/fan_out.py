@@ -83,7 +83,7 @@ class FanOut:
         self.document = yaml.safe_dump(document, sort_keys=False)
         self.name = document["metadata"]["name"]
         self.location = StoreLocation.from_dsn(f"memory://{self.place}")
-        self.store = self.location.open()
+        self.store = self.location.create()
         self.control = Control(self.store, self.name)
         self.source = load(self.document).spec.source
         nats_reader.add_stream(nats.dsn(), self.nats_stream, f"{self.place}.>")

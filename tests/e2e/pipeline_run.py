@@ -57,6 +57,7 @@ spec:
         topic: "{topic}"
         send_timeout_secs: {send_timeout_s}
         client_conf: {client_conf}
+{sink}
 """
 
 LOCAL = (
@@ -85,6 +86,8 @@ class PipelineRun:
     batch: dict[str, Any] = field(default_factory=dict)
     client_conf: dict[str, Any] = field(default_factory=dict)
     journal: dict[str, Any] = field(default_factory=dict)
+    sink: dict[str, Any] = field(default_factory=dict)
+    """More settings of the sink."""
     variables: dict[str, str] = field(default_factory=dict)
     master: str | None = None
     """None: without Spark."""
@@ -95,7 +98,7 @@ class PipelineRun:
         self.store_dsn = f"sqlite:///{self.directory}/state.db"
         self.log = self.directory / "driver.log"
         self.held = self.directory / "held"
-        self.store = StoreLocation.from_dsn(self.store_dsn).open()
+        self.store = StoreLocation.from_dsn(self.store_dsn).create()
         self.control = Control(self.store, self.name)
         self.driver: Driver | None = None
         self.variables = {
@@ -133,6 +136,9 @@ class PipelineRun:
             batch=json.dumps(self.batch),
             journal=json.dumps(self.journal),
             client_conf=json.dumps(self.client_conf),
+            sink="\n".join(
+                f"        {name}: {json.dumps(told)}" for name, told in self.sink.items()
+            ),
         )
         pipelines.apply(self.store, document)
 

@@ -13,7 +13,7 @@ class Answering(ThreadingHTTPServer):
 
     def __init__(self, status=None, forward=None, code=1, port=0):
         self.status, self.forward, self.code = status, forward, code
-        self.asked, self.over = [], threading.Event()
+        self.asked, self.over, self.body = [], threading.Event(), None
         super().__init__(("127.0.0.1", port), _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -36,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
         if server.forward is not None:
             self._answer(*self._forwarded(body))
         elif server.status is not None:
-            told = b'{"error_code": %d, "message": "told"}' % server.code
+            told = server.body or b'{"error_code": %d, "message": "told"}' % server.code
             self._answer(server.status, told)
         else:
             server.over.wait(PATIENCE_S)

@@ -37,7 +37,7 @@ class DrivenRun:
     def __init__(self, name, document):
         self.name = name
         self.location = StoreLocation.from_dsn(f"memory://{name}")
-        self.store = self.location.open()
+        self.store = self.location.create()
         self.control = Control(self.store, name)
         pipelines.apply(self.store, document)
         self.driving = None

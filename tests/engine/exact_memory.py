@@ -22,6 +22,7 @@ class Held:
         fail_after: the next writes stop after so many messages, as if the place were away; None
             does not.
         refuses: values that are refused.
+        loses_both: a position that is gone has taken the messages with it.
     """
 
     values: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -31,6 +32,7 @@ class Held:
     in_headers: bool = False
     fail_after: list[int | None] = field(default_factory=list)
     refuses: Callable[[bytes], bool] = lambda _: False
+    loses_both: bool = False
 
     @property
     def ids(self):
@@ -58,7 +60,10 @@ class ExactSink(Sink):
     exactly_once: bool = True
 
     def open(self, pipeline):
-        return _Writer(HELD[self.log]) if self.exactly_once else _Plain(HELD[self.log])
+        held = HELD[self.log]
+        if not self.exactly_once:
+            return _Plain(held)
+        return _Together(held) if held.loses_both else _Writer(held)
 
 
 class _Writer:
@@ -99,6 +104,10 @@ class _Writer:
 
     def close(self):
         pass
+
+
+class _Together(_Writer):
+    has_expired = False
 
 
 class _Plain:

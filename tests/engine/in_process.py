@@ -1,4 +1,4 @@
-"""A pipeline in this process: its store in memory, one lane or driver at a time."""
+"""A pipeline in this process: its store in memory, or in a file; one lane or driver at a time."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -51,10 +51,11 @@ class InProcess:
     policy: str = ""
     optional: tuple[str, ...] = ()
     name: str = field(default_factory=lambda: f"{NAME}-{next(_unique)}")
+    dsn: str = ""
 
     def __post_init__(self) -> None:
-        self.location = StoreLocation.from_dsn(f"memory://{self.name}")
-        self.store = self.location.open()
+        self.location = StoreLocation.from_dsn(self.dsn or f"memory://{self.name}")
+        self.store = self.location.create()
         self.control = Control(self.store, self.name)
         lines = [
             f"    - {{type: memory, config: {{id: {sink}, log: {self.name}-{sink}, {self.sink}"

@@ -5,14 +5,16 @@ import threading
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, sinks
 from airflow_provider_deltaforge.engine import cursors
 from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.gaps import Gaps
+from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
 from tests.engine import exact_memory
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.waiting import PATIENCE_S, wait_until
@@ -46,13 +48,13 @@ class Running:
         return outcome
 
 
-def finish(pipeline, *sinks):
+def finish(pipeline, *names):
     """Run until every sink has everything; each event once, in order."""
     running = Running(pipeline)
-    for sink in sinks or ("out",):
+    for sink in names or ("out",):
         wait_until(lambda s=sink: pipeline.checkpoints().load().get(s) == {"tx": TRANSACTIONS})
     assert running.stop().why == "stopped"
-    for sink in sinks or ("out",):
+    for sink in names or ("out",):
         assert held(pipeline, sink).ids == expected(pipeline), sink
 
 
@@ -149,15 +151,111 @@ def test_what_the_sink_has_lost_is_delivered_again(begun):
     finish(pipeline)
 
 
-def test_a_sink_that_was_emptied_goes_on_at_its_checkpoint(begun, caplog):
+def test_a_sink_that_was_emptied_is_given_the_log_from_its_beginning(begun):
     pipeline = begun()
+    held(pipeline).loses_both = True
     finish(pipeline)
     held(pipeline).lose(len(held(pipeline).ids))
 
+    finish(pipeline)
+
+
+def test_a_sink_that_lost_its_position_alone_stops_the_pipeline_until_somebody_says_it_is_meant(
+    begun,
+):
+    pipeline = begun()
+    finish(pipeline)
+    former = list(held(pipeline).ids)
+    held(pipeline).cursors.clear()
+    command = f"`deltaforge sinks resume {pipeline.name} out`"
+
+    for _ in range(2):
+        outcome = Running(pipeline).end()
+        assert (outcome.why, outcome.error_class) == ("failed", "position_lost")
+        assert command in outcome.reason
+        assert f"deltaforge reset {pipeline.name} --confirm {pipeline.name}" in outcome.reason
+    [gap] = Gaps(pipeline.store, pipeline.name).all()
+    assert (gap.end, gap.goes_on) == (None, {"tx": TRANSACTIONS})
+
+    sinks.want(pipeline.store, pipeline.name, "out", "resume", "me")
+    for _ in range(2):
+        running = Running(pipeline)
+        wait_until(lambda: Gaps(pipeline.store, pipeline.name).open() == {})
+        assert running.stop().why == "stopped"
+    assert held(pipeline).ids == former
+    assert pipeline.checkpoints().load() == {"out": {"tx": TRANSACTIONS}}
+
+
+def test_a_sink_that_has_its_data_again_goes_on(begun):
+    pipeline = begun()
+    finish(pipeline)
+    cursors = list(held(pipeline).cursors)
+    held(pipeline).cursors.clear()
+    assert Running(pipeline).end().error_class == "position_lost"
+
+    held(pipeline).cursors.extend(cursors)
+    finish(pipeline)
+    assert Gaps(pipeline.store, pipeline.name).open() == {}
+
+
+def test_a_sink_that_lost_rows_of_a_snapshot_stops_the_pipeline(begun):
+    pipeline = begun()
+    held(pipeline).loses_both = True
+    finish(pipeline)
+    records = Snapshots(pipeline.store, pipeline.name)
+    run = Run(
+        id="r", generation=1, started_at_ms=1, start_position={"tx": 0}, chunk_count=0, tables={}
+    )
+    pipeline.store.transact(list(records.finish(run)))
+    held(pipeline).lose(len(held(pipeline).ids))
+
+    outcome = Running(pipeline).end()
+    assert (outcome.why, outcome.error_class) == ("failed", "position_lost")
+    assert "rows of snapshots are gone" in outcome.reason
+
+    pipeline.want("stopped")
+    pipelines.reset_checkpoint(pipeline.store, pipeline.name, confirm=pipeline.name)
+    pipeline.want("running")
+    for _ in range(2):
+        running = Running(pipeline)
+        wait_until(lambda: pipeline.checkpoints().load().get("out") == {"tx": TRANSACTIONS})
+        assert running.stop().why == "stopped"
+
+
+def test_one_that_the_log_does_not_reach_back_for_stops_the_pipeline(begun, monkeypatch):
+    pipeline = begun()
+    finish(pipeline)
+    held(pipeline).lose(60)
+    _is_lost_before(monkeypatch, TRANSACTIONS)
+
+    outcome = Running(pipeline).end()
+    assert (outcome.why, outcome.error_class) == ("failed", "position_lost")
+    assert "the log begins later" in outcome.reason
+    assert f"`deltaforge sinks resume {pipeline.name} out`" in outcome.reason
+    assert pipeline.checkpoints().load() == {"out": {"tx": TRANSACTIONS}}
+
+
+def test_one_that_is_not_needed_is_given_up_with_its_gap(begun, monkeypatch):
+    pipeline = begun(sinks=("fast", "slow"), optional=("slow",))
+    finish(pipeline, "fast", "slow")
+    held(pipeline, "slow").lose(60)
+    _is_lost_before(monkeypatch, TRANSACTIONS)
+
     running = Running(pipeline)
-    wait_until(lambda: "was it emptied" in caplog.text)
-    running.stop()
-    assert held(pipeline).ids == []
+    wait_until(lambda: "slow" in Gaps(pipeline.store, pipeline.name).open())
+    wait_until(lambda: pipeline.control.progress().sinks["slow"].status == "given_up")
+    assert running.stop().why == "stopped"
+    gap = Gaps(pipeline.store, pipeline.name).open()["slow"]
+    assert gap.start == held(pipeline, "slow").cursor.position
+    assert held(pipeline, "fast").ids == expected(pipeline)
+
+
+def _is_lost_before(monkeypatch, tx):
+    def reach(_, position):
+        if position["tx"] < tx:
+            raise PositionLostError("the log begins later")
+
+    monkeypatch.setattr(ScriptedSource, "reach", reach)
 
 
 def test_a_position_of_an_earlier_time_does_not_count(begun):

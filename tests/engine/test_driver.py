@@ -86,7 +86,7 @@ def _cannot(*_):
 
 
 def test_a_lane_that_ends_retryable_is_started_again_and_the_driver_gives_up_in_words(monkeypatch):
-    monkeypatch.setattr(Deaths, "wait", lambda _: None)
+    monkeypatch.setattr(Deaths, "wait", lambda *_: None)
     pipeline = InProcess()
     started = []
 

@@ -205,7 +205,7 @@ def test_a_source_that_stays_away_fails_the_request_and_not_the_stream(drive, mo
     def away(*_):
         raise RetryableError("the server is away")
 
-    monkeypatch.setattr(Deaths, "wait", lambda _: None)
+    monkeypatch.setattr(Deaths, "wait", lambda *_: None)
     monkeypatch.setattr(ScriptedSnapshotter, "read", away)
     pipeline = growing()
     driver = drive(pipeline)

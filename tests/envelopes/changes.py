@@ -38,6 +38,7 @@ INSERT: Mapping[str, Any] = {
     "tags": None,
     "routing": None,
     "synthetic": None,
+    "unchanged": None,
 }
 
 
@@ -134,6 +135,8 @@ def _details(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name in ("tags", "synthetic"):
         if row[name] is not None:
             found.append((name, compact(row[name])))
+    if row.get("unchanged") is not None:
+        found.append(("unchanged", row["unchanged"].decode()))
     return found
 
 

@@ -53,6 +53,13 @@ CASES = {
         op="d", before=b'{"id":1,"sku":null}', after=None, source_position=LSN, **POSTGRES
     ),
     "tags_and_synthetic": change(tags=["vip", 'a "quoted" one'], synthetic="splitter"),
+    "unchanged": change(
+        op="u",
+        after=b'{"id":1,"big":{"_unchanged":true},"j":{"_unchanged": true}}',
+        unchanged=b'["big"]',
+        source_position=LSN,
+        **POSTGRES,
+    ),
     "strange_names": change(db='sh"op', table="commandes d'été\\", tx_id='a"b'),
 }
 
@@ -161,3 +168,25 @@ def test_many_combinations_are_sorted_instead_of_counted():
     texts = per_combination([rows["db"], rows["table"], rows["tx_id"]], lambda *v: v[2].encode())
 
     assert texts.to_pylist() == [name.encode() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("ts_ms", "time"),
+    [
+        (-62_135_596_800_000, "0001-01-01T00:00:00.000Z"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (-62_135_596_800_001, None),
+        (253_402_300_800_000, None),
+        (2**63 - 1, None),
+        (-(2**63), None),
+    ],
+)
+def test_a_cloudevent_has_a_time_only_if_it_can_be_written(ts_ms, time):
+    envelope = CloudEventsEnvelope(type_prefix="com.acme")
+    rows = change_rows([change(), change(ts_ms=ts_ms), change()])
+    first, found, last = map(json.loads, envelope.wrap(rows, ORIGIN).to_pylist())
+    assert found.get("time") == time
+    assert list(first) == list(last) != []
+    assert first["time"] == "2023-11-14T22:13:20.000Z"
+    assert [name for name in first if name != "time"] == [n for n in found if n != "time"]

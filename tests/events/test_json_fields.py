@@ -4,7 +4,6 @@ import json
 import re
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -189,13 +188,14 @@ def refuse(name):
     raise ValueError(name)
 
 
-def test_deep_texts_are_read_to_a_limit():
-    deep = [b"[" * n + b"]" * n for n in (DEPTH_MAX, DEPTH_MAX + 1)]
+@pytest.mark.parametrize("depth", [1, 7, DEPTH_MAX, DEPTH_MAX + 1, 1_000_000])
+def test_texts_are_read_to_any_depth_and_checked_at_every_level(depth):
+    whole, mixed = b"[" * depth + b"]" * depth, b'{"a":[' * depth + b"]}" * depth
+    broken = [whole[:-1], whole + b"]", whole[:-1] + b"}", mixed[:-1], mixed[:-2] + b"}]"]
 
-    starts = json_fields.locate(column(deep), []).starts
+    starts = json_fields.locate(column([whole, mixed, *broken]), []).starts
 
-    assert (starts >= 0).tolist() == [True, False]
-    assert orjson.loads(deep[0])
+    assert (starts >= 0).tolist() == [True, True, *[False] * len(broken)]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class ExampleRun:
         self.pipeline = load(self.document, self.variables)
         self.name = self.pipeline.name
         self.location = StoreLocation.from_dsn(f"memory://{self.stem}")
-        self.store = self.location.open()
+        self.store = self.location.create()
         self.control = Control(self.store, self.name)
 
     def run(self) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _read_streams(uri: str) -> list[Any]:
             json.loads(entry.get(b"df-headers", b"{}")).items(),
             entry[b"event"],
         )
-        for stream in sorted(client.keys())
+        for stream in sorted(client.scan_iter(_type="stream"))
         for _, entry in client.xrange(stream)
     ]
 

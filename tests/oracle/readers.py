@@ -31,8 +31,13 @@ def _seen(event: dict[str, Any], name_of: NameOf) -> Seen | None:
 
 
 def seen_in_file(path: Path, name_of: NameOf) -> list[Seen]:
-    """Read a file of JSON lines; a line that is not finished was not written."""
+    """Read a file of JSON lines."""
+    return seen_in(whole_lines(path), name_of)
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file; one that is not finished was not written."""
     if not path.exists():
         return []
     text = path.read_bytes()
-    return seen_in(text[: text.rfind(b"\n") + 1].splitlines(), name_of)
+    return text[: text.rfind(b"\n") + 1].splitlines()

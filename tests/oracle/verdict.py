@@ -6,8 +6,8 @@ list of what a consumer saw. A change is named by where it stands in the source'
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 SHOWN = 5
 
@@ -62,7 +62,7 @@ def judge(
         history: every captured change that had to arrive, in commit order.
         seen: what arrived; per key in the order a consumer gets it.
         table: the source table now, by key; None where it cannot be read.
-        exactly_once: no event may arrive twice.
+        exactly_once: no event of the log may arrive twice; rows of copies may.
     """
     streamed = [event for event in seen if event.name is not None]
     wrong = [
@@ -73,8 +73,26 @@ def judge(
         *_wrong_end(history, seen, table),
     ]
     if exactly_once:
-        wrong += _repeated(seen)
+        wrong += _repeated(streamed)
     return wrong
+
+
+Event = TypeVar("Event", Change, Seen)
+
+
+def without_empty(events: Sequence[Event], column: str) -> list[Event]:
+    """Return events without a column that came meanwhile, where it holds nothing.
+
+    A row's event of before lacks it, a copy of the same row has it.
+    """
+    return [replace(event, state=bare(event.state, column)) for event in events]
+
+
+def bare(state: Any, column: str) -> Any:
+    """Return a row without a column that holds nothing."""
+    if not isinstance(state, dict) or state.get(column) is not None:
+        return state
+    return {name: value for name, value in state.items() if name != column}
 
 
 def _missing(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:

@@ -213,3 +213,47 @@ def by_row(event):
         case 2:
             return [event, {"after": {**event["after"], "copy": True}, "event_id": "new"}]
     raise ValueError(f"no rule for row {event['after']['row']}")
+
+
+def nested(depth, inside=None):
+    value = inside
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def odd(event):
+    """Return what the new image names: values that are hard to write."""
+    kind = event["after"]["kind"]
+    event["after"] = {"kind": kind, "v": ODD_VALUES[kind]() if kind in ODD_VALUES else None}
+    event.update(ODD_FIELDS.get(kind, {}))
+    return event
+
+
+def itself():
+    value = []
+    value.append(value)
+    return value
+
+
+ODD_VALUES = {
+    "many": lambda: nested(3000),
+    "lots": lambda: nested(100_000),
+    "300 deep": lambda: nested(300, float("nan")),
+    "x_itself": itself,
+    "surrogate": lambda: "\ud83d",
+    "x_key": lambda: {"\ude00": 1},
+    "nan": lambda: [float("nan"), float("inf"), float("-inf"), None, {"a": (float("nan"),)}],
+    "nan and wide": lambda: [float("nan"), 2**70],
+    "wide": lambda: 2**70,
+}
+ODD_FIELDS = {
+    "x_op": {"op": ["c"]},
+    "x_topic": {"routing": {"topic": "\ud83d"}},
+    "x_header": {"routing": {"headers": {"a": "\ud83d"}}},
+    "x_tags": {"tags": ["\ud83d"]},
+    "x_db": {"source": {"db": "\ud83d"}},
+    "x_ddl": {"ddl": nested(100_000)},
+    "x_id": {"event_id": nested(100_000)},
+    "x_routing": {"routing": nested(100_000)},
+}

@@ -41,6 +41,13 @@ def after(worker, value, **more):
     return json.loads(done.rows["after"][0].as_py())
 
 
+def test_tables_fold_as_columns_do_and_may_hold_dots():
+    for table in ("ÄRZTE.alt", "ärzte.ALT"):
+        worker = mask((r"shop.Ärzte\.alt.name", "redact"))
+        assert after(worker, {"NAME": 1}, table=table) == {"NAME": "***"}
+        assert after(worker, {"NAME": 1}, table="ärzte") == {"NAME": 1}
+
+
 def test_both_images_and_the_key_are_masked_and_nothing_else_changes():
     worker = mask(("shop.users.email", "hash"), ("shop.users.name", "redact"))
     row = {"email": "a@b.c", "name": "Ann", "n": 1.50}
@@ -110,7 +117,18 @@ def test_columns_are_named_by_patterns(pattern, place, fits):
         ("c", {"c": {"email": 1}}, {"c": 0}),
         ("c.email", {"c": "email"}, {"c": "email"}),
         ('q"\\', {'q"\\': 1}, {'q"\\': 0}),
-        ("é", {"é": 1, "É": 1}, {"é": 0, "É": 1}),
+        ("é", {"é": 1, "É": 1, "e": 1}, {"é": 0, "É": 0, "e": 1}),
+        ("ΠΌΛΗ", {"πόλη": 1, "Πόλη": 1, "πολη": 1}, {"πόλη": 0, "Πόλη": 0, "πολη": 1}),
+        ("адрес*", {"АДРЕСА": 1, "Адрес": 1, "адре": 1}, {"АДРЕСА": 0, "Адрес": 0, "адре": 1}),
+        ("Straße", {"STRAßE": 1, "strasse": 1}, {"STRAßE": 0, "strasse": 1}),
+        ("\U00010400", {"\U00010428": 1, "\U0001f600": 1}, {"\U00010428": 0, "\U0001f600": 1}),
+        ("*\U0001f600", {"a\U0001f600": 1, "a\U0001f601": 1}, {"a\U0001f600": 0, "a\U0001f601": 1}),
+        ("ⱥ", {"Ⱥ": 1}, {"Ⱥ": 0}),  # Two bytes and three.
+        (r"a\.b", {"a.b": 1, "A.B": 1, "a": {"b": 1}}, {"a.b": 0, "A.B": 0, "a": {"b": 1}}),
+        ("a.b", {"a.b": 1, "a": {"b": 1}}, {"a.b": 1, "a": {"b": 0}}),
+        (r"c.x\.y\*", {"c": {"x.y*": 1, "x.yz": 1}}, {"c": {"x.y*": 0, "x.yz": 1}}),
+        (r"a\\.b", {"a\\": {"b": 1}, "a.b": 1}, {"a\\": {"b": 0}, "a.b": 1}),
+        (r"a\b", {"a\\b": 1, "ab": 1}, {"a\\b": 0, "ab": 1}),
         ("a*b*c", {"abc": 1, "aXbYbc": 1, "ab": 1}, {"abc": 0, "aXbYbc": 0, "ab": 1}),
     ],
 )  # fmt: skip
@@ -304,7 +322,8 @@ def test_keys_stay_different_where_images_do_not():
 def test_what_is_not_json_is_refused_and_never_passes():
     good = change(after=b'{"email":"a"}')
     bad = change(after=b'{"email":"planted",}')
-    deep = change(after=b'{"v":' * 2000 + b'{"email":"planted"}' + b"}" * 2000)
+    inside = b'{"v":{"v":{"email":"planted"}}}'
+    deep = change(after=b'{"v":' + b"[" * 2000 + inside + b"]" * 2000 + b"}")
     done = mask(("*.*.email", "redact"), ("*.*.v.v.v.email", "redact")).process(
         change_rows([bad, good, deep, change(after=b"[1]")])
     )

@@ -256,6 +256,52 @@ class TestEvents:
         )
         assert reason in rejection.reason
 
+    @pytest.mark.parametrize(
+        ("kind", "reason"),
+        [
+            ("many", "nested too deep"),
+            ("lots", "nested too deep"),
+            ("x_itself", "nested too deep"),
+            ("surrogate", "not JSON"),
+            ("x_key", "not JSON"),
+            ("x_op", "op that is not one of"),
+            ("x_topic", "routing.topic that is not text"),
+            ("x_header", "routing.headers that is not"),
+            ("x_tags", "tags that is not"),
+            ("x_db", "db that is not text"),
+            ("x_ddl", "which cannot be changed"),
+            ("x_routing", "routing that is not"),
+        ],
+    )
+    def test_what_cannot_be_written_is_rejected_alone(self, kind, reason):
+        batch = rows_of({"kind": "before"}, {"kind": kind}, {"kind": "behind"})
+        done = opened("odd", "events").process(batch)
+        assert [one["kind"] for one in images(done.rows)] == ["before", "behind"]
+        [rejection] = done.rejections
+        assert rejection.event_row == 1
+        assert reason in rejection.reason
+
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            ("nan", b'["NaN","Infinity","-Infinity",null,{"a":["NaN"]}]'),
+            ("nan and wide", b'["NaN",1180591620717411303424]'),
+            ("300 deep", b"[" * 300 + b'"NaN"' + b"]" * 300),
+            ("wide", b"1180591620717411303424"),
+        ],
+    )
+    def test_numbers_without_a_form_in_json_are_strings_as_in_row_images(self, kind, text):
+        done = opened("odd", "events").process(rows_of({"kind": kind}))
+        wanted = b'{"kind":"%b","v":%b}' % (kind.encode(), text)
+        assert done.rows["after"].to_pylist() == [wanted]
+
+    def test_an_image_nested_too_deep_for_python_is_rejected_alone(self):
+        deep = b'{"v":' + b"[" * 3000 + b"]" * 3000 + b"}"
+        rows = change_rows([change(after=deep), change(event_id=bytes(16))])
+        done = opened("as_given", "events").process(rows)
+        assert done.rows.equals(rows.slice(1))
+        assert "nested too deep" in done.rejections[0].reason
+
     def test_an_image_that_is_no_json_is_rejected(self):
         rows = change_rows([change(after=b"secret"), change(event_id=bytes(16))])
         done = opened("as_given", "events").process(rows)

@@ -1,77 +1,217 @@
-"""``python -m tests.prove [area …]``: run long proofs and write what they found.
+"""``python -m tests.prove all``, or areas by name: run long proofs and write what they found.
 
-An area is one module of this package with a docstring and a function
-``prove(seeds: int, report: Report) -> bool``.
+An area is one module of this package with ``SEEDS`` and ``units``; its result file is
+``docs/proofs/<area>.json``. Units run on several workers at once, each with servers of its own.
 """
 
 import argparse
 import importlib
-import pkgutil
+import os
+import shutil
+import signal
 import sys
-from collections.abc import Collection, Sequence
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
 
-import tests.prove
-from tests.prove.report import Report
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
-_NOT_AREAS = {"__main__", "report"}
+from tests.prove.pool import Pool
+from tests.prove.report import DIRECTORY, Report, units_missing
+from tests.prove.unit import Case, Unit
 
-
-def areas() -> list[str]:
-    """Return the names of all areas: the modules of this package."""
-    found = pkgutil.iter_modules(tests.prove.__path__)
-    names = (module.name for module in found)
-    return sorted(n for n in names if n not in _NOT_AREAS and not n.startswith("test_"))
+AREAS = (
+    "airflow_kills",
+    "chaos",
+    "ddl",
+    "exactly_once",
+    "kills",
+    "long",
+    "newcomer",
+    "open_transaction",
+)
+_console = Console(stderr=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the named areas, all without a name; return 1 if one found something wrong."""
-    known = areas()
-    parser = argparse.ArgumentParser(prog="python -m tests.prove", description=__doc__)
-    parser.add_argument("areas", nargs="*", metavar="area", help=f"of {', '.join(known)}")
-    parser.add_argument("--seeds", type=_positive, default=1, metavar="n", help="runs of each case")
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    asked = [name.replace("-", "_") for name in chosen.areas if name != "all"]
+    unknown = sorted(set(asked) - set(AREAS))
+    if unknown:
+        parser.error(f"unknown area {unknown[0]!r} (known: all, {', '.join(AREAS)})")
+    try:
+        reports, units = prepared(
+            asked or AREAS, chosen.seeds, chosen.only, chosen.directory, resume=chosen.resume
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    if chosen.forecast or not units:
+        show_forecast(units, chosen.jobs)
+        return 0
+    return run(reports, units, chosen.jobs)
+
+
+def prepared(
+    names: Collection[str],
+    seeds: int | None,
+    only: Sequence[str],
+    directory: Path = DIRECTORY,
+    *,
+    resume: bool,
+) -> tuple[dict[str, Report], list[Unit]]:
+    """Return the areas' reports, and the units that are to be run for them.
+
+    Raises:
+        ValueError: what is to be resumed was made with other code.
+    """
+    reports, units = {}, []
+    for name in names:
+        area = importlib.import_module(f"tests.prove.{name}")
+        count = seeds_of(area, seeds)
+        every = area.units(count)
+        mine = [u for u in every if not only or any(part in f"{name}/{u.name}" for part in only)]
+        if not mine:
+            continue
+        reports[name] = Report(
+            name,
+            count,
+            [case for unit in mine for case in unit.cases],
+            directory,
+            whole=len(mine) == len(every) and count >= area.SEEDS,
+            resume=resume,
+            lacks=getattr(area, "lacking", lambda _: []),
+        )
+        units += units_missing(mine, reports[name])
+    return reports, units
+
+
+def seeds_of(area: ModuleType, asked: int | None) -> int:
+    """Return how many seeds an area runs; one that needs a single run has no more."""
+    whole: int = area.SEEDS
+    return whole if asked is None or whole == 1 else asked
+
+
+def run(reports: Mapping[str, Report], units: Sequence[Unit], jobs: int) -> int:
+    """Run units, show how far they are, and return 1 if one found something wrong."""
+    directory = Path(tempfile.mkdtemp(prefix="deltaforge-prove-"))
+    clock = time.monotonic()
+    wrong: list[str] = []
+    signal.signal(signal.SIGTERM, _interrupt)
+    columns = (
+        TextColumn("{task.completed:.0f} of {task.total:.0f}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    total = sum(len(unit.cases) for unit in units)
+    with Progress(*columns, console=_console) as bar:
+        task = bar.add_task("", total=total)
+
+        def add(unit: Unit, case: Case) -> None:
+            reports[unit.area].add(case)
+            if case["result"] == "wrong":
+                wrong.append(f"{unit.area} {unit.name}")
+            bar.advance(task)
+            if not _console.is_terminal:
+                seconds = time.monotonic() - clock
+                words = f"{seconds:6.0f} s  {unit.area} {unit.name}: {case['result']}"
+                _console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+        def told(text: str) -> None:
+            bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+        pool = Pool(jobs, directory, add, told)
+
+        def watch() -> None:
+            left = f"about {pool.remaining_s() / 60:.0f} min left; {', '.join(pool.running())}"
+            bar.update(task, description=left[:100])
+
+        try:
+            pool.run(units, watch)
+        except KeyboardInterrupt:
+            _console.print("interrupted; go on with --resume")
+            return 130
+    _summary(reports, time.monotonic() - clock)
+    if wrong:
+        _console.print(f"{len(wrong)} cases did not hold; their files are in {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 1 if wrong else 0
+
+
+def show_forecast(units: Sequence[Unit], jobs: int) -> None:
+    """Print what is to be run, and about how long it takes on a quiet machine of two cores."""
+    table = Table("area", "kind", "units", "seconds each", "minutes together")
+    kinds: dict[tuple[str, str], list[Unit]] = {}
+    for unit in units:
+        kinds.setdefault((unit.area, unit.kind), []).append(unit)
+    for (area, kind), mine in kinds.items():
+        seconds = sum(unit.seconds for unit in mine)
+        each = f"{seconds / len(mine):.0f}"
+        table.add_row(area, kind, str(len(mine)), each, f"{seconds / 60:.1f}")
+    whole = sum(unit.seconds for unit in units) / 60
+    Console().print(table)
+    print(f"{len(units)} units, about {whole / jobs:.0f} minutes with {jobs} jobs")
+
+
+def _summary(reports: Mapping[str, Report], seconds: float) -> None:
+    table = Table("area", "cases", "wrong", "complete", "file")
+    for name, report in reports.items():
+        wrong = sum(case["result"] == "wrong" for case in report.cases)
+        cells = (str(len(report.cases)), str(wrong), "yes" if report.complete else "no")
+        table.add_row(name, *cells, str(report.path))
+    _console.print(table)
+    _console.print(f"{seconds / 60:.1f} minutes")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="./dev.sh prove", description=__doc__)
+    parser.add_argument("areas", nargs="*", metavar="area", help=f"all, or of {', '.join(AREAS)}")
+    parser.add_argument(
+        "--seeds",
+        type=_positive,
+        metavar="n",
+        help="runs of each case; without it as many as make each proof complete",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_positive,
+        default=(os.cpu_count() or 2) + 1,
+        metavar="n",
+        help="how many run at once (cores and one more: most of them wait for servers)",
+    )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="text",
-        help="only cases whose name holds this, such as jvm or sink_written/executor, or a variant"
-        " that has a file of its own, such as kills --only postgres; repeatable",
+        help="only units whose area/name holds this, such as turso or mysql/spark; repeatable",
     )
     parser.add_argument(
         "--resume", action="store_true", help="keep the good cases of an interrupted run"
     )
-    chosen = parser.parse_args(arguments)
-    asked = [name.replace("-", "_") for name in chosen.areas]
-    unknown = sorted(set(asked) - set(known))
-    if unknown:
-        parser.error(f"unknown area {unknown[0]!r} (known: {', '.join(known)})")
-    wrong = []
-    wanted: dict[str, tuple[str, ...]] = {}
-    for name in asked or known:
-        for area, only in chosen_of(name, chosen.only, known):
-            wanted.setdefault(area, only)
-    for name, only in wanted.items():
-        module = importlib.import_module(f"tests.prove.{name}")
-        try:
-            report = Report(name, chosen.seeds, only=only, resume=chosen.resume)
-        except ValueError as error:
-            parser.error(str(error))
-        if not module.prove(chosen.seeds, report):
-            wrong.append(name)
-    return 1 if wrong else 0
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=DIRECTORY,
+        metavar="path",
+        help="where the result files go; for trials",
+    )
+    parser.add_argument(
+        "--forecast", action="store_true", help="only say what would be run, and how long"
+    )
+    return parser
 
 
-def chosen_of(
-    name: str, only: Sequence[str], known: Collection[str]
-) -> list[tuple[str, tuple[str, ...]]]:
-    """Return areas and which of their cases: ``kills --only postgres`` is all ``kills_postgres``.
-
-    A variant is an area with a file of its own, so that neither spoils the other's.
-    """
-    variants = [text for text in only if f"{name}_{text}" in known]
-    rest = tuple(text for text in only if text not in variants)
-    found = [(f"{name}_{text}", ()) for text in variants]
-    return found if variants and not rest else [(name, rest), *found]
+def _interrupt(*_: Any) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _positive(text: str) -> int:

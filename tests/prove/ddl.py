@@ -1,58 +1,51 @@
-"""Tables that change under writers, copies and restarts for twenty minutes; the oracle judges."""
+"""Tables that change under writers, copies and restarts, storm after storm; the oracle judges."""
 
-import os
-import tempfile
 import time
-from pathlib import Path
 
 from tests.e2e.ddl_storm import Storm
-from tests.prove.report import Report
-from tests.servers import mariadb, mysql
-from tests.servers.process import Server
+from tests.prove.unit import Task, Unit
 
-MINUTES = "DELTAFORGE_PROVE_DDL_MINUTES"
-"""Environment variable: how long to go on; the file says how long it was."""
-
+SEEDS = 5
+"""Of each server, with and without names in the log: together about a quarter of an hour."""
 STATEMENTS = 100
+_SERVERS = ("mysql", "mariadb")
 
 
-def prove(seeds: int, report: Report) -> bool:
-    """Let storm follow storm, on each server with and without names in the log."""
-    minutes = float(os.environ.get(MINUTES, "20"))
-    held = True
-    with tempfile.TemporaryDirectory(prefix="deltaforge-ddl-") as place:
-        servers = [mysql.start(Path(place) / "mysql"), mariadb.start(Path(place) / "mariadb")]
-        try:
-            for series in range(seeds):
-                until = time.monotonic() + minutes * 60
-                number = 0
-                while time.monotonic() < until:
-                    server, full = servers[number % 2], number % 4 < 2
-                    seed = series * 1000 + number
-                    held = _storm(report, server, seed, full=full, minutes=minutes) and held
-                    number += 1
-        finally:
-            for server in servers:
-                server.stop()
-    report.write(complete=True)
-    return held
+def units(seeds: int) -> list[Unit]:
+    """Return every storm; those over one server follow each other."""
+    return [
+        Unit(
+            area="ddl",
+            name=f"{server}/{'names' if names else 'no_names'}/{seed}",
+            run=f"{__name__}:run",
+            cases=[{"server": server, "names_in_log": names, "seed": seed}],
+            kind=server,
+            seconds=50,
+            limit_s=900,
+            servers=(server,),
+        )
+        for server in _SERVERS
+        for seed in range(seeds)
+        for names in (True, False)
+    ]
 
 
-def _storm(report: Report, server: Server, seed: int, *, full: bool, minutes: float) -> bool:
+def run(task: Task) -> None:
+    """Let one storm rage."""
+    [case] = task.cases
     began = time.monotonic()
+    number = case["seed"] * 4 + 2 * (not case["names_in_log"]) + (case["server"] == "mariadb")
     try:
-        wrong = Storm(server, seed, full=full).rage(STATEMENTS)
+        server = task.started[case["server"]]
+        wrong = Storm(server, number, full=case["names_in_log"]).rage(STATEMENTS)
     except Exception as error:  # noqa: BLE001 - one storm's end is a result
         wrong = [f"{type(error).__name__}: {error}"]
-    case = {
-        "server": server.name,
-        "names_in_log": full,
-        "seed": seed,
-        "statements": STATEMENTS,
-        "of_minutes": minutes,
-        "seconds": round(time.monotonic() - began, 1),
-        "result": "wrong" if wrong else "ok",
-        "wrong": [line[:2000] for line in wrong],
-    }
-    report.add(case)
-    return not wrong
+    task.add(
+        {
+            **case,
+            "statements": STATEMENTS,
+            "seconds": round(time.monotonic() - began, 1),
+            "result": "wrong" if wrong else "ok",
+            "wrong": [line[:2000] for line in wrong],
+        }
+    )

@@ -1,74 +1,78 @@
-"""Every persistence border against every victim on Spark, judged by the oracle."""
+"""Kills at every border of whoever can die, in chains: from every source, without Spark and on it.
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from pathlib import Path
+A chain is one pipeline: a copy first, then its stream, into a file at least once and into Kafka,
+Redis and NATS exactly once. Its seed draws where it is killed, at which crossing, and who dies.
+"""
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from airflow_provider_deltaforge.engine.borders import Border
-from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
-from tests.engine.scripted_run import ScriptedRun
-from tests.engine.spark_kills import ON_SPARK, Cell, Victim, possible, run_cell, stage
-from tests.prove.report import Report
+from tests.e2e.exact_sources import SERVERLESS, SHOPS
+from tests.e2e.kill_chain import run_kill_chain
+from tests.e2e.kill_plan import SEEDS, VICTIMS, cells, planned, shown
+from tests.engine.exact_run import PLACES
+from tests.prove.unit import Task, Unit
 
-_NOT_POSSIBLE = "not possible: the Python application itself crosses this border"
-
-
-def prove(seeds: int, report: Report) -> bool:
-    """Run the matrix over a scripted source; say whether every cell held."""
-    return run_matrix(seeds, report)
+_START_S = {"process": 12.0, "spark": 20.0, "cluster": 32.0}
+_KILL_S = {"process": 2.5, "spark": 5.0, "cluster": 7.0}
+_RESTART_S = 12.0
+"""Rough: the pool corrects them by what it sees."""
+_LIMIT_S = {"process": 600.0, "spark": 1200.0, "cluster": 1200.0}
 
 
-def run_matrix(seeds: int, report: Report, make: Callable[..., ScriptedRun] = ScriptedRun) -> bool:
-    """Run the matrix over any source; say whether every cell held.
-
-    Args:
-        seeds: runs of each cell.
-        report: gets the cells.
-        make: makes the pipeline's run; takes what ``ScriptedRun`` takes.
-    """
-    directory = Path(tempfile.mkdtemp(prefix="deltaforge-kills-"))
-    cells = [
-        (seed, victim, border)
-        for seed in range(seeds)
-        for victim in ON_SPARK
-        for border in Border
-        # Nothing is refused in the matrix; tests/engine/test_kills.py has a pipeline that does.
-        if border not in {Border.DEAD_LETTERS_STORED, *OF_REPLAYS, *OF_LAGGARDS}
-        and report.wants(
-            f"{border.value}/{victim.value}", border=border.value, victim=victim.value, seed=seed
-        )
+def units(seeds: int) -> list[Unit]:
+    """Return every chain."""
+    return [
+        _unit(source, place, seed) for seed in range(seeds) for place in VICTIMS for source in SHOPS
     ]
-    on_cluster = any(victim is Victim.EXECUTOR for _, victim, _ in cells)
-    place = stage(directory / "stage") if on_cluster else nullcontext()
-    wrong = 0
-    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn())
-    with place as shared, Progress(*columns, TimeRemainingColumn()) as bar:
-        task = bar.add_task("kills", total=len(cells))
-        for number, (seed, victim, border) in enumerate(cells):
-            bar.update(task, description=f"{border.value} / {victim.value}")
-            home = directory / f"cell{number}"
-            if possible(border, victim):
-                cell = run_cell(border, victim, home, shared, seed, make)
-            else:
-                cell = Cell(border.value, victim.value, seed, result=_NOT_POSSIBLE)
-            report.add(cell.as_dict())
-            for line in _told(cell, home):
-                bar.console.print(line, markup=False)
-            wrong += bool(cell.wrong)
-            if not cell.wrong:
-                shutil.rmtree(home, ignore_errors=True)
-            bar.advance(task)
-    report.write(complete=True)
-    if not wrong:
-        shutil.rmtree(directory, ignore_errors=True)
-    return not wrong
 
 
-def _told(cell: Cell, place: Path) -> Iterator[str]:
-    if cell.wrong:
-        yield f"{cell.border} / {cell.victim} (seed {cell.seed}), kept in {place}:"
-        yield from (f"  {line[-2000:]}" for line in cell.wrong)
+def run(task: Task) -> None:
+    """Run one chain."""
+    [case] = task.cases
+    chain = run_kill_chain(
+        case["source"],
+        case["place"],
+        case["seed"],
+        task.home / "run",
+        task.started,
+        task.servers.cluster,
+    )
+    task.add({**chain.as_dict(), "victims": sorted({who for _, who in shown(chain.kills)})})
+
+
+def lacking(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the borders and victims of each source that no chain has shown."""
+    found = []
+    for source in SHOPS:
+        for place in VICTIMS:
+            kills = [
+                kill
+                for case in cases
+                if (case["source"], case["place"]) == (source, place)
+                for kill in case["kills"]
+            ]
+            missing = sorted(cells(place) - shown(kills))
+            found += [f"{source} {place}: {border} / {who}" for border, who in missing]
+    return found
+
+
+def _unit(source: str, place: str, seed: int) -> Unit:
+    plan = planned(source, place, seed)
+    kind = "cluster" if plan.cluster else place
+    restarts = sum(kill.victim.value in ("jvm", "application") for kill in plan.kills)
+    seconds = _START_S[kind] + _KILL_S[kind] * len(plan.kills) + _RESTART_S * restarts
+    shared = [*PLACES, *([] if source in SERVERLESS else [source])]
+    return Unit(
+        area="kills",
+        name=f"{source}/{place}/{seed}",
+        run=f"{__name__}:run",
+        cases=[{"source": source, "place": place, "seed": seed}],
+        kind=f"{source} {kind}",
+        seconds=seconds,
+        limit_s=_LIMIT_S[kind],
+        servers=tuple(shared + ["cluster"] * plan.cluster),
+    )
+
+
+__all__ = ["SEEDS", "lacking", "run", "units"]

@@ -2,30 +2,62 @@
 
 import subprocess
 import sys
-import tempfile
+import time
 import xml.etree.ElementTree as Tree
-from pathlib import Path
+from collections.abc import Iterator
 
-from tests.prove.report import Report
+from tests.ordering import rough_s
+from tests.prove.evidence import ROOT
+from tests.prove.unit import Task, Unit
 
-_ROOT = Path(__file__).parents[2]
+SEEDS = 1
+_MARK = "mark." + "long"
+_NO_TESTS = 5
+"""What pytest ends with where none of a file's tests has the mark."""
 _WRONG = {"failure", "error", "skipped"}
 
 
-def prove(seeds: int, report: Report) -> bool:
-    """Run them; say whether all passed."""
-    held = True
-    for seed in range(seeds):
-        with tempfile.TemporaryDirectory(prefix="deltaforge-long-") as place:
-            results = Path(place) / "results.xml"
-            words = ["-m", "pytest", "-m", "long", f"--junit-xml={results}"]
-            chosen = ["-k", " or ".join(report.only)] if report.only else []
-            done = subprocess.run([sys.executable, *words, *chosen], cwd=_ROOT, check=False)
-            for case in Tree.parse(results).iter("testcase"):
-                wrong = [found.tag for found in case if found.tag in _WRONG]
-                told = {"test": f"{case.get('classname')}::{case.get('name')}", "seed": seed}
-                seconds = round(float(case.get("time", 0)), 1)
-                report.add({**told, "seconds": seconds, "result": wrong[0] if wrong else "ok"})
-        held = held and done.returncode == 0
-    report.write(complete=True)
-    return held
+def units(seeds: int) -> list[Unit]:
+    """Return one unit for each file that has such tests."""
+    return [
+        Unit(
+            area="long",
+            name=f"{path.removeprefix('tests/')}/{seed}",
+            run=f"{__name__}:run",
+            cases=[{"file": path, "seed": seed}],
+            kind="files",
+            seconds=max(20.0, min(rough_s(path), 90)),
+            limit_s=2400,
+        )
+        for seed in range(seeds)
+        for path in files()
+    ]
+
+
+def files() -> Iterator[str]:
+    """Yield the files that have tests with the mark, or may have it from their folder."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        shared = path.with_name("conftest.py")
+        if _MARK in path.read_text() or (shared.exists() and _MARK in shared.read_text()):
+            yield str(path.relative_to(ROOT))
+
+
+def run(task: Task) -> None:
+    """Run one file's tests; they start servers of their own."""
+    [case] = task.cases
+    began = time.monotonic()
+    results = task.home / "results.xml"
+    words = ["-m", "pytest", "-m", "long", f"--junit-xml={results}", case["file"]]
+    words.append(f"--basetemp={task.home / 'temporary'}")
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, check=False)
+    tests = list(Tree.parse(results).iter("testcase")) if results.exists() else []
+    wrong = [
+        f"{test.get('name')}: {found.tag}: {(found.get('message') or '')[:500]}"
+        for test in tests
+        for found in test
+        if found.tag in _WRONG
+    ]
+    if done.returncode not in (0, _NO_TESTS) and not wrong:
+        wrong.append(f"pytest ended with {done.returncode}")
+    told = {"tests": len(tests), "seconds": round(time.monotonic() - began, 1)}
+    task.add({**case, **told, "result": "wrong" if wrong else "ok", "wrong": wrong})

@@ -11,15 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.prove.report import Report
+from tests.prove.unit import Task, Unit
 
+SEEDS = 1
 EXTRAS = "airflow,spark,turso"
 DAG = "embedded_shop"
 PIPELINE = "embedded-shop"
@@ -211,28 +211,38 @@ class Newcomer:
         return done.stdout + done.stderr if env else done.stdout
 
 
-def prove(seeds: int, report: Report) -> bool:
-    """Be a newcomer ``seeds`` times; say whether each first run came out right."""
-    good = True
-    for seed in range(seeds):
-        place = Path(tempfile.mkdtemp(prefix="deltaforge-newcomer-"))
-        newcomer = Newcomer(place)
-        case: dict[str, Any] = {"name": "pip install, airflow dags test", "seed": seed}
-        try:
-            newcomer.install()
-            newcomer.first_run()
-            case["result"] = "held" if not newcomer.left_behind() else "wrong"
-        except RuntimeError as error:
-            case |= {"result": "wrong", "reason": str(error)}
-            print(error)
-        case["seconds"] = newcomer.steps
-        if newcomer.python.exists():
-            case["installed"] = newcomer.installed()
-        case["events"] = {
-            op: sum(event["op"] == op for event in newcomer.events()) for op in "rcud"
-        }
-        good = good and case["result"] == "held"
-        report.add(case)
-        shutil.rmtree(place, ignore_errors=True)
-    report.write(complete=True)
-    return good
+def units(seeds: int) -> list[Unit]:
+    """Return the one unit: an installation, and a first run."""
+    return [
+        Unit(
+            area="newcomer",
+            name=f"first_run/{seed}",
+            run=f"{__name__}:run",
+            cases=[{"name": "pip install, airflow dags test", "seed": seed}],
+            kind="newcomer",
+            seconds=420,
+            limit_s=3000,
+        )
+        for seed in range(seeds)
+    ]
+
+
+def run(task: Task) -> None:
+    """Be a newcomer once."""
+    began = time.monotonic()
+    newcomer = Newcomer(task.home)
+    case: dict[str, Any] = {**task.cases[0], "result": "ok", "wrong": []}
+    try:
+        newcomer.install()
+        newcomer.first_run()
+        if left := newcomer.left_behind():
+            case["wrong"] = [f"{len(left)} processes are left behind"]
+    except RuntimeError as error:
+        case["wrong"] = [str(error)]
+    case["result"] = "wrong" if case["wrong"] else "ok"
+    case["seconds"] = round(time.monotonic() - began, 1)
+    case["steps"] = newcomer.steps
+    if newcomer.python.exists():
+        case["installed"] = newcomer.installed()
+    case["events"] = {op: sum(event["op"] == op for event in newcomer.events()) for op in "rcud"}
+    task.add(case)

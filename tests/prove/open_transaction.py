@@ -5,9 +5,8 @@ Latencies are recorded, not judged: they belong to the machine.
 
 import os
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,51 +14,64 @@ from typing import Any
 from tests.e2e import pipeline_run, postgres_run, postgres_shop, shop
 from tests.e2e.open_transaction import OpenTransaction, latencies_ms, statuses, wait_confirmed
 from tests.e2e.pipeline_run import PipelineRun, end_drivers
-from tests.prove.report import Report
-from tests.servers import kafka, mysql, postgres
+from tests.prove.unit import Task, Unit
 from tests.servers.process import Server
 
 MINUTES = "DELTAFORGE_PROVE_OPEN_MINUTES"
 """Environment variable: how long the transaction stays open; the file says how long it was."""
 
+SEEDS = 1
+WHOLE_MINUTES = 10.0
 _BEFORE_S = 30.0
 _PAUSE_S = 1.0
 
 
-def prove(seeds: int, report: Report) -> bool:
-    """Hold a transaction open on MySQL and on PostgreSQL."""
-    minutes = float(os.environ.get(MINUTES, "10"))
-    held = True
-    with tempfile.TemporaryDirectory(prefix="deltaforge-open-") as place:
-        broker = kafka.start(Path(place) / "kafka")
-        try:
-            for seed in range(seeds):
-                for name in ("mysql", "postgres"):
-                    if report.wants(name, server=name, seed=seed):
-                        directory = Path(place) / f"{name}-{seed}"
-                        case = _case(name, directory, broker, minutes)
-                        report.add({"server": name, "seed": seed, "of_minutes": minutes, **case})
-                        held = held and case["result"] == "ok"
-        finally:
-            broker.stop()
-    report.write(complete=minutes >= 10)
-    return held
+def units(seeds: int) -> list[Unit]:
+    """Return one unit for each server: both mostly wait, so they run beside others."""
+    minutes = minutes_open()
+    return [
+        Unit(
+            area="open_transaction",
+            name=f"{server}/{seed}",
+            run=f"{__name__}:run",
+            cases=[{"server": server, "seed": seed}],
+            kind="open",
+            seconds=minutes * 60 + 90,
+            limit_s=minutes * 60 + 900,
+            servers=("kafka", server),
+        )
+        for seed in range(seeds)
+        for server in _PIPELINES
+    ]
 
 
-def _case(name: str, directory: Path, broker: Server, minutes: float) -> dict[str, Any]:
-    directory.mkdir()
+def lacking(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which transactions were not open for as long as the page says."""
+    return [
+        f"{case['server']}: open for {case['of_minutes']} minutes instead of {WHOLE_MINUTES}"
+        for case in cases
+        if case["of_minutes"] < WHOLE_MINUTES
+    ]
+
+
+def run(task: Task) -> None:
+    """Hold a transaction open on one server."""
+    [case] = task.cases
+    began, minutes, name = time.monotonic(), minutes_open(), case["server"]
     try:
-        server = {"mysql": mysql.start, "postgres": postgres.start}[name](directory / name)
+        told = _PIPELINES[name](task.home, task.started[name], task.started["kafka"], minutes)
     except Exception as error:  # noqa: BLE001 - one case's end is a result
-        return {"result": "wrong", "wrong": [str(error)]}
-    try:
-        told = _PIPELINES[name](directory, server, broker, minutes)
-    except Exception as error:  # noqa: BLE001 - as above
         told = {"wrong": [f"{type(error).__name__}: {error}"[:2000]]}
     finally:
         end_drivers()
-        server.stop()
-    return {"result": "wrong" if told["wrong"] else "ok", **told}
+    result = "wrong" if told["wrong"] else "ok"
+    seconds = round(time.monotonic() - began, 1)
+    task.add({**case, "of_minutes": minutes, "seconds": seconds, "result": result, **told})
+
+
+def minutes_open() -> float:
+    """Return for how long the transactions stay open."""
+    return float(os.environ.get(MINUTES, str(WHOLE_MINUTES)))
 
 
 def _on_mysql(directory: Path, server: Server, broker: Server, minutes: float) -> dict[str, Any]:

@@ -1,60 +1,81 @@
 """The result file of an area: when, at which commit, and what came of each case."""
 
 import json
-import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[2]
-_PACKAGE = "airflow_provider_deltaforge"
-DIRECTORY = _ROOT / "docs" / "proofs"
+from tests.prove.evidence import PACKAGE, ROOT
+from tests.prove.evidence import git as _git
+from tests.prove.unit import Case, Unit
+
+DIRECTORY = ROOT / "docs" / "proofs"
+_ALSO = "spark_jobs"
+"""What the wheel takes from outside of the package."""
 
 
 @dataclass
 class Report:
     """Collects cases and writes ``docs/proofs/<area>.json`` after each one.
 
-    A proof that is interrupted leaves a file that says so: ``complete`` is false in it.
+    It is complete when every case of the area's own number of seeds is there and has held, and
+    nothing of the code is uncommitted.
 
     Args:
         area: what is proved.
         seeds: runs of each case.
+        wanted: the cases that have to be there.
         directory: where the file lies.
-        only: parts of names; other cases are left out, and the file is not complete.
+        whole: whether these are all cases that the area needs.
         resume: keep the good cases of a file that was made with the same code.
+        lacks: says what the good cases do not show, beyond being there.
     """
 
     area: str
     seeds: int
+    wanted: Sequence[Case]
     directory: Path = DIRECTORY
-    only: tuple[str, ...] = ()
+    whole: bool = True
     resume: bool = False
+    lacks: Callable[[Sequence[Mapping[str, Any]]], list[str]] = lambda _: []
     cases: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._lock = threading.Lock()
         self._began = _now()
         self._commit = _git("rev-parse", "HEAD")
-        self._code = _git("rev-parse", f"HEAD:{_PACKAGE}")
+        self._code = code_now()
         # Changes of other files are under way while a proof of hours runs; the file says so.
-        self._changed = bool(_git("status", "--porcelain", "--", _PACKAGE))
+        self._changed = bool(_git("status", "--porcelain", "--", PACKAGE, _ALSO))
         if self.resume:
             self._take_up()
 
-    def wants(self, name: str, **case: Any) -> bool:
-        """Say whether a case is asked for and still to be run."""
-        asked = not self.only or any(part in name for part in self.only)
-        known = any(case.items() <= kept.items() for kept in self.cases)
-        return asked and not known
+    def missing(self) -> list[Case]:
+        """Return the cases that are still to be run."""
+        return [case for case in self.wanted if not self._knows(case)]
 
     def add(self, case: Mapping[str, Any]) -> None:
         """Keep one case, and write."""
-        self.cases.append(case)
-        self.write(complete=False)
+        with self._lock:
+            self.cases.append(case)
+            self._write()
 
-    def write(self, *, complete: bool) -> None:
+    @property
+    def complete(self) -> bool:
+        """Return whether the file shows everything that the area is about."""
+        held = not self.missing() and not any(case["result"] == "wrong" for case in self.cases)
+        clean = not self._changed and code_now() == self._code
+        return self.whole and held and clean and not self.lacks(self.cases)
+
+    @property
+    def path(self) -> Path:
+        """Return the file."""
+        return self.directory / f"{self.area}.json"
+
+    def _write(self) -> None:
         """Write the file; it is whole at any moment."""
         text = {
             "area": self.area,
@@ -64,14 +85,18 @@ class Report:
             "began": self._began,
             "ended": _now(),
             "seeds": self.seeds,
-            "complete": complete and not self.only,
+            "complete": self.complete,
+            "coverage": coverage(self.wanted, self.cases),
+            "lacking": self.lacks([case for case in self.cases if case["result"] != "wrong"]),
             "cases": self.cases,
         }
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"{self.area}.json"
-        scratch = path.with_suffix(".json.new")
-        scratch.write_text(json.dumps(text, indent=1) + "\n")
-        scratch.replace(path)
+        scratch = self.path.with_suffix(".json.new")
+        scratch.write_text(json.dumps(text, indent=1, default=str) + "\n")
+        scratch.replace(self.path)
+
+    def _knows(self, case: Case) -> bool:
+        return any(case.items() <= kept.items() for kept in self.cases)
 
     def _take_up(self) -> None:
         """Keep what an interrupted run has shown.
@@ -79,22 +104,56 @@ class Report:
         Raises:
             ValueError: the file was made with other code.
         """
-        path = self.directory / f"{self.area}.json"
-        if not path.exists():
+        if not self.path.exists():
             return
-        told = json.loads(path.read_text())
+        told = json.loads(self.path.read_text())
         if told.get("code") != self._code or self._changed or told["uncommitted_changes"]:
             raise ValueError(
-                f"{path} was made with other code than this; run {self.area} without --resume"
+                f"{self.path} was made with other code than this; run {self.area} without --resume"
             )
-        self._began = told["began"]
+        self._began, self._commit = told["began"], told["commit"]
         self.cases = [case for case in told["cases"] if case["result"] != "wrong"]
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=_ROOT, check=False, capture_output=True, text=True)
-    return done.stdout.strip()
+def code_now() -> str:
+    """Return the hash of the code that is committed now; results of one code count together."""
+    return f"{_git('rev-parse', f'HEAD:{PACKAGE}')}.{_git('rev-parse', f'HEAD:{_ALSO}')[:12]}"
+
+
+def coverage(wanted: Sequence[Case], cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how much is there: of each kind of case how many have held, and where was killed."""
+    good = [case for case in cases if case.get("result") != "wrong"]
+    kinds: dict[str, str] = {}
+    for kind in dict.fromkeys(_kind(case) for case in wanted):
+        asked = [case for case in wanted if _kind(case) == kind]
+        held = [c for c in asked if any(c.items() <= found.items() for found in good)]
+        kinds[kind] = f"{len(held)} of {len(asked)}"
+    matrix: dict[str, dict[str, int]] = {}
+    for case in good:
+        cells = matrix.setdefault(_kind(case, wanted), {}) if case.get("kills") else {}
+        for kill in case.get("kills", ()):
+            where, _, who = str(kill).partition(" ")
+            cell = f"{where.partition(':')[0]} / {who}"
+            cells[cell] = cells.get(cell, 0) + 1
+    return {"held": kinds, **({"kills": matrix} if matrix else {})}
+
+
+def _kind(case: Mapping[str, Any], wanted: Sequence[Case] = ()) -> str:
+    names = wanted[0].keys() if wanted else case.keys()
+    return " ".join(str(case.get(name)) for name in names if name != "seed") or "all"
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def units_missing(units: Sequence[Unit], report: Report) -> list[Unit]:
+    """Return the units of which something is missing, with only that."""
+    missing = report.missing()
+    found = []
+    for unit in units:
+        cases = [case for case in unit.cases if case in missing]
+        if cases:
+            share = len(cases) / len(unit.cases)
+            found.append(replace(unit, cases=cases, seconds=unit.seconds * share))
+    return found

@@ -31,7 +31,7 @@ def dsn(tmp_path):
 
 @pytest.fixture
 def store(dsn):
-    opened = StoreLocation.from_dsn(dsn).open()
+    opened = StoreLocation.from_dsn(dsn).create()
     pipelines.apply(opened, DOCUMENT)
     source = ScriptedSource(alter_every=10)
     registry = Registry(opened, "shop-source", "acme")

@@ -50,7 +50,7 @@ def store(request, tmp_path):
     dsn = f"sqlite:///{tmp_path}/state.db"
     if request.param == "postgres":
         dsn = request.getfixturevalue("postgres_dsn")
-    opened = StoreLocation.from_dsn(dsn).open()
+    opened = StoreLocation.from_dsn(dsn).create()
     yield opened
     opened.close()
 

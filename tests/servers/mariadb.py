@@ -89,6 +89,8 @@ def _install(data: Path, user: str) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     install = ["mariadb-install-db", "--no-defaults", f"--user={user}", f"--datadir={scratch}"]
     install += ["--auth-root-authentication-method=normal", "--skip-test-db"]
+    # Two servers made at once name their temporary tables alike.
+    install += [f"--tmpdir={data.parent}"]
     run(install, _HINT)
     scratch.rename(data)
 

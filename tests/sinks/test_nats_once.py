@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 
-from airflow_provider_deltaforge.engine.sinking import without_position
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import Cursor, ExactlyOnceWriter
 from airflow_provider_deltaforge.sinks.nats import NatsSink
@@ -53,7 +52,7 @@ def open_writer(url, name):
 def copier(url, name):
     """Return writers as the engine opens them in other processes for the rows of a snapshot."""
     sink = NatsSink(url=url, subject=f"{name}.orders", stream=name, exactly_once=True)
-    travelled = pickle.dumps(without_position(sink))
+    travelled = pickle.dumps(sink.without_position())
     writers = []
 
     def open_one():

@@ -38,7 +38,7 @@ class FailoverRun:
     ) -> None:
         self.name = f"failover-{next(_unique)}"
         self.location = StoreLocation.from_dsn(f"memory://{self.name}")
-        self.store = self.location.open()
+        self.store = self.location.create()
         self.control = Control(self.store, self.name)
         self.lead_to(server, database, kind=kind, **settings)
         self.records = Failovers(self.store, f"{self.name}-source")

@@ -40,6 +40,12 @@ Made by `python -m tests.sources.types_page` from the type matrices, which tests
 servers: the snapshot and the stream print every value alike. Values are as in SQL; NULL is `null`
 everywhere. Each digit the server sent is in the JSON: read numbers beyond 2^53 with a reader that
 keeps them.
+
+`DECIMAL` and `numeric` are strings; with `decimal: number` in the source's config they are numbers
+of the same digits and scale, in rows, keys and arrays (`NaN` and the infinities stay strings).
+Avro is the same for both. Which columns of `after` are `{"_unchanged":true}` says the event's
+`unchanged`, a list of their names; it is absent when there are none. A value of a `json` column
+that reads like the mark has a space in it.
 """
 
 _POSTGRES_HEAD = """\
@@ -61,7 +67,10 @@ dropped before its rows were read, its values are text.
 _MYSQL_HEAD = """\
 ## MySQL and MariaDB
 
-Zero dates stay as they are. Text of every character set is Unicode.
+Zero dates stay as they are. Text of every character set is Unicode by the server's own tables:
+what the server shows as `?` is `?`. Half of a surrogate pair alone (`ucs2`; MariaDB's `utf32`) is
+U+FFFD. With partial row images a value that the log lacks is `{"_unchanged":true}`
+([mysql.md](../mysql.md)).
 """
 
 

@@ -290,8 +290,8 @@ def test_a_key_given_twice_is_refused():
 
 
 def test_a_key_that_yaml_does_not_read_as_text_is_refused():
-    assert messages(document(metadata="labels: {on: x}")) == [
-        "line 4: metadata.labels: keys are text; put the key 'on' in quotes"
+    assert messages(document(metadata="labels: {true: x}")) == [
+        "line 4: metadata.labels: keys are text; put the key 'true' in quotes"
     ]
 
 
@@ -417,7 +417,7 @@ class TestFiles:
         assert [
             f"{tmp_path}/a.yaml: line 1, column 5: not YAML: expected the node content, but found "
             "'<stream end>'",
-            f"{tmp_path}/b.yaml: cannot be read: not UTF-8",
+            f"{tmp_path}/b.yaml: cannot be read: not UTF-8 (byte 1); save it as UTF-8",
         ] == str(caught.value).splitlines()
 
     def test_a_missing_file_is_named(self, tmp_path):

@@ -85,7 +85,7 @@ def test_exported_checkpoints_mean_the_same_in_another_kind_of_store(store, sqli
     lines = list(export_checkpoints(store, "orders"))
     assert all("\n" not in line and json.loads(line)["v"] == 1 for line in lines)
 
-    target = StoreLocation.from_dsn(sqlite_dsn).open()
+    target = StoreLocation.from_dsn(sqlite_dsn).create()
     assert import_checkpoints(target, lines) == 2
     assert target.items(names.CHECKPOINTS) == store.items(names.CHECKPOINTS, "orders/")
     assert Checkpoints(target, "orders", "größe").load()["kafka"] == position

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_provider_deltaforge.errors import FencedError, SpecError
-from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage import moments, names
 from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Put
 from airflow_provider_deltaforge.storage.control import (
@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.storage.control import (
     SinkProgress,
 )
 from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 
@@ -25,7 +26,7 @@ def store(request):
     dsn = f"memory://{request.node.nodeid}"
     if request.param == "sqlite":
         dsn = request.getfixturevalue("sqlite_dsn")
-    opened = StoreLocation.from_dsn(dsn).open()
+    opened = StoreLocation.from_dsn(dsn).create()
     yield opened
     opened.close()
 
@@ -45,7 +46,7 @@ def test_before_it_is_applied_a_pipeline_is_nothing(control):
     assert control.document() is None
     assert control.progress() is None
     assert control.epoch() == 0
-    assert not control.alive(0)
+    assert not control.alive()
     assert Control.list_pipelines(control.store) == []
 
 
@@ -181,20 +182,27 @@ def test_progress_comes_back_as_it_was_told(control, store):
 
 
 @pytest.mark.parametrize(
-    ("status", "age_ms", "alive"),
+    ("status", "age_s", "alive"),
     [
         ("running", 0, True),
-        ("blocked", ALIVE_S * 1000 - 1, True),
-        ("running", ALIVE_S * 1000, False),
+        ("blocked", ALIVE_S - 1, True),
+        ("running", ALIVE_S, False),
         ("stopped", 0, False),
         ("failed", 0, False),
     ],
 )
-def test_alive_is_who_spoke_lately_and_did_not_say_goodbye(control, store, status, age_ms, alive):
-    now_ms = 1_760_000_000_000
-    spoke_ms = int(now_ms - age_ms)
-    store.transact([control.put_progress(_progress(status=status, heartbeat_at_ms=spoke_ms))])
-    assert control.alive(now_ms) is alive
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_alive_is_who_spoke_lately_and_did_not_say_goodbye(
+    control, store, monkeypatch, status, age_s, alive, place
+):
+    clock = [1000.0]
+    monkeypatch.setattr(HEARTBEATS, "_clock", lambda: clock[0])
+    monkeypatch.setattr(moments, "now", lambda: clock[0])
+    boot = moments.boot() if place == "here" else "another machine"
+    store.transact([control.put_progress(_progress(status=status, boot=boot, beat_s=1000.0))])
+    control.alive()
+    clock[0] += age_s
+    assert control.alive() is alive
 
 
 def test_delete_forgets_everything_but_still_fences_the_old_driver(control, store):

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 
 @pytest.fixture
 def store(durable_dsn):
-    opened = StoreLocation.from_dsn(durable_dsn).open()
+    opened = StoreLocation.from_dsn(durable_dsn).create()
     yield opened
     opened.close()
 
@@ -72,7 +72,7 @@ def test_an_entry_is_not_stored_by_who_has_lost_the_fence(store):
 
 
 def test_one_entry_is_read_alone():
-    store = StoreLocation.from_dsn("memory://alone").open()
+    store = StoreLocation.from_dsn("memory://alone").create()
     queue = fill(store, 5)
     fetched = []
     peek = store.peek

@@ -36,7 +36,7 @@ def _fixture(dsn: str, number: int) -> str:
 def old_store(durable_dsn, request):
     """A store over a database that a release with this format wrote."""
     _write(durable_dsn, _fixture(durable_dsn, request.param))
-    store = StoreLocation.from_dsn(durable_dsn).open()
+    store = StoreLocation.from_dsn(durable_dsn).create()
     yield store
     store.close()
 
@@ -58,7 +58,7 @@ def test_a_database_of_an_earlier_release_is_written(old_store):
 
 
 def test_the_fixture_of_this_format_is_what_this_release_writes(tmp_path):
-    StoreLocation.from_dsn(f"sqlite:///{tmp_path}/new.db").open().close()
+    StoreLocation.from_dsn(f"sqlite:///{tmp_path}/new.db").create().close()
     _write(f"sqlite:///{tmp_path}/old.db", _fixture("sqlite", layout.FORMAT))
     told = [
         [
@@ -76,7 +76,7 @@ def test_a_database_of_a_later_release_is_left_alone(durable_dsn):
     script = _fixture(durable_dsn, 1).replace("('format', 1)", f"('format', {layout.FORMAT + 1})")
     _write(durable_dsn, script)
     with pytest.raises(FatalError, match="upgrade airflow-provider-deltaforge"):
-        StoreLocation.from_dsn(durable_dsn).open()
+        StoreLocation.from_dsn(durable_dsn).create()
 
 
 def test_openers_at_once_upgrade_a_database_one_time(durable_dsn, monkeypatch):
@@ -88,11 +88,11 @@ def test_openers_at_once_upgrade_a_database_one_time(durable_dsn, monkeypatch):
     monkeypatch.setattr(layout, "STEPS", (*layout.STEPS[:1], further))
     monkeypatch.setattr(layout, "FORMAT", 2)
     with ThreadPoolExecutor(6) as threads:
-        opened = list(threads.map(lambda _: StoreLocation.from_dsn(durable_dsn).open(), range(6)))
+        opened = list(threads.map(lambda _: StoreLocation.from_dsn(durable_dsn).create(), range(6)))
     for store in opened:
         assert store.slot("epochs", "orders") == Slot(8, b"driver1")
         assert store._read("SELECT note FROM df_kv", ()) == [(None,), (None,)]
-        assert store._read("SELECT val FROM df_meta", ()) == [(2,)]
+        assert store._read("SELECT val FROM df_meta WHERE name = 'format'", ()) == [(2,)]
         store.close()
 
 
@@ -103,7 +103,7 @@ def test_an_upgrade_that_fails_changes_nothing(durable_dsn, monkeypatch):
         patch.setattr(layout, "STEPS", (*layout.STEPS[:1], broken))
         patch.setattr(layout, "FORMAT", 2)
         with pytest.raises(FatalError):
-            StoreLocation.from_dsn(durable_dsn).open()
-    store = StoreLocation.from_dsn(durable_dsn).open()
+            StoreLocation.from_dsn(durable_dsn).create()
+    store = StoreLocation.from_dsn(durable_dsn).create()
     assert store.slot("epochs", "orders") == Slot(7, b"driver1")
     store.close()

@@ -16,7 +16,7 @@ def test_a_relative_path_means_the_same_file_in_every_working_directory(tmp_path
     monkeypatch.chdir(tmp_path)
     location = pickle.loads(pickle.dumps(StoreLocation.from_dsn("sqlite:///a/state.db")))
     monkeypatch.chdir("/")
-    store = location.open()
+    store = location.create()
     store.put("n", "k", b"1")
     assert isinstance(store, SqliteStore)
     assert (tmp_path / "a" / "state.db").exists()
@@ -43,11 +43,11 @@ def test_a_home_directory_is_the_readers_own():
 
 
 def test_memory_of_one_name_is_shared_within_the_process():
-    one, other = (StoreLocation.from_dsn("memory://shared").open() for _ in range(2))
+    one, other = (StoreLocation.from_dsn("memory://shared").create() for _ in range(2))
     one.put("n", "k", b"1")
     assert isinstance(other, MemoryStore)
     assert other.get("n", "k") == b"1"
-    assert StoreLocation.from_dsn("memory://else").open().get("n", "k") is None
+    assert StoreLocation.from_dsn("memory://else").create().get("n", "k") is None
 
 
 def test_variables_are_resolved_where_the_store_is_opened(tmp_path, monkeypatch):
@@ -56,7 +56,7 @@ def test_variables_are_resolved_where_the_store_is_opened(tmp_path, monkeypatch)
     with pytest.raises(SpecError, match="'STATE_DIR'"):
         location.open()
     monkeypatch.setenv("STATE_DIR", str(tmp_path))
-    location.open().close()
+    location.create().close()
     assert (tmp_path / "state.db").exists()
 
 
@@ -64,7 +64,7 @@ def test_a_postgresql_store_opens_with_a_password_from_the_environment(postgres_
     with_secret = postgres_dsn.replace("postgres@", "postgres:${STATE_PASSWORD}@")
     location = StoreLocation.from_dsn(with_secret)
     monkeypatch.setenv("STATE_PASSWORD", "p@ss/w%rd:?#")
-    store = pickle.loads(pickle.dumps(location)).open()
+    store = pickle.loads(pickle.dumps(location)).create()
     store.put("n", "k", b"1")
     assert store._parameters["password"] == "p@ss/w%rd:?#"
     assert "${STATE_PASSWORD}" in location.to_dsn()

@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 class TestPostgresStore(DurableContract):
     @pytest.fixture
     def open_store(self, postgres_dsn):
-        return lambda: PostgresStore(postgres_dsn)
+        return lambda: PostgresStore(postgres_dsn, create=True)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def own_server(tmp_path_factory):
 
 
 def test_a_restart_of_the_server_is_not_noticed_afterwards(own_server):
-    store = PostgresStore(own_server.dsn("postgres"))
+    store = PostgresStore(own_server.dsn("postgres"), create=True)
     store.swap("epochs", "restart", 0, b"")
     with ThreadPoolExecutor(4) as threads:  # Several connections, all to be broken.
         list(threads.map(lambda i: store.put("restart", f"{i}", b"1"), range(8)))
@@ -53,13 +53,13 @@ def test_a_restart_of_the_server_is_not_noticed_afterwards(own_server):
 
 
 def test_while_the_server_is_away_errors_say_try_again(own_server):
-    store = PostgresStore(own_server.dsn("postgres"))
+    store = PostgresStore(own_server.dsn("postgres"), create=True)
     own_server.stop()
     try:
         for attempt in (
             lambda: store.get("a", "k"),
             lambda: store.put("a", "k", b""),
-            lambda: PostgresStore(own_server.dsn("postgres")),
+            lambda: PostgresStore(own_server.dsn("postgres"), create=True),
         ):
             with pytest.raises(RetryableError, match=r"refused.*; check that it is up"):
                 attempt()
@@ -71,7 +71,7 @@ def test_while_the_server_is_away_errors_say_try_again(own_server):
 
 
 def test_what_was_written_before_a_crash_of_the_server_is_kept(own_server):
-    store = PostgresStore(own_server.dsn("postgres"))
+    store = PostgresStore(own_server.dsn("postgres"), create=True)
     acknowledged, unknown, stop = [], [], threading.Event()
 
     def write():
@@ -104,7 +104,7 @@ def test_what_was_written_before_a_crash_of_the_server_is_kept(own_server):
 def test_a_transaction_whose_connection_dies_is_made_again_once(own_server, monkeypatch):
     from airflow_provider_deltaforge.storage import sql
 
-    store = PostgresStore(own_server.dsn("postgres"))
+    store = PostgresStore(own_server.dsn("postgres"), create=True)
     real, killed = sql._apply, []
 
     def cut(write, execute):
@@ -123,7 +123,7 @@ def test_a_transaction_whose_connection_dies_is_made_again_once(own_server, monk
 
 
 def test_a_commit_of_unknown_outcome_is_not_made_again(own_server, monkeypatch):
-    store = PostgresStore(own_server.dsn("postgres"))
+    store = PostgresStore(own_server.dsn("postgres"), create=True)
 
     class Cut(psycopg.Connection):
         def execute(self, query, *args, **kwargs):
@@ -143,7 +143,7 @@ def test_a_commit_of_unknown_outcome_is_not_made_again(own_server, monkeypatch):
 
 def test_a_frozen_writer_does_not_keep_the_next_driver_waiting(postgres_dsn):
     """It holds its fence's slot; the server ends its session, and it is fenced when it wakes."""
-    store = PostgresStore(postgres_dsn)
+    store = PostgresStore(postgres_dsn, create=True)
     store.swap("epochs", "p", 0, b"")
     frozen = worker.spawn("freeze", postgres_dsn)
     try:
@@ -169,7 +169,7 @@ def held(store):
 def test_who_takes_the_epoch_has_seen_the_last_commit_of_a_killed_driver(postgres_dsn):
     """A commit on its way outlives its process; without the fence it would land afterwards."""
     slow = f"{postgres_dsn}{quote(' -ccommit_delay=100000 -ccommit_siblings=0', safe='')}"
-    store = PostgresStore(postgres_dsn)
+    store = PostgresStore(postgres_dsn, create=True)
     first, epoch = 1, store.swap("epochs", "p", 0, b"")
     for _ in range(4):
         driver = worker.spawn("transactions", slow, first, epoch)
@@ -200,7 +200,7 @@ def test_refusals_are_access_errors_that_hold_no_password(own_server):
     ]
     for dsn in refused:
         with pytest.raises(AccessError, match="check user") as caught:
-            PostgresStore(dsn)
+            PostgresStore(dsn, create=True)
         assert "open-sesame" not in _everything_shown(caught.value)
 
 
@@ -216,19 +216,20 @@ def test_refusals_are_access_errors_that_hold_no_password(own_server):
 )
 def test_a_dsn_that_cannot_be_read_is_not_quoted(dsn):
     with pytest.raises(SpecError, match="percent-encoded") as caught:
-        PostgresStore(dsn)
+        PostgresStore(dsn, create=True)
     assert "sesame" not in _everything_shown(caught.value)
 
 
 def test_the_store_shows_its_place_without_its_password(own_server):
-    store = PostgresStore(f"postgresql://postgres:open-sesame@127.0.0.1:{own_server.port}/postgres")
+    dsn = f"postgresql://postgres:open-sesame@127.0.0.1:{own_server.port}/postgres"
+    store = PostgresStore(dsn, create=True)
     assert repr(store) == "PostgresStore('127.0.0.1/postgres')"
     store.close()
 
 
 def test_a_slot_row_that_a_writer_read_while_it_changed_fences_it(own_server):
     """The check waits for a swap under way and judges what it left, not what it found."""
-    store = PostgresStore(own_server.dsn("postgres"))
+    store = PostgresStore(own_server.dsn("postgres"), create=True)
     store.swap("epochs", "racing", 0, b"")
     with (
         psycopg.connect(own_server.dsn("postgres")) as other,

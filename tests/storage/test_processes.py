@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE_S, wait_until
 
 @pytest.fixture
 def store(durable_dsn):
-    opened = StoreLocation.from_dsn(durable_dsn).open()
+    opened = StoreLocation.from_dsn(durable_dsn).create()
     yield opened
     opened.close()
 

@@ -24,7 +24,7 @@ def store(request):
     dsn = f"memory://{request.node.nodeid}"
     if request.param == "sqlite":
         dsn = request.getfixturevalue("sqlite_dsn")
-    opened = StoreLocation.from_dsn(dsn).open()
+    opened = StoreLocation.from_dsn(dsn).create()
     yield opened
     opened.close()
 

@@ -15,18 +15,18 @@ from tests.storage.durable import DurableContract
 class TestSqliteStore(DurableContract):
     @pytest.fixture
     def open_store(self, tmp_path):
-        return lambda: SqliteStore(tmp_path / "deep" / "er" / "state.db")
+        return lambda: SqliteStore(tmp_path / "deep" / "er" / "state.db", create=True)
 
 
 def test_the_file_is_its_owners_alone_and_its_journal_too(tmp_path):
-    store = SqliteStore(tmp_path / "state.db")
+    store = SqliteStore(tmp_path / "state.db", create=True)
     store.put("a", "k", b"1")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"state.db": 0o600, "state.db-wal": 0o600, "state.db-shm": 0o600}
 
 
 def test_commits_reach_the_disk_before_they_return(tmp_path):
-    store = SqliteStore(tmp_path / "state.db")
+    store = SqliteStore(tmp_path / "state.db", create=True)
     with store._pool.connection() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
@@ -34,7 +34,7 @@ def test_commits_reach_the_disk_before_they_return(tmp_path):
 
 def test_a_file_locked_for_too_long_can_be_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.2)
-    store = SqliteStore(tmp_path / "state.db")
+    store = SqliteStore(tmp_path / "state.db", create=True)
     other = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(RetryableError, match="locked; check that no frozen process holds it"):
@@ -46,7 +46,7 @@ def test_a_file_locked_for_too_long_can_be_tried_again(tmp_path, monkeypatch):
 
 
 def test_a_writer_waits_for_another_process_to_finish(tmp_path):
-    store = SqliteStore(tmp_path / "state.db")
+    store = SqliteStore(tmp_path / "state.db", create=True)
     other = sqlite3.connect(tmp_path / "state.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     released = []
@@ -64,23 +64,11 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path):
     path = tmp_path / "state.db"
     path.write_bytes(b"notes, not a database\n" * 100)
     with pytest.raises(FatalError, match="not a database"):
-        SqliteStore(path)
+        SqliteStore(path, create=True)
     assert path.read_bytes().startswith(b"notes")
 
 
 def test_a_directory_that_cannot_be_made_is_an_access_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AccessError, match="cannot be opened"):
-        SqliteStore(tmp_path / "file" / "state.db")
-
-
-def test_a_write_into_a_removed_file_is_not_taken_for_durable(tmp_path):
-    path = tmp_path / "state.db"
-    store = SqliteStore(path)
-    store.put("a", "k", b"1")
-    path.rename(tmp_path / "moved.db")
-    with pytest.raises(FatalError, match="removed or replaced"):
-        store.put("a", "k", b"2")
-    SqliteStore(path).put("a", "k", b"other")
-    with pytest.raises(FatalError, match="removed or replaced"):
-        store.put("a", "k", b"3")
+        SqliteStore(tmp_path / "file" / "state.db", create=True)

@@ -15,9 +15,9 @@ connection.close()
 def test_opening_the_file_again_keeps_the_locks_of_this_process(tmp_path):
     """Without its lock, another process that leaves takes the log away from under it."""
     path = tmp_path / "state.db"
-    store = SqliteStore(path)
+    store = SqliteStore(path, create=True)
     store.put("n", "k", b"1")
-    SqliteStore(path).close()
+    SqliteStore(path, create=True).close()
     subprocess.run([sys.executable, "-c", PASS_BY, str(path)], check=True)
 
     assert path.with_name("state.db-wal").exists()

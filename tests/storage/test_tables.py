@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.storage.tables import Arrival, Tables
 
 @pytest.fixture
 def store(request):
-    return StoreLocation.from_dsn(f"memory://{request.node.name}").open()
+    return StoreLocation.from_dsn(f"memory://{request.node.name}").create()
 
 
 def test_a_table_is_stopped_until_a_copy_of_it_is_done(store):

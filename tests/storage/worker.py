@@ -129,4 +129,4 @@ _MODES: dict[str, Callable[..., None]] = {
 }
 
 if __name__ == "__main__":
-    _MODES[sys.argv[1]](StoreLocation.from_dsn(sys.argv[2]).open(), *sys.argv[3:])
+    _MODES[sys.argv[1]](StoreLocation.from_dsn(sys.argv[2]).create(), *sys.argv[3:])

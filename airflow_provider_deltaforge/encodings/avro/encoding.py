@@ -1,12 +1,15 @@
 """What a document says about Avro."""
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.encodings.contract import Encoder, Encoding, Wanted
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.choice import refusal
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.encodings.avro.subjects import Subjects
 
 
 class AvroEncoding(Encoding):
@@ -24,6 +27,14 @@ class AvroEncoding(Encoding):
     """User of the schema registry."""
     password: SecretStr | None = None
     """Password of the schema registry."""
+    ca_file: str | None = None
+    """Certificates to trust, in PEM; those of the system if absent."""
+    cert_file: str | None = None
+    """Our certificate, in PEM, for a registry that asks for one."""
+    key_file: str | None = None
+    """The private key of ``cert_file``, if it is not in the same file."""
+    key_password: SecretStr | None = None
+    """The password of ``key_file``."""
     unsigned_bigint_mode: Literal["string", "long"] = "string"
     """Avro type of an unsigned 64-bit column."""
     enum_mode: Literal["string", "enum"] = "string"
@@ -37,7 +48,7 @@ class AvroEncoding(Encoding):
         for url in value.split(","):
             if not url.strip().startswith(("http://", "https://", "${")):
                 raise ValueError("write an address that begins with http:// or https://")
-            if "@" in url.partition("//")[2].partition("/")[0]:
+            if "@" in url:
                 raise ValueError("an address holds no password; use username and password")
         return value
 
@@ -45,6 +56,12 @@ class AvroEncoding(Encoding):
     def _check_password(self) -> "AvroEncoding":
         if self.password is not None and self.username is None:
             raise refusal(("password",), "a password needs a username")
+        for name in ("key_file", "key_password"):
+            if getattr(self, name) is not None and self.cert_file is None:
+                raise refusal((name,), "goes together with cert_file")
+        named = [name for name in ("ca_file", "cert_file") if getattr(self, name) is not None]
+        if named and self.schema_registry_url.strip().startswith("http://"):
+            raise refusal((named[0],), "is for TLS: write schema_registry_url as https://")
         return self
 
     def open(self, wanted: Wanted) -> Encoder:
@@ -55,7 +72,6 @@ class AvroEncoding(Encoding):
         """
         from airflow_provider_deltaforge.encodings.avro.column_types import Modes
         from airflow_provider_deltaforge.encodings.avro.encoder import AvroEncoder
-        from airflow_provider_deltaforge.encodings.avro.subjects import Subjects
 
         where = f"sink {wanted.sink}"
         if wanted.shape is None:
@@ -63,6 +79,28 @@ class AvroEncoding(Encoding):
                 f"{where}: its envelope does not say what its messages look like, so they cannot "
                 "be Avro records; choose another envelope, or the json encoding"
             )
-        subjects = Subjects(self.schema_registry_url, self.username, self.password, where)
+        subjects = self._subjects(where)
         modes = Modes(self.unsigned_bigint_mode, self.enum_mode, self.naive_timestamp_mode)
         return AvroEncoder(wanted, wanted.shape, subjects, self.subject_strategy, modes)
+
+    def reach(self, where: str) -> bool:
+        """Ask the registry which kinds of schema it takes."""
+        subjects = self._subjects(where)
+        try:
+            subjects.reach()
+        finally:
+            subjects.close()
+        return True
+
+    def _subjects(self, where: str) -> "Subjects":
+        from airflow_provider_deltaforge.encodings.avro.subjects import Subjects
+
+        return Subjects(self.schema_registry_url, self.username, self.password, where, self._tls())
+
+    def _tls(self) -> dict[str, str]:
+        """Return what the registry's client needs to know of files."""
+        files = {"ca": self.ca_file, "certificate": self.cert_file, "key": self.key_file}
+        conf = {f"ssl.{name}.location": path for name, path in files.items() if path is not None}
+        if self.key_password is not None:
+            conf["ssl.key.password"] = self.key_password.get_secret_value()
+        return conf

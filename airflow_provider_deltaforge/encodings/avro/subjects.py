@@ -6,14 +6,22 @@ registry is away, the process remembers what it was told; asked first is always 
 
 import logging
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
 from airflow_provider_deltaforge.encodings.contract import UnaskedError
-from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    RetryableError,
+    SpecError,
+    WrongServerError,
+)
+from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
 
 _CONNECT_S, _REQUEST_S = 5.0, 10.0
 _REFUSED_S = 30.0
@@ -23,6 +31,14 @@ _UNAUTHORISED = (401, 403)
 _BUSY = (408, 425, 429)
 _SERVER_ERROR = 500
 _UNPROCESSABLE = (409, 422)
+_NOT_FOUND = 404
+_GATEWAY = (500, 502, 503, 504)
+"""What stands in front of a registry says so while the registry is away, in words of its own."""
+_NO_CODE = (None, -1)
+"""For the client, an answer that is none of a registry's."""
+_SUBJECT_NOT_FOUND = 40401
+_NO_SUBJECT = "deltaforge-preflight"
+_PORT, _TLS_PORT = 80, 443
 _READ_ONLY = 42205
 """The registry's own code, with 422: it takes no schema now, whatever that is."""
 
@@ -51,14 +67,20 @@ class Subjects:
         username: None: without authentication.
         password: of that user.
         where: names the sink in errors.
+        tls: the client's settings of certificates.
     """
 
     def __init__(
-        self, url: str, username: str | None, password: SecretStr | None, where: str
+        self,
+        url: str,
+        username: str | None,
+        password: SecretStr | None,
+        where: str,
+        tls: Mapping[str, str] | None = None,
     ) -> None:
         self._where = where
         self._url = url
-        self._client = self._connected(url, username, password)
+        self._client = self._connected(url, username, password, tls or {})
         self._ids: dict[tuple[str, str], int] = {}
         self._refused: dict[tuple[str, str], tuple[float, Refused]] = {}
 
@@ -104,7 +126,13 @@ class Subjects:
         """Close the connections."""
         self._client.close()
 
-    def _connected(self, url: str, username: str | None, password: SecretStr | None) -> Any:
+    def _connected(
+        self,
+        url: str,
+        username: str | None,
+        password: SecretStr | None,
+        tls: Mapping[str, str],
+    ) -> Any:
         try:
             import fastavro  # noqa: F401 - missed now rather than at the first list
             from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -118,18 +146,61 @@ class Subjects:
             "url": url,
             "timeout": (_CONNECT_S, _REQUEST_S, _REQUEST_S, _CONNECT_S),
             "max.retries": 0,
+            **tls,
         }
         if username is not None:
             secret = password.get_secret_value() if password is not None else ""
             settings["basic.auth.user.info"] = f"{username}:{secret}"
         try:
             return SchemaRegistryClient(settings)
+        except OSError as error:  # What OpenSSL says of a file is one, too.
+            reason = getattr(error, "reason", None) or error.strerror or "unknown reason"
+            raise SpecError(
+                f"{self._where}: encoding.ca_file, cert_file or key_file cannot be used "
+                f"({reason}); name files in PEM that this process may read"
+            ) from error
         except (ValueError, TypeError) as error:
             raise SpecError(
                 f"{self._where}: encoding.schema_registry_url, username or password: the registry "
                 f"client refuses them ({type(error).__name__}); write the address as "
                 "http://host:8081 or https://host:8081"
             ) from error
+
+    def reach(self) -> None:
+        """Ask the registry once which kinds of schema it takes.
+
+        Raises:
+            RetryableError: it is away, or another server answers.
+            AccessError: it does not let this user in.
+        """
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            kinds = self._kinds()
+        except SchemaRegistryError as error:
+            status, code = error.http_status_code, error.error_code
+            self._judged("a question", status, code, str(error.error_message))
+        except Exception as error:
+            raise self._away(error) from error
+        else:
+            if not isinstance(kinds, list):
+                raise self._wrong("answers something else")
+
+    def _kinds(self) -> Any:
+        """Return which kinds of schema the registry takes; old ones know Avro, and no question."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return self._client.get_schema_types()
+        except SchemaRegistryError as error:
+            if error.http_status_code != _NOT_FOUND:
+                raise
+        try:
+            self._client.get_versions(_NO_SUBJECT)
+        except SchemaRegistryError as error:
+            if error.error_code != _SUBJECT_NOT_FOUND:
+                raise
+        return ["AVRO"]
 
     def _register(self, subject: str, schema: str) -> int | Refused:
         from confluent_kafka.schema_registry import Schema
@@ -139,12 +210,14 @@ class Subjects:
             return int(self._client.register_schema(subject, Schema(schema, "AVRO")))
         except SchemaRegistryError as error:
             status, code = error.http_status_code, error.error_code
-            return self._judged(subject, status, code, str(error.error_message))
+            return self._judged(f"subject {subject!r}", status, code, str(error.error_message))
         except Exception as error:
             raise self._away(error) from error
 
-    def _judged(self, subject: str, status: int, code: int, message: str) -> Refused:
-        told = f"{self._where}: the schema registry answers {status} for subject {subject!r}"
+    def _judged(self, asked: str, status: int, code: int | None, message: str) -> Refused:
+        if code in _NO_CODE and status not in (*_UNAUTHORISED, *_BUSY, *_GATEWAY):
+            raise self._wrong(f"answers {status}")
+        told = f"{self._where}: the schema registry answers {status} for {asked}"
         if status in _UNAUTHORISED:
             raise AccessError(
                 f"{told}; check encoding.username and encoding.password, and that the user may "
@@ -159,15 +232,37 @@ class Subjects:
             )
         raise FatalError(f"{told}: {message}; check encoding.schema_registry_url")
 
-    def _away(self, error: Exception) -> Exception:
+    def _wrong(self, doing: str) -> DeltaForgeError:
+        return WrongServerError(
+            f"{self._where}: encoding.schema_registry_url: an HTTP server that is no schema "
+            f"registry {doing} at {self._url}; correct its host, port and path"
+        )
+
+    def _away(self, error: Exception) -> DeltaForgeError:
         told = f"{self._where}: the schema registry does not answer ({type(error).__name__})"
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return AccessError(
-                f"{told}: its certificate is not trusted; name the authority in SSL_CERT_FILE"
+                f"{told}: its certificate is not trusted; name the file of its authority in "
+                "encoding.ca_file"
+            )
+        if isinstance(error, (ValueError, TypeError, KeyError, AttributeError)):
+            return self._wrong("answers something else")
+        found = other_server("HTTP", self._places())
+        if found is not None:
+            return WrongServerError(
+                f"{self._where}: encoding.schema_registry_url: {found}; correct it"
             )
         return RetryableError(
             f"{told}; check that {self._url} is up: what needs a schema that is not known yet waits"
         )
+
+    def _places(self) -> list[tuple[str, int]]:
+        """Return where the registry is, which speaks HTTP."""
+        found = []
+        for each in self._url.split(","):
+            port = _TLS_PORT if each.strip().startswith("https") else _PORT
+            found.append(place_in(each, port))
+        return [place for place in found if place is not None]
 
 
 def _remember(what: dict[Key, Told], key: Key, told: Told) -> None:

@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_deltaforge.engine.driver import Assignment, drive_snapshot, drive_stream
 from airflow_provider_deltaforge.engine.leanness import stay_lean
 from airflow_provider_deltaforge.engine.outcome import Outcome
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
 
 _PARENT_POLL_S = 1.0
@@ -50,28 +51,30 @@ def _parser(description: str) -> argparse.ArgumentParser:
 def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
     stay_lean()
     from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
-    from airflow_provider_deltaforge.engine.spark.session import session
+    from airflow_provider_deltaforge.engine.spark.session import jvm_may_die, session
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     _end_with_parent()
-    spark = session(f"deltaforge-{kind}-{parsed.pipeline}")
     outcome: Outcome
+    spark = None
     try:
+        with jvm_may_die():
+            spark = session(f"deltaforge-{kind}-{parsed.pipeline}")
+            master, application_id = spark.sparkContext.master, spark.sparkContext.applicationId
         location = StoreLocation.from_environment()
-        location.require_reachable(spark.sparkContext.master)
+        location.require_reachable(master)
     except DeltaForgeError as error:
         outcome = Outcome.of(error)
     else:
         assignment = Assignment(
-            parsed.pipeline,
-            _travelling(location),
-            parsed.generation,
-            spark.sparkContext.applicationId,
+            parsed.pipeline, _travelling(location), parsed.generation, application_id
         )
         outcome = drive(assignment, SparkRunner(spark))
     logging.getLogger(__name__).info("ended: %s %s", outcome.why, outcome.reason or "")
-    spark.stop()
+    if spark is not None:
+        with suppress(RetryableError), jvm_may_die():
+            spark.stop()
     return outcome.exit_code
 
 

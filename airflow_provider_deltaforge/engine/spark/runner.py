@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.engine.job import Job
 from airflow_provider_deltaforge.engine.leanness import stay_lean
 from airflow_provider_deltaforge.engine.outcome import Outcome
 from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source
+from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -39,6 +40,10 @@ class SparkRunner:
 
     def stream(self, job: Job, window_s: float) -> Outcome:
         """Run lanes in a streaming query until one ends for another reason than its window."""
+        with jvm_may_die():
+            return self._stream(job, window_s)
+
+    def _stream(self, job: Job, window_s: float) -> Outcome:
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
         started: SimpleQueue[StreamingQuery] = SimpleQueue()
 
@@ -79,6 +84,12 @@ class SparkRunner:
         self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
     ) -> Iterable[Copied]:
         """Copy every table's hands in Spark jobs of their own, ``at_once`` tables at a time."""
+        with jvm_may_die():
+            yield from self._copy(job, run_id, tables, at_once)
+
+    def _copy(
+        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterator[Copied]:
         results: SimpleQueue[Copied | None] = SimpleQueue()
         context = self._spark.sparkContext
         over = threading.Event()

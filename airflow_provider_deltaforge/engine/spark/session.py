@@ -1,8 +1,14 @@
 """Spark sessions for drivers, with the settings the engine relies on."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _SETTINGS = {
     # A lane's task must not be repeated behind the driver's back: the driver starts another
@@ -28,3 +34,23 @@ def session(app_name: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("DELTAFORGE_SPARK_LOG", "WARN"))
     return spark
+
+
+@contextmanager
+def jvm_may_die() -> Iterator[None]:
+    """Let the end of Spark's JVM be what it is: something that a restart cures.
+
+    It may have been killed, by hand, by a host that runs out of memory or that goes down. Its
+    Python then meets refused, reset or half-read connections, wherever it was.
+
+    Raises:
+        RetryableError: the JVM does not answer any more.
+    """
+    try:
+        yield
+    except (Py4JError, ConnectionError, EOFError) as error:
+        text = redacted(str(error).strip().partition("\n")[0])[:300]
+        raise RetryableError(
+            "Spark's JVM does not answer; it was killed, or ran out of memory "
+            f"({text or type(error).__name__})"
+        ) from error

@@ -92,10 +92,10 @@ const Requests = ({ nowMs, requests, results }) => {
   });
 };
 
-const Snapshot = ({ nowMs, requests, results, snapshot, status }) => {
+const Snapshot = ({ nowMs, requests = [], results = [], snapshot, status, title = "Snapshot" }) => {
   const [all, setAll] = useState(false);
   if (!snapshot && requests.length + results.length === 0) return null;
-  const copying = status === "snapshotting";
+  const copying = status === "snapshotting" && !snapshot?.finished;
   const tables = Object.entries(snapshot?.tables ?? {});
   const part = snapshot?.chunks ? snapshot.chunks_done / snapshot.chunks : 1;
   const word = !snapshot ? "asked for" : snapshot.cancelled ? "cancelled" : snapshot.finished
@@ -104,7 +104,7 @@ const Snapshot = ({ nowMs, requests, results, snapshot, status }) => {
   return h(
     Section,
     { aside: h(Text, { color: "fg.muted", fontSize: "sm" }, word,
-      snapshot && `, begun ${ago(snapshot.started_at_ms, nowMs)}`), title: "Snapshot" },
+      snapshot && `, begun ${ago(snapshot.started_at_ms, nowMs)}`), title },
     h(
       Stack,
       { gap: 3 },
@@ -218,7 +218,9 @@ export const Details = ({ answer, connId, flow, refresh }) => {
     ),
     h(Why, { pipeline }),
     h(Figures, { flow, pipeline }),
-    h(Snapshot, { nowMs, requests: pipeline.requests, results: pipeline.results, snapshot: pipeline.snapshot, status }),
+    h(Snapshot, { key: `${name} snapshot`, nowMs, snapshot: pipeline.snapshot, status }),
+    h(Snapshot, { key: `${name} copy`, nowMs, requests: pipeline.requests, results: pipeline.results,
+      snapshot: pipeline.copy, status, title: "Copies" }),
     h(Sinks, { nowMs, sinks: pipeline.sinks }),
     h(Tables, { tables: pipeline.tables }),
     h(Driver, { nowMs, pipeline }),

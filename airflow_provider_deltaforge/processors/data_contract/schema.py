@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.processors.json_objects import parsed
+from airflow_provider_deltaforge.processors.json_objects import DepthError, parsed
 
 _UNCHANGED = {"_unchanged": True}
+_UNCHECKED = "schema (cannot be checked)"
 
 
 class RowSchema:
@@ -47,6 +48,8 @@ class RowSchema:
         """
         try:
             row = parsed(image, wide=wide)
+        except DepthError:
+            return _UNCHECKED
         except ValueError:
             return "schema (no JSON)"
         unknown: frozenset[str] = frozenset()
@@ -59,7 +62,7 @@ class RowSchema:
             return _told(error, row)
         except (ArithmeticError, RecursionError):
             # A number that is none as a float, or values nested deeper than Python goes.
-            return "schema (cannot be checked)"
+            return _UNCHECKED
         return None
 
     def _validator(self, unknown: frozenset[str]) -> Callable[[Any], object]:

@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.events import json_compare, json_fields
 from airflow_provider_deltaforge.events.binary_columns import parts_of
 from airflow_provider_deltaforge.events.json_compare import DEEP, EQUAL, GREATER, LESS, OTHER
 from airflow_provider_deltaforge.events.json_fields import ARRAY, NULL, OBJECT, STRING, Spans
-from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
+from airflow_provider_deltaforge.events.json_scan import stack_for
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.processors.filter.settings import Condition
@@ -35,6 +35,8 @@ class Images:
     ) -> None:
         self.before = before
         self.after = after
+        self.unread = np.zeros(len(after), np.bool_)
+        """Rows whose value for the test at work is nested deeper than can be compared."""
         paths = [test.names for test in tests]
         self._found = dict(
             zip(map(tuple, paths), json_fields.locate_each(after, paths), strict=True)
@@ -42,7 +44,7 @@ class Images:
 
     def field(self, names: Sequence[str]) -> "Column":
         """Return one field of the new images."""
-        return Column(self.after, self._found[tuple(names)])
+        return Column(self.after, self._found[tuple(names)], self.unread)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Column:
 
     texts: pa.BinaryArray
     places: Spans
+    unread: Any = None
+    """Where ``parsed`` notes the rows that it cannot read."""
 
     @cached_property
     def data(self) -> Any:
@@ -89,8 +93,10 @@ class Column:
         if not rows.any():
             return rows
         distinct = self._values(rows).dictionary_encode()
-        found = [verdict(_parsed(text)) for text in distinct.dictionary.to_pylist()]
+        found = [_shallow(verdict, text) for text in distinct.dictionary.to_pylist()]
         codes = distinct.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
+        if None in found:
+            self.unread[:] |= np.array([*(one is None for one in found), False])[codes]
         return np.array([*found, False], np.bool_)[codes]
 
     def _values(self, rows: Any) -> pa.BinaryArray:
@@ -109,9 +115,11 @@ class Test:
     names: Sequence[str]
     verdict: Callable[[Column, Images], Any]
 
-    def holds(self, images: Images) -> Any:
-        """Return a bool per row."""
-        return self.verdict(images.field(self.names), images)
+    def holds(self, images: Images) -> tuple[Any, Any]:
+        """Return a bool per row, and a bool per row: it is not known."""
+        images.unread[:] = False
+        found = self.verdict(images.field(self.names), images)
+        return found, images.unread.copy()
 
 
 def test_of(condition: "Condition") -> Test:
@@ -193,7 +201,7 @@ def _containing(value: Any) -> Callable[[Column], Any]:
 
     def verdict(field: Column) -> Any:
         found = np.empty(len(field.texts), np.bool_)
-        stack = np.empty(DEPTH_MAX, np.uint8)
+        stack = stack_for(*field.places)
         json_compare.any_element(field.data, *field.places, constant, stack, found)
         if isinstance(value, str):
             found |= _flags(pc.match_substring(field.strings(), value))
@@ -216,7 +224,9 @@ def _changed(field: Column, images: Images, names: Sequence[str]) -> Any:
     if len(closer):
         rows = order == DEEP
         pairs = zip(*(_texts(one, rows, closer) for one in (field, earlier)), strict=True)
-        differs[closer] = [_parsed(new) != _parsed(old) for new, old in pairs]
+        found = [_shallow(lambda new, old: new != old, *pair) for pair in pairs]
+        differs[closer] = [bool(one) for one in found]
+        images.unread[closer] = [one is None for one in found]
     return differs | missing
 
 
@@ -236,13 +246,20 @@ def _text(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
+def _shallow(verdict: Callable[..., Any], *texts: bytes | None) -> bool | None:
+    """Return a verdict on parsed values; None if they are nested deeper than Python reads."""
+    try:
+        return bool(verdict(*map(_parsed, texts)))
+    except RecursionError:
+        return None
+
+
 def _parsed(text: bytes | None) -> Any:
     if text is None:
         return None
     try:
         return _frozen(json.loads(text, parse_int=_number, parse_float=_number))
-    except (ValueError, RecursionError):
-        # Deeper than Python reads, or not UTF-8: equal to nothing but the same bytes.
+    except ValueError:  # Not UTF-8: equal to nothing but the same bytes.
         return ("text", text)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.events import json_compare, json_fields
 from airflow_provider_deltaforge.events.value_codes import codes
-from airflow_provider_deltaforge.processors.contract import Processed
+from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.event_tables import (
     Table,
     TablePatterns,
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _OPS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 _DDL = "ddl"
+_TOO_DEEP = (
+    "filter: a condition needs a value that is nested too deep to be compared; name a field inside "
+    "it, or compare another column"
+)
 
 
 class FilterWorker:
@@ -40,26 +44,36 @@ class FilterWorker:
             passing &= _spread(rows["op"], lambda op: op in self._ops)
         if self._tables is not None:
             passing &= self._tables.passing(rows)
+        unknown = passing & False
         if self._tests and passing.any():
-            self._test(rows, passing)
+            self._test(rows, passing, unknown)
         if passing.all():
             return Processed(rows)
+        rejections = [rejected(row, _TOO_DEEP) for row in np.flatnonzero(unknown).tolist()]
         kept = np.flatnonzero(passing).astype(np.int32)
         origins = pa.array(kept, pa.int32())
-        return Processed(rows.take(origins), origins, counts={"dropped": len(passing) - len(kept)})
+        dropped = len(passing) - len(kept) - len(rejections)
+        counts = {"dropped": dropped} if dropped else {}
+        return Processed(rows.take(origins), origins, rejections=rejections, counts=counts)
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _test(self, rows: pa.RecordBatch, passing: Any) -> None:
+    def _test(self, rows: pa.RecordBatch, passing: Any, unknown: Any) -> None:
+        """Ask the conditions about the rows that pass so far; fill in what cannot be known."""
         before, after, op = rows["before"], rows["after"], rows["op"]
         some = not passing.all()
         if some:
             chosen = pa.array(np.flatnonzero(passing).astype(np.int32), pa.int32())
             before, after, op = (column.take(chosen) for column in (before, after, op))
         images = Images(before, after, self._tests)
-        holds = self._join.reduce([test.holds(images) for test in self._tests])
-        passing[passing] = holds | _spread(op, lambda name: name == _DDL)
+        found = [test.holds(images) for test in self._tests]
+        is_ddl = _spread(op, lambda name: name == _DDL)
+        # A value that nobody can read matters only where the other conditions leave it open.
+        surely = self._join.reduce([holds & ~unread for holds, unread in found]) | is_ddl
+        maybe = self._join.reduce([holds | unread for holds, unread in found]) | is_ddl
+        unknown[passing] = maybe & ~surely
+        passing[passing] = surely
 
 
 class _Gate:

@@ -20,8 +20,11 @@ from airflow_provider_deltaforge.processors.flatten.reading import (
     COLLISION,
     MORE_ROOM,
     SPARE,
+    TOO_DEEP,
     read_members,
 )
+
+COLLIDED, DEEP = 1, 2
 
 BYTES_MAX = 2**31 - 1
 """As much as the offsets of a column can count."""
@@ -37,7 +40,7 @@ def _longest(offsets):
 
 @kernel
 def flatten(
-    data, offsets, present, options, separator, stack_bytes, frame_places, out_offsets, collided
+    data, offsets, present, options, separator, stack_bytes, frame_places, out_offsets, faults
 ):
     """Write every text of a column flat.
 
@@ -47,10 +50,11 @@ def flatten(
         present: the column.
         options: see above.
         separator: uint8, as it stands in a JSON string.
-        stack_bytes: uint8, ``DEPTH_MAX`` to work with.
+        stack_bytes: uint8, from ``stack_for``.
         frame_places: int64, ``FRAME * DEPTH_MAX`` to work with.
         out_offsets: int32, rows + 1, filled.
-        collided: bool per row, filled: two keys met; the row's text is then their key.
+        faults: uint8 per row, filled: 0; ``COLLIDED``, when two keys met and the row's text is
+            their key; or ``DEEP``, when more is to be opened than ``DEPTH_MAX``.
 
     Returns:
         (uint8 array of the texts, bytes used or -1 if they are too many, rows changed).
@@ -68,7 +72,7 @@ def flatten(
     out_offsets[0] = 0
     for row in range(len(offsets) - 1):
         start, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
-        collided[row] = False
+        faults[row] = 0
         begin = skip_space(text, start, stop)
         count, touched, clash = 0, False, -1
         if begin < stop and text[begin] == OPEN_OBJECT and (len(present) == 0 or present[row]):
@@ -82,6 +86,9 @@ def flatten(
                 )
             if count == MORE_ROOM:
                 return out, np.int64(-1), changed
+            if count == TOO_DEEP:
+                faults[row] = DEEP
+                changed += 1
         size = stop - start
         if touched:
             if 2 * count > len(table):
@@ -98,7 +105,7 @@ def flatten(
             larger[:at] = out[:at]
             out = larger
         if clash >= 0:
-            collided[row] = True
+            faults[row] = COLLIDED
             first = places[ENTRY * clash]
             at = put_bytes(pointer(out), at, pointer(keys), first, places[ENTRY * clash + 1])
         elif touched:

@@ -31,7 +31,7 @@ PRESERVE, DROP, SET_NULL = range(3)
 MAX_DEPTH, LISTS, EMPTY_OBJECT, EMPTY_LIST, COLLISION, OPTION_COUNT = range(6)
 """Places in ``options``, int64: the depth or -1; 1 to open arrays; three of the policies above."""
 
-BROKEN, MORE_ROOM = -1, -2
+BROKEN, MORE_ROOM, TOO_DEEP = -1, -2, -3
 FRAME = 4  # Of each open container: its kind, where its key begins and ends, elements before.
 SPARE = 64
 
@@ -134,7 +134,8 @@ def read_members(data, at, stop, limit, options, separator, keys, frames, stack,
         entries: pointer to as many as there can be.
 
     Returns:
-        (number of entries, whether the text must change), or (``BROKEN`` or ``MORE_ROOM``, False)
+        (number of entries, whether the text must change), or (``BROKEN``, ``MORE_ROOM`` or
+        ``TOO_DEEP``, False)
     """
     level = count = 0
     used = np.int64(0)
@@ -184,7 +185,7 @@ def read_members(data, at, stop, limit, options, separator, keys, frames, stack,
             if opened:
                 level += 1
                 if level == DEPTH_MAX:
-                    return BROKEN, False
+                    return TOO_DEEP, False
                 frame = FRAME * level
                 frames[frame], frames[frame + 3] = kind, 0
                 frames[frame + 1], frames[frame + 2] = begin, used

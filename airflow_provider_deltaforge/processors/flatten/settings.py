@@ -1,8 +1,8 @@
 """Nested objects to flat keys."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, field_validator
 
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 
@@ -23,6 +23,11 @@ class Flatten(Processor):
     """Keep arrays whole, or turn each element into its own key."""
     empty_list: Literal["preserve", "drop", "null"] = "preserve"
     """What becomes of an empty array."""
+
+    @field_validator("empty_object", "empty_list", mode="before")
+    @classmethod
+    def _read_null(cls, value: Any) -> Any:
+        return "null" if value is None else value  # Without quotes it is YAML's null.
 
     def open(self) -> Worker:
         """Load the kernels."""

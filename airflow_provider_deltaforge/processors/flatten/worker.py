@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
-from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
+from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX, stack_for
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.flatten import entries, kernel, reading
 
@@ -26,6 +26,9 @@ _WINNERS = {
     "error": entries.ERROR,
 }
 _NAME_CHARS_MAX = 200
+_TOO_DEEP = (
+    f"flatten: nested more than {DEPTH_MAX:,} deep; max_depth keeps what is deeper as it stands"
+)
 
 
 class FlattenWorker:
@@ -61,23 +64,23 @@ class FlattenWorker:
             return Processed(rows)
         kept = np.setdiff1d(np.arange(rows.num_rows, dtype=np.int32), list(bad))
         origins = pa.array(kept, pa.int32())
-        rejections = [rejected(row, _reason(bad[row])) for row in sorted(bad)]
+        rejections = [rejected(row, bad[row]) for row in sorted(bad)]
         return Processed(rows.take(origins), origins, rejections=rejections)
 
     def close(self) -> None:
         """Nothing is open."""
 
     def _flat(self, texts: pa.BinaryArray, bad: dict[int, str]) -> pa.BinaryArray | None:
-        """Return the flat texts, or None if all are flat; add the keys that met, by row."""
+        """Return the flat texts, or None if all are flat; add what is wrong with rows."""
         if texts.null_count == len(texts):
             return None
         parts = parts_of(texts)
         offsets = np.empty(len(texts) + 1, np.int32)
-        collided = np.empty(len(texts), np.bool_)
-        stack = np.empty(DEPTH_MAX, np.uint8)
+        faults = np.empty(len(texts), np.uint8)
+        stack = stack_for(parts.offsets[:-1], parts.offsets[1:])
         frames = np.empty(DEPTH_MAX * reading.FRAME, np.int64)
         data, used, changed = kernel.flatten(
-            *parts, self._options, self._separator, stack, frames, offsets, collided
+            *parts, self._options, self._separator, stack, frames, offsets, faults
         )
         if used < 0:
             raise EventError(
@@ -86,14 +89,12 @@ class FlattenWorker:
             )
         if not changed:
             return None
-        for row in np.flatnonzero(collided).tolist():
-            bad.setdefault(row, _name(data[offsets[row] : offsets[row + 1]]))
+        for row in np.flatnonzero(faults).tolist():
+            text = data[offsets[row] : offsets[row + 1]]
+            bad.setdefault(row, _TOO_DEEP if faults[row] == kernel.DEEP else _met(text))
         return column_of(data[:used], offsets, parts.present)
 
 
-def _name(text: Any) -> str:
-    return str(json.loads(f'"{text.tobytes().decode(errors="replace")}"'))[:_NAME_CHARS_MAX]
-
-
-def _reason(key: str) -> str:
+def _met(text: Any) -> str:
+    key = str(json.loads(f'"{text.tobytes().decode(errors="replace")}"'))[:_NAME_CHARS_MAX]
     return f"flatten: key collision on {key!r}; on_collision can let one of them win"

@@ -148,7 +148,9 @@ def _put_codes(columns: dict[str, pa.Array], head: dict[str, Any], texts: dict[s
 def _unset(columns: dict[str, pa.Array], head: dict[str, Any]) -> None:
     """Take from events that were made what only the log's own events have."""
     if head["keyless"]:
-        columns["key"] = pc.if_else(_mask(head["count"], head["keyless"]), None, columns["key"])
+        keyless = _mask(head["count"], head["keyless"])
+        for name in ("key", "former_key"):
+            columns[name] = pc.if_else(keyless, None, columns[name])
     if head["made"]:
         made = _mask(head["count"], head["made"])
         columns["tx_end"] = pc.if_else(made, pa.scalar(value=False), columns["tx_end"])

@@ -15,9 +15,13 @@ SPELLED = 1
 EXACT = 2
 """Holds a number that a double may not hold."""
 
+ESCAPED_KEY = 4
+"""Has a key with an escape, which V8's own parser may take for an earlier object's key."""
+
 _QUOTE, _BACKSLASH, _SLASH, _LOWER_U = 34, 92, 47, 117
 _PLUS, _MINUS, _DOT, _ZERO, _NINE, _COLON = 43, 45, 46, 48, 57, 58
 _UPPER_E, _LOWER_E = 69, 101
+_BLANK = 32
 _SAFE_DIGITS = 15
 _SMALL_FRACTION = 6
 
@@ -30,12 +34,14 @@ def _string(data, at, stop):
     start = at
     while at < stop and _ZERO <= data[at] <= _NINE:
         at += 1
+    escaped = False
     only_digits = at > start and at < stop and data[at] == _QUOTE
     while at < stop:
         byte = data[at]
         if byte == _QUOTE:
             break
         if byte == _BACKSLASH:
+            escaped = True
             at += 1
             if at < stop and (data[at] == _SLASH or data[at] == _LOWER_U):
                 flags = SPELLED
@@ -43,6 +49,12 @@ def _string(data, at, stop):
     # Keys that are numbers come first in JavaScript's objects.
     if only_digits and at + 1 < stop and data[at + 1] == _COLON:
         flags = SPELLED
+    if escaped:
+        behind = at + 1
+        while behind < stop and data[behind] <= _BLANK:
+            behind += 1
+        if behind < stop and data[behind] == _COLON:
+            flags |= ESCAPED_KEY
     return at + 1, flags
 
 
@@ -129,7 +141,7 @@ def warm() -> None:
 
 
 def image_flags(data: Any, offsets: Any) -> Any:
-    """Return a uint8 per row: SPELLED, EXACT, both or 0.
+    """Return a uint8 per row: SPELLED, EXACT and ESCAPED_KEY, or 0.
 
     Args:
         data: uint8, JSON texts.

@@ -23,12 +23,13 @@ from airflow_provider_deltaforge.events.json_scan import (
     skip_value,
 )
 from airflow_provider_deltaforge.events.raw_bytes import pointer
-
-ANY = 255
-"""Stands for any bytes in a pattern; no UTF-8 has it."""
+from airflow_provider_deltaforge.processors.mask.patterns import ANY
 
 NONE = -1
 """No path leads to a value. Below it: some go on in a text, ``NONE - 1`` less the keys so far."""
+
+BROKEN, DEEP = 1, 2
+"""Why a text cannot be searched: it is not JSON, or paths go on more than ``DEPTH_MAX`` deep."""
 
 _OPEN_ARRAY = 91
 
@@ -37,12 +38,13 @@ class Space(NamedTuple):
     """Arrays to work with; made in a kernel, some would be freed while they are in use.
 
     Attributes:
-        stack: uint8, ``DEPTH_MAX``.
+        stack: uint8, from ``stack_for``.
         key: uint8, as long as the longest text.
         active: bool (``DEPTH_MAX`` + 1, paths of the largest set): which fit so far.
         level: int64, ``DEPTH_MAX`` + 1: how many keys lead to an object or array.
         is_object: bool, ``DEPTH_MAX`` + 1.
         fresh: bool, ``DEPTH_MAX`` + 1: nothing of it was read yet.
+        folds: int32 per code point, from ``patterns``.
     """
 
     stack: Any
@@ -51,26 +53,38 @@ class Space(NamedTuple):
     level: Any
     is_object: Any
     fresh: Any
+    folds: Any
 
 
 @kernel
-def _lower(byte):
-    return byte + 32 if 65 <= byte <= 90 else byte
+def _folded(data, at, stop, folds):
+    """Return (code point in which cases are alike, offset behind it) of UTF-8."""
+    first = np.int64(data[at])
+    if first < 0x80:
+        return first + 32 if 65 <= first <= 90 else first, at + 1
+    width = 2 if first < 0xE0 else (3 if first < 0xF0 else 4)
+    code = first & (0x7F >> width)
+    for i in range(1, min(width, stop - at)):
+        code = code << 6 | np.int64(data[at + i]) & 0x3F
+    if code < len(folds):
+        code = np.int64(folds[code])
+    return code, min(at + width, stop)
 
 
 @kernel
-def _fits(data, at, stop, pattern, begin, end):
-    """Say whether bytes fit a pattern in lower case."""
+def _fits(data, at, stop, pattern, begin, end, folds):
+    """Return whether a name fits a folded pattern."""
     star, mark = np.int64(-1), np.int64(0)
     while at < stop:
+        code, behind = _folded(data, at, stop, folds)
         if begin < end and pattern[begin] == ANY:
             star, mark = begin, at
             begin += 1
-        elif begin < end and pattern[begin] == _lower(data[at]):
+        elif begin < end and pattern[begin] == code:
             begin += 1
-            at += 1
+            at = behind
         elif star >= 0:
-            mark += 1
+            _, mark = _folded(data, mark, stop, folds)
             begin, at = star + 1, mark
         else:
             return False
@@ -80,7 +94,9 @@ def _fits(data, at, stop, pattern, begin, end):
 
 
 @kernel
-def _match(data, at, stop, escaped, decoded, patterns, ends, paths, members, level, active, below):
+def _match(
+    data, at, stop, escaped, decoded, patterns, folds, ends, paths, members, level, active, below
+):
     """Return (the first path that ends at a key or -1, whether any goes on below it).
 
     Args:
@@ -90,6 +106,7 @@ def _match(data, at, stop, escaped, decoded, patterns, ends, paths, members, lev
         escaped: whether it has escapes.
         decoded: room for it without them.
         patterns: see ``find``.
+        folds: see ``Space``.
         ends: see ``find``.
         paths: see ``find``.
         members: the paths of the set.
@@ -108,7 +125,7 @@ def _match(data, at, stop, escaped, decoded, patterns, ends, paths, members, lev
         path = members[i]
         part = paths[path] + level
         begin = ends[part - 1] if part else 0
-        if _fits(name, at, stop, patterns, begin, ends[part]):
+        if _fits(name, at, stop, patterns, begin, ends[part], folds):
             if part + 1 < paths[path + 1]:
                 below[i] = inside = True
             elif hit < 0:
@@ -138,7 +155,7 @@ def _note(found, deeper, count, row, begin, end, hit, members, active):
 
 @kernel
 def find(
-    data, offsets, present, sets, firsts, members, paths, ends, names, space, found, deeper, broken
+    data, offsets, present, sets, firsts, members, paths, ends, names, space, found, deeper, faults
 ):
     """Find the values that paths lead to; nothing is looked for inside of one.
 
@@ -151,23 +168,23 @@ def find(
         members: int64, paths of the sets; of several that lead to a value the first counts.
         paths: int64, where each path begins in ``ends``, and the end of the last.
         ends: int64, where each path's patterns end in ``names``; the first begins at 0.
-        names: uint8, the patterns one behind the other.
+        names: int32, the patterns one behind the other.
         space: to work with; see ``Space``.
         found: int64 (room, 4), filled: the row of each value, where it begins and ends, and the
             path that leads to it or, for text that may hold JSON, what ``NONE`` says.
         deeper: bool (room, paths), filled for such text: the paths that go on in it.
-        broken: bool per row, filled: the text is not JSON.
+        faults: uint8 per row, filled: 0, ``BROKEN`` or ``DEEP``.
 
     Returns:
         How many values there are; more than there is room for are only counted.
     """
     limit = len(data)
-    text, patterns = pointer(data), pointer(names)
+    text = pointer(data)
     stack, decoded = pointer(space.stack), pointer(space.key)
     active, level, is_object, fresh = space.active, space.level, space.is_object, space.fresh
     count = 0
     for row in range(len(offsets) - 1):
-        broken[row] = False
+        faults[row] = 0
         if sets[row] < 0 or (len(present) and not present[row]):
             continue
         mine = members[firsts[sets[row]] : firsts[sets[row] + 1]]
@@ -205,7 +222,7 @@ def find(
                 if behind < 0:
                     break
                 hit, inside = _match(
-                    text, key, behind - 1, escaped, decoded, patterns, ends, paths, mine,
+                    text, key, behind - 1, escaped, decoded, names, space.folds, ends, paths, mine,
                     level[depth], active[depth], active[inner],
                 )  # fmt: skip
                 level[inner] = level[depth] + 1
@@ -216,7 +233,7 @@ def find(
             value = at
             if hit < 0 and inside and at < stop and text[at] in (OPEN_OBJECT, _OPEN_ARRAY):
                 if inner == DEPTH_MAX:
-                    at = np.int64(-1)
+                    faults[row] = DEEP
                     break
                 depth = inner
                 is_object[depth] = text[at] == OPEN_OBJECT
@@ -231,8 +248,9 @@ def find(
             if hit != NONE:
                 _note(found, deeper, count, row, value, at, hit, mine, active[inner])
                 count += 1
-        if at < 0 or skip_space(text, at, stop) != stop:
-            broken[row] = True
+        if faults[row] == 0 and (at < 0 or skip_space(text, at, stop) != stop):
+            faults[row] = BROKEN
+        if faults[row]:
             count = before
     return count
 

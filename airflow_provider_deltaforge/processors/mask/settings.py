@@ -1,11 +1,14 @@
 """Masking: columns that nobody behind this processor may read as they are."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
+from airflow_provider_deltaforge.processors.mask.patterns import fits_column, parts_of
+from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _PARTS_MIN = 3
@@ -17,7 +20,8 @@ class MaskRule(Settings):
 
     columns: tuple[str, ...] = Field(min_length=1)
     """Patterns ``db.table.column`` (PostgreSQL: ``schema.table.column``), with ``*`` for any text
-    anywhere in a part, upper and lower case alike; further parts lead into JSON columns."""
+    anywhere in a part, upper and lower case alike; further parts lead into JSON columns. ``\\.``,
+    ``\\*`` and ``\\\\`` stand for a dot, a star and a backslash in a name."""
     action: Literal["redact", "hash", "truncate", "tokenise"]
     """``redact``: one text for all values; ``hash``: HMAC-SHA-256 in hexadecimal; ``truncate``: the
     first characters; ``tokenise``: another value that looks alike. The same value gives the same
@@ -31,7 +35,7 @@ class MaskRule(Settings):
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in value:
-            parts = pattern.split(".")
+            parts = parts_of(pattern)
             if len(parts) < _PARTS_MIN or not all(parts):
                 raise ValueError(
                     f"{pattern!r} is no pattern of columns; write 'db.table.column', with '*' for "
@@ -67,6 +71,16 @@ class Mask(Processor):
         if needy and self.secret is None:
             raise ValueError(f"{needy[0]!r} needs a 'secret', for example '${{MASK_SECRET}}'")
         return self
+
+    def unmatched(self, tables: Sequence[TableSchema]) -> Sequence[str]:
+        """Return the patterns that no column of a captured table fits."""
+        columns = [
+            ([name for name in (table.db, table.schema) if name], table.table, column.name)
+            for table in tables
+            for column in table.columns
+        ]
+        patterns = dict.fromkeys(pattern for rule in self.rules for pattern in rule.columns)
+        return [one for one in patterns if not any(fits_column(one, *place) for place in columns)]
 
     def open(self) -> Worker:
         """Start the worker.

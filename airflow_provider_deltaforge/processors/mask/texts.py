@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
 from airflow_provider_deltaforge.events.json_kernels import copy_values
-from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
+from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX, stack_for
 from airflow_provider_deltaforge.processors.mask import kernels
+from airflow_provider_deltaforge.processors.mask.patterns import Part, folds
+from airflow_provider_deltaforge.processors.mask.patterns import parts_of as parts_of_pattern
 
 
 class Found(NamedTuple):
@@ -23,7 +25,7 @@ class Found(NamedTuple):
         stops: int64, where each ends.
         which: int64, the path that led to it. Below 0: text in which paths may go on; see ``keys``.
         deeper: bool (values, paths), which paths those are.
-        broken: bool per row of the column: it is not JSON.
+        faults: uint8 per row of the column: 0, ``BROKEN`` or ``DEEP`` of the kernels.
     """
 
     rows: Any
@@ -31,7 +33,7 @@ class Found(NamedTuple):
     stops: Any
     which: Any
     deeper: Any
-    broken: Any
+    faults: Any
 
     @property
     def keys(self) -> Any:
@@ -44,10 +46,10 @@ class Paths:
     """Paths of patterns for keys, ready for the kernel.
 
     Attributes:
-        paths: of each rule's columns, in lower case; ``*`` stands for any text.
+        paths: of each rule's columns.
     """
 
-    paths: tuple[tuple[str, ...], ...]
+    paths: tuple[tuple[Part, ...], ...]
 
     def find(self, texts: pa.BinaryArray, sets: Any, members: Sequence[Sequence[int]]) -> Found:
         """Find the values.
@@ -60,26 +62,27 @@ class Paths:
         parts = parts_of(texts)
         firsts = np.array([0, *np.cumsum([len(one) for one in members])], np.int64)
         flat = np.array([path for one in members for path in one] or [0], np.int64)
-        broken = np.zeros(len(texts), np.bool_)
+        faults = np.zeros(len(texts), np.uint8)
         widest = max(map(len, members), default=1)
         space = kernels.Space(
-            stack=np.empty(DEPTH_MAX, np.uint8),
+            stack=stack_for(parts.offsets[:-1], parts.offsets[1:]),
             key=np.empty(int(np.diff(parts.offsets).max(initial=1)), np.uint8),
             active=np.empty((DEPTH_MAX + 1, widest), np.bool_),
             level=np.empty(DEPTH_MAX + 1, np.int64),
             is_object=np.empty(DEPTH_MAX + 1, np.bool_),
             fresh=np.empty(DEPTH_MAX + 1, np.bool_),
+            folds=folds(),
         )
         room = max(64, len(texts) * widest)
         while True:
             found = np.empty((room, 4), np.int64)
             deeper = np.empty((room, len(self.paths)), np.bool_)
             count = kernels.find(
-                *parts, sets, firsts, flat, *self._arrays, space, found, deeper, broken
+                *parts, sets, firsts, flat, *self._arrays, space, found, deeper, faults
             )
             if count <= room:
                 rows, starts, stops, which = found[:count].T.copy()
-                return Found(rows, starts, stops, which, deeper[:count], broken)
+                return Found(rows, starts, stops, which, deeper[:count], faults)
             room = count
 
     def below(self, keys: int) -> "Paths":
@@ -88,11 +91,10 @@ class Paths:
 
     @cached_property
     def _arrays(self) -> tuple[Any, Any, Any]:
-        star = bytes([kernels.ANY])
-        names = [name.encode().replace(b"*", star) for path in self.paths for name in path]
+        names = [name for path in self.paths for name in path]
         paths = np.array([0, *np.cumsum([len(path) for path in self.paths])], np.int64)
         ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-        return paths, ends, np.frombuffer(b"".join(names) + b"\0", np.uint8)
+        return paths, ends, np.array([code for name in names for code in name] or [0], np.int32)
 
 
 def values(texts: pa.BinaryArray, found: Found) -> pa.BinaryArray:
@@ -118,5 +120,5 @@ def replaced(texts: pa.BinaryArray, found: Found, new: pa.BinaryArray) -> pa.Bin
 def warm() -> None:
     """Compile the kernels, or load them from the cache, before rows are waiting."""
     column = pa.array([b'{"a":"1"}'], pa.binary())
-    found = Paths((("a",),)).find(column, np.zeros(1, np.int32), [(0,)])
+    found = Paths(((parts_of_pattern("a")),)).find(column, np.zeros(1, np.int32), [(0,)])
     replaced(column, found, values(column, found))

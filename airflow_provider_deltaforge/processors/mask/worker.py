@@ -1,7 +1,5 @@
 """Masks values in row images and keys, column by column."""
 
-import re
-import string
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -13,17 +11,24 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.event_tables import Table, full_name, tables_of
-from airflow_provider_deltaforge.processors.mask import texts
+from airflow_provider_deltaforge.processors.mask import kernels, texts
 from airflow_provider_deltaforge.processors.mask.actions import Actions, applied
+from airflow_provider_deltaforge.processors.mask.patterns import folded, parts_of, regex_of
 from airflow_provider_deltaforge.processors.mask.settings import Mask
 
-_KEY = "key"
+_KEYS = ("key", "former_key")
 _IMAGES = ("before", "after")
-_SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _QUALIFIER, _TABLE = 0, 1
-_BROKEN = "a row image or key is not JSON, so nothing in it can be masked"
+_REASONS = {
+    kernels.BROKEN: "a row image or key is not JSON, so nothing in it can be masked",
+    kernels.DEEP: (
+        f"nested more than {DEPTH_MAX:,} deep where a rule's columns may go on, so not all of them "
+        "can be found; a rule for the whole column masks it at any depth"
+    ),
+}
 
 
 class _Made(NamedTuple):
@@ -34,12 +39,14 @@ class _Made(NamedTuple):
         origins: int64 per value, its row in the batch.
         counts: how many were masked by which pattern, added to.
         is_key: they are in the events' keys.
+        faults: uint8 per row of the batch, why it cannot be masked; added to.
     """
 
     rows: pa.RecordBatch
     origins: Any
     counts: Counter[str]
     is_key: bool
+    faults: Any
 
 
 class MaskWorker:
@@ -56,9 +63,9 @@ class MaskWorker:
         ]
         self._patterns = [pattern for pattern, _ in told]
         self._rule_of = np.array([number for _, number in told], np.int64)
-        parts = [pattern.translate(_SMALL).split(".") for pattern in self._patterns]
-        self._tables = [[_regex(part) for part in one[: _TABLE + 1]] for one in parts]
-        self._paths = texts.Paths(tuple(tuple(one[_TABLE + 1 :]) for one in parts))
+        parts = [parts_of(pattern) for pattern in self._patterns]
+        self._tables = [[regex_of(part) for part in one[: _TABLE + 1]] for one in parts]
+        self._paths = texts.Paths(tuple(one[_TABLE + 1 :] for one in parts))
         self._known: dict[Table, tuple[int, ...]] = {}
         texts.warm()
 
@@ -68,23 +75,23 @@ class MaskWorker:
         if not members:
             return Processed(rows)
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        broken = np.zeros(rows.num_rows, np.bool_)
+        faults = np.zeros(rows.num_rows, np.uint8)
         counts: Counter[str] = Counter()
-        for name in (*_IMAGES, _KEY):
+        for name in (*_IMAGES, *_KEYS):
             column = columns[name]
             if column.null_count == len(column):
                 continue
             found = self._paths.find(column, sets, members)
-            broken |= found.broken
+            faults = np.maximum(faults, found.faults)
             if len(found.rows):
-                made = _Made(rows, found.rows, counts, is_key=name == _KEY)
+                made = _Made(rows, found.rows, counts, name in _KEYS, faults)
                 columns[name] = self._masked(self._paths, column, found, made)
         done = pa.RecordBatch.from_arrays(list(columns.values()), schema=CHANGE_SCHEMA)
-        if not broken.any():
+        if not faults.any():
             return Processed(done, counts=counts)
-        kept = pa.array(np.flatnonzero(~broken).astype(np.int32))
-        refused = np.flatnonzero(broken).tolist()
-        rejections = [rejected(row, _BROKEN) for row in refused]
+        kept = pa.array(np.flatnonzero(faults == 0).astype(np.int32))
+        refused = np.flatnonzero(faults).tolist()
+        rejections = [rejected(row, _REASONS[faults[row]]) for row in refused]
         return Processed(done.take(kept), kept, rejections=rejections, counts=counts)
 
     def close(self) -> None:
@@ -131,6 +138,8 @@ class MaskWorker:
         different, sets = np.unique(deeper, axis=0, return_inverse=True)
         members = [tuple(np.flatnonzero(one).tolist()) for one in different]
         found = paths.find(told, sets.reshape(-1).astype(np.int32), members)
+        # What is no JSON is only text; what is too deep may hold what is to be masked.
+        made.faults[made.origins[found.faults == kernels.DEEP]] = kernels.DEEP
         if not len(found.rows):
             return strings
         inside = made._replace(origins=made.origins[found.rows])
@@ -166,15 +175,11 @@ class MaskWorker:
         """
         if table not in self._known:
             db, schema, name = table
-            qualifiers = [one.lower() for one in (db, schema) if one is not None]
+            qualifiers = [folded(one) for one in (db, schema) if one is not None]
             self._known[table] = tuple(
                 path
                 for path, parts in enumerate(self._tables)
                 if any(parts[_QUALIFIER].fullmatch(one) for one in qualifiers)
-                and parts[_TABLE].fullmatch(name.lower())
+                and parts[_TABLE].fullmatch(folded(name))
             )
         return self._known[table]
-
-
-def _regex(part: str) -> "re.Pattern[str]":
-    return re.compile(".*".join(map(re.escape, part.lower().split("*"))), re.DOTALL)

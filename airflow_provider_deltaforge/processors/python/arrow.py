@@ -13,9 +13,11 @@ from airflow_provider_deltaforge.processors.changed_events import OPS, cast_to, 
 from airflow_provider_deltaforge.processors.json_objects import are_json
 from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch
 
-_OF_THE_SOURCE = ("tx", "row", "tx_id", "tx_end", "event_id", "source_position")
+_OF_THE_SOURCE = (*("tx", "row", "tx_id", "tx_end", "event_id", "source_position", "unchanged"),)
 """What a function may look at, but not change: these stay those of the event it was made from."""
-_JSON = ("before", "after", "key", "ddl")
+_FORMER = "former_key"
+"""May be left out, and then stays: few functions know of it."""
+_JSON = ("before", "after", "key", "ddl", _FORMER)
 
 
 class Returned:
@@ -31,8 +33,11 @@ class Returned:
         returned = _conforming(result, name)
         self.origins, self.made = _matched(given, returned.column("event_id"))
         former = taken(given, self.origins)
+        own: tuple[str, ...] = _OF_THE_SOURCE
+        if isinstance(result, pa.Table | pa.RecordBatch) and _FORMER not in result.schema.names:
+            own = (*own, _FORMER)
         columns = [
-            former.column(field.name) if field.name in _OF_THE_SOURCE else returned.column(index)
+            former.column(field.name) if field.name in own else returned.column(index)
             for index, field in enumerate(CHANGE_SCHEMA)
         ]
         for column, field in zip(columns, CHANGE_SCHEMA, strict=True):
@@ -60,6 +65,9 @@ def _conforming(result: Any, name: str) -> pa.RecordBatch:
         raise FatalError(f"{name} returned a column {wrong[0]!r}, which no change event has")
     columns = []
     for field in CHANGE_SCHEMA:
+        if field.name == _FORMER and field.name not in result.schema.names:
+            columns.append(pa.nulls(result.num_rows, field.type))
+            continue
         if result.schema.names.count(field.name) != 1:
             raise FatalError(f"{name} must return one column {field.name!r}, as it was given")
         column = result.column(field.name)

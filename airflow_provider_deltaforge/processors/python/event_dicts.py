@@ -7,7 +7,12 @@ import pyarrow as pa
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.changed_events import OPS
 from airflow_provider_deltaforge.processors.event_tables import full_name, tables_of
-from airflow_provider_deltaforge.processors.json_objects import parsed, wide_integers, written
+from airflow_provider_deltaforge.processors.json_objects import (
+    DepthError,
+    parsed,
+    wide_integers,
+    written,
+)
 
 _IMAGES = ("before", "after", "key")
 _PLACE = ("db", "schema", "table")
@@ -95,6 +100,8 @@ class EventDicts:
             return None
         try:
             return parsed(text, wide=self._wide[name][row])
+        except DepthError:
+            raise RowsError(f"{name} is nested too deep for Python") from None
         except ValueError:
             raise RowsError(f"{name} is no JSON") from None
 
@@ -125,14 +132,18 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """Return the other keys that are there under the names of their columns, checked."""
     found: dict[str, Any] = {}
     if "op" in result:
-        _demand(result["op"] in OPS, "op", "one of c, u, d, r, t and ddl")
+        _demand(
+            isinstance(result["op"], str) and result["op"] in OPS,
+            "op",
+            "one of c, u, d, r, t and ddl",
+        )
         found["op"] = result["op"]
     if "ts_ms" in result:
         _demand(type(result["ts_ms"]) is int and result["ts_ms"] in _LONG, "ts_ms", "an integer")
         found["ts_ms"] = result["ts_ms"]
     if "tags" in result:
         tags = result["tags"]
-        texts = isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)
+        texts = isinstance(tags, list) and all(map(_is_text, tags))
         _demand(tags is None or texts, "tags", "a list of texts, or None")
         found["tags"] = tags
     if "source" in result:
@@ -140,7 +151,7 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
         fits = isinstance(source, dict) and set(source) <= set(_PLACE)
         _demand(fits, "source", "a dict of db, schema and table")
         for name, value in source.items():
-            _demand(isinstance(value, str) or (name == "schema" and value is None), name, "text")
+            _demand(_is_text(value) or (name == "schema" and value is None), name, "text")
             found[name] = value
     if "routing" in result:
         found["routing"] = _routed(result["routing"])
@@ -155,12 +166,12 @@ def _routed(routing: Any) -> Any:
     _demand(fits, "routing", "a dict of topic, key, headers and raw_payload, or None")
     whole = {name: routing.get(name) for name in _ROUTING}
     for name in ("topic", "key"):
-        _demand(whole[name] is None or isinstance(whole[name], str), f"routing.{name}", "text")
+        _demand(whole[name] is None or _is_text(whole[name]), f"routing.{name}", "text")
     raw, headers = whole["raw_payload"], whole["headers"]
     _demand(raw is None or isinstance(raw, bool), "routing.raw_payload", "true or false")
     if headers is not None:
         fits = isinstance(headers, dict) and all(
-            isinstance(part, str) for item in headers.items() for part in item
+            _is_text(part) for item in headers.items() for part in item
         )
         _demand(fits, "routing.headers", "a dict of texts")
         whole["headers"] = [*headers.items()]
@@ -174,6 +185,17 @@ def _routing(routing: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**routing, "headers": None if headers is None else dict(headers)}
 
 
+def _is_text(value: Any) -> bool:
+    """Return whether a value is text that can be written; half a surrogate pair is none."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _demand(fits: bool, name: str, what: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not fits:
         raise RowsError(f"returned {name} that is not {what}")
@@ -182,6 +204,8 @@ def _demand(fits: bool, name: str, what: str) -> None:  # noqa: FBT001 - reads a
 def _json(name: str, value: Any) -> bytes:
     try:
         return written(value)
+    except DepthError:
+        raise RowsError(f"returned {name} that is nested too deep to be written") from None
     except (TypeError, ValueError) as error:
         raise RowsError(f"returned {name} that is not JSON: {error}") from None
 

@@ -14,6 +14,8 @@ from airflow_provider_deltaforge.processors.changed_events import replaced, take
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.processors.python.event_dicts import EventDicts
 
+_TOO_DEEP = "returned something that is nested too deep to be compared"
+
 
 def processed(rows: pa.RecordBatch, call: Callable[[dict[str, Any]], Any]) -> Processed:
     """Call a function with each event, and return what it made of them.
@@ -30,8 +32,9 @@ def processed(rows: pa.RecordBatch, call: Callable[[dict[str, Any]], Any]) -> Pr
         try:
             results = _several(call(events.event(row)))
             changes = [events.changes(row, result) for result in results]
-        except RowsError as error:
-            rejections.append(error.about(row, rows.slice(row, 1)))
+        except (RowsError, RecursionError) as error:
+            bad = error if isinstance(error, RowsError) else RowsError(_TOO_DEEP)
+            rejections.append(bad.about(row, rows.slice(row, 1)))
             continue
         dropped += not changes
         own = False

@@ -14,6 +14,7 @@ _PORTS = {"http": 80, "https": 443}
 _IN_PATH = "/%:@!$&'()*+,;=~"
 _IN_QUERY = _IN_PATH + "?"
 _KEPT_MAX = 4096
+_ENCODE = "; in a login '/', '?', '#', '@' and ':' are %2F, %3F, %23, %40 and %3A"
 
 
 class UnroutableError(Exception):
@@ -109,7 +110,7 @@ def named_origin(text: str) -> Origin:
     return origin_of(parts)
 
 
-def proxy_of(text: str) -> tuple[str, tuple[str, str] | None]:
+def proxy_of(text: str) -> tuple[str, tuple[bytes, bytes] | None]:
     """Return the address of a proxy, and who we are there.
 
     Raises:
@@ -118,12 +119,14 @@ def proxy_of(text: str) -> tuple[str, tuple[str, str] | None]:
     """
     parts = urlsplit(text)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise ValueError(f"write 'http://user:password@host:port'{_ENCODE}")
     origin = named_origin(bare.geturl())
     if origin.scheme != "http":
         raise ValueError("a proxy is spoken to as 'http://host:port', also for https URLs")
     auth = None
     if parts.username is not None:
-        auth = (unquote(parts.username), unquote(parts.password or ""))
+        auth = (unquote(parts.username).encode(), unquote(parts.password or "").encode())
     return f"http://{origin.netloc}", auth
 
 
@@ -140,7 +143,14 @@ def origin_of(parts: SplitResult) -> Origin:
     if not parts.hostname:
         raise ValueError("it names no host")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
-    return Origin(parts.scheme, host, parts.port or _PORTS[parts.scheme])
+    return Origin(parts.scheme, host, _port(parts) or _PORTS[parts.scheme])
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:  # Its text quotes what may be the beginning of a password.
+        raise ValueError(f"its port is no number up to 65535{_ENCODE}") from None
 
 
 def check_template(url: str) -> None:
@@ -155,6 +165,9 @@ def check_template(url: str) -> None:
         return
     parts = urlsplit(fixed)
     origin_of(parts)
+    if "@" in parts.path + parts.query + parts.fragment:
+        # Of https://user:12/34@host the host would be `user`, and errors would show its port.
+        raise ValueError("it holds an '@': send credentials in 'headers', or write %40 in a path")
     if len(fixed) < len(url) and not (parts.path or parts.query):
         raise ValueError(
             "the host may not come from the event, which would be sent our credentials with it; "

@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Connections:
         self,
         tls: ssl.SSLContext | None,
         connect_s: float,
-        proxy: tuple[str, tuple[str, str] | None] | None = None,
+        proxy: tuple[str, tuple[bytes, bytes] | None] | None = None,
     ) -> None:
         import httpcore
 
@@ -109,6 +109,10 @@ class Connections:
                     "its limit, or lower batch.max_bytes"
                 ) from error
             raise meaning from error
+
+    def send_under(self, hold: Callable[[], None]) -> None:
+        """Ask before each piece of a request, however slowly it is taken; see ``Claim.hold``."""
+        self._network.hold = hold
 
     def cut(self) -> None:
         """Break what is under way. Called from another thread."""

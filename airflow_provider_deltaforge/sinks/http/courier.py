@@ -81,6 +81,10 @@ class Courier:
             self._check()
             self._send_next(plan)
 
+    def send_under(self, hold: Callable[[], None]) -> None:
+        """Ask before each piece of a request, however slowly it is taken; see ``Claim.hold``."""
+        self._connections.send_under(hold)
+
     def cut(self) -> None:
         """Break the request under way. Called from another thread."""
         self._connections.cut()

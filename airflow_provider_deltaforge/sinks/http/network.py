@@ -6,6 +6,7 @@ hold a request for hours, so the bound is put below the client, where the bytes 
 
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +27,7 @@ class Network:
         opened: how many connections were.
         broke_writing: nobody took all of the request under way.
         is_cut: nothing works any more.
+        hold: asked before anything is sent; raises where another driver may send.
     """
 
     def __init__(self, core: Any, connect_s: float) -> None:
@@ -37,6 +39,7 @@ class Network:
         self.opened = 0
         self.is_cut = False
         self.broke_writing = False
+        self.hold: Callable[[], None] = lambda: None
 
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, **more: Any
@@ -46,6 +49,7 @@ class Network:
         self.opened += 1
         until = min(self.deadline, time.monotonic() + self.connect_s)
         stream = self._backend.connect_tcp(host, port, _until(until), **more)
+        _give_up_in_time(stream, self.deadline - time.monotonic())
         return _Stream(self, stream, until)
 
     def entered(self, stream: Any) -> None:
@@ -108,6 +112,7 @@ class _Stream:
         rest = memoryview(content)
         try:
             while rest:
+                self._network.hold()
                 connection.settimeout(_until(self._network.deadline))
                 rest = rest[connection.send(rest) :]
         except TimeoutError as error:
@@ -131,6 +136,15 @@ class _Stream:
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+def _give_up_in_time(stream: Any, seconds: float) -> None:
+    """Let the kernel drop what the other side does not acknowledge, also if we are frozen."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None:
+        with suppress(OSError):
+            milliseconds = max(1, int(seconds * 1000))
+            stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, milliseconds)
 
 
 def _until(deadline: float) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Claim, take_lease
 from airflow_provider_deltaforge.sinks.http.address import Addresses, proxy_of
 from airflow_provider_deltaforge.sinks.http.connection import Connections, tls_context
 from airflow_provider_deltaforge.sinks.http.courier import Courier, Manner
@@ -15,6 +16,8 @@ from airflow_provider_deltaforge.sinks.http.headers import configured
 from airflow_provider_deltaforge.sinks.http.plan import Plan, plans
 from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
+
+_SPARE_S = 1.0
 
 
 class HttpWriter:
@@ -31,6 +34,7 @@ class HttpWriter:
         self._plans: list[Plan] = []
         self._errors: list[Exception] = []
         self._abandoned = threading.Event()
+        self._claim: Claim | None = None
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Send in order; see ``SinkWriter``."""
@@ -45,6 +49,16 @@ class HttpWriter:
         rejections = [one for plan in self._plans for one in plan.rejections]
         self._plans = []
         return sorted(rejections, key=lambda one: one.event_row)
+
+    def fence(self, claim: Claim) -> None:
+        """Outlive former writers, and send within a lease; see ``FencedWriter``.
+
+        What the kernel holds of a request it sends by itself, until its own timeout.
+        """
+        take_lease(claim, self._manner.timeout_s + _SPARE_S)
+        self._claim = claim
+        for courier in self._couriers:
+            courier.send_under(claim.hold)
 
     def abandon(self) -> None:
         """Break off what is under way and send nothing more; see ``Interruptible``."""
@@ -97,6 +111,8 @@ class HttpWriter:
             raise _Stopped
         if self._abandoned.is_set():
             raise RetryableError(f"{self._manner.where}: asked to end before a batch was through")
+        if self._claim is not None:
+            self._claim.hold()
 
     def _rest(self) -> None:
         """Leave the endpoint alone for as long as it asked for."""

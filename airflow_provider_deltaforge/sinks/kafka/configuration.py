@@ -25,6 +25,18 @@ _ALIASES = {
 }
 _UNLIMITED_RETRIES = 2_147_483_647
 _MESSAGE_MS, _TRANSACTION_MS = 30_000, 60_000
+_EXPIRY_S = 30.0
+TRANSACTIONAL = "deltaforge-"
+"""What the ids of producers with transactions begin with."""
+TRANSACTIONS = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    "max.in.flight": 5,
+    "message.timeout.ms": _MESSAGE_MS,
+    "transaction.timeout.ms": _TRANSACTION_MS,
+    "request.timeout.ms": 15_000,
+}
+"""What a producer needs to shut another one out."""
 _ALL_REPLICAS = {"all", "-1"}
 _NAMED = re.compile(r"[\"`]([a-z][a-z0-9_.]+)[\"`]|\b((?:[a-z0-9_]+\.)+[a-z]+)\b")
 
@@ -32,7 +44,7 @@ _NAMED = re.compile(r"[\"`]([a-z][a-z0-9_.]+)[\"`]|\b((?:[a-z0-9_]+\.)+[a-z]+)\b
 def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
     """Return what the producer is made with, the document's own settings last."""
     given = _given(sink)
-    if not sink.exactly_once:
+    if not sink.is_transactional:
         given.pop("message.timeout.ms", None)
     chosen: dict[str, Any] = {
         "bootstrap.servers": sink.brokers,
@@ -66,7 +78,7 @@ def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
             "or repeat messages, and change their order",
             extra={"sink": sink.id, "acks": given.get("acks")},
         )
-    if sink.exactly_once:
+    if sink.is_transactional:
         chosen |= _of_transactions(sink, pipeline, given)
     return {**chosen, **given}
 
@@ -88,7 +100,7 @@ def _of_transactions(sink: KafkaSink, pipeline: str, given: Mapping[str, Any]) -
                 extra={"sink": sink.id, "transaction_timeout_ms": transaction_ms},
             )
     return {
-        "transactional.id": f"deltaforge-{pipeline}/{sink.id}",
+        "transactional.id": f"{TRANSACTIONAL}{pipeline}/{sink.id}",
         "transaction.timeout.ms": transaction_ms,
         "message.timeout.ms": _MESSAGE_MS,
         "request.timeout.ms": 15_000,
@@ -108,6 +120,15 @@ def patience_s(sink: KafkaSink) -> float:
             "number of milliseconds"
         ) from error
     return min(own_s, sink.send_timeout_secs) if own_s > 0 else float(sink.send_timeout_secs)
+
+
+def expiry_s(sink: KafkaSink) -> float:
+    """Return after how long a message expires where no transaction fences it.
+
+    That bounds what a frozen producer still sends when it wakes up.
+    """
+    own = "message.timeout.ms" in _given(sink)
+    return patience_s(sink) if own else max(_EXPIRY_S, patience_s(sink))
 
 
 def refusal(sink: KafkaSink, error: Exception) -> SpecError:

@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.contract import Claim, Cursor
 from airflow_provider_deltaforge.sinks.kafka import replies
 from airflow_provider_deltaforge.sinks.kafka.configuration import scrub
 from airflow_provider_deltaforge.sinks.kafka.positions import Positions, error_of, topic_of
@@ -34,7 +34,7 @@ class _RefusedError(Exception):
     """The brokers refuse a message of the transaction."""
 
 
-class _Stage(Enum):
+class Stage(Enum):
     """What the producer may do next."""
 
     NEW = "recover"
@@ -47,7 +47,7 @@ class KafkaOnceWriter(KafkaWriter):
     """One transaction per batch; see ``ExactlyOnceWriter``."""
 
     def __init__(self, sink: KafkaSink, pipeline: str) -> None:
-        self._stage = _Stage.NEW
+        self._stage = Stage.NEW
         self._used = False
         self._cursor: Cursor | None = None
         self._committing: Cursor | None = None
@@ -59,10 +59,7 @@ class KafkaOnceWriter(KafkaWriter):
     def recover(self) -> Cursor | None:
         """Fence former producers, then read the position; see ``ExactlyOnceWriter``."""
         deadline = time.monotonic() + self._patience_s
-        if self._used:
-            self._renew()
-        self._used, self._stage = True, _Stage.NEW
-        self._until(deadline, self._producer.init_transactions, "begin with transactions")
+        self._begin(deadline)
         positions = Positions(
             self._kafka,
             self._positions_topic,
@@ -75,23 +72,53 @@ class KafkaOnceWriter(KafkaWriter):
         text = positions.read(self._key.encode())
         where = f"{self._where}: record {self._key!r} of topic {self._positions_topic!r}"
         self._cursor = None if text is None else Cursor.from_text(text, where)
-        self._stage = _Stage.IDLE
+        self._stage = Stage.IDLE
         return self._cursor
+
+    def fence(self, claim: Claim) -> None:
+        """Shut former writers out; see ``FencedWriter``."""
+        self._settle(claim)
+        claim.enter(self._settings["transactional.id"])
+        self._claim = claim
+
+    def _begin(self, deadline: float) -> None:
+        """Shut out whoever began under the same id before.
+
+        Asked afterwards, the state store tells whether we may: who comes late ends here.
+        """
+        if self._used:
+            self._renew()
+        self._used, self._stage = True, Stage.NEW
+        self._until(deadline, self._producer.init_transactions, "begin with transactions")
+        if self._claim is not None:
+            self._claim.confirm()
 
     def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
         """Write a batch and its cursor in one transaction; see ``ExactlyOnceWriter``."""
         del before  # A transaction that is not the next one is fenced.
+        return self._transaction(messages, after, after)
+
+    def _transaction(
+        self, messages: Messages, after: Cursor, record: Cursor | None
+    ) -> Sequence[Rejection]:
+        """Write a batch in one transaction.
+
+        Args:
+            messages: the batch.
+            after: stands for the batch, if its commit has to be tried again.
+            record: what is written beside it, if anything.
+        """
         deadline = time.monotonic() + self._patience_s
-        if self._stage is _Stage.COMMITTING and self._committing == after:
+        if self._stage is Stage.COMMITTING and self._committing == after:
             self._commit(deadline, again=True)
             return []
-        if self._stage in (_Stage.NEW, _Stage.COMMITTING):
+        if self._stage in (Stage.NEW, Stage.COMMITTING):
             raise self._lost("what it did last has to be found out")
         self._abort(deadline)
         work = Work(messages)
         self._find_topics(work, deadline)
-        if self._send(work, after, deadline):
-            self._committing, self._stage = after, _Stage.COMMITTING
+        if self._send(work, record, deadline):
+            self._committing, self._stage = after, Stage.COMMITTING
             self._commit(deadline)
             return []
         self._abort(deadline)
@@ -108,7 +135,7 @@ class KafkaOnceWriter(KafkaWriter):
 
     def _discard(self) -> None:
         """End an open transaction, so that readers need not wait for its timeout."""
-        if self._stage is _Stage.OPEN:
+        if self._stage is Stage.OPEN:
             with suppress(self._kafka.KafkaException):
                 self._producer.abort_transaction(_CLOSE_S)
         super()._discard()
@@ -120,7 +147,7 @@ class KafkaOnceWriter(KafkaWriter):
         """
         try:
             self._producer.begin_transaction()
-            self._stage = _Stage.OPEN
+            self._stage = Stage.OPEN
             if after is not None:
                 self._producer.produce(self._positions_topic, after.as_text(), self._key)
         except self._kafka.KafkaException as error:
@@ -152,15 +179,15 @@ class KafkaOnceWriter(KafkaWriter):
         call = self._producer.commit_transaction
         self._until(deadline, call, "commit a transaction", gives_up=again)
         self._cursor = self._committing
-        self._stage, self._committing, self._work = _Stage.IDLE, None, None
+        self._stage, self._committing, self._work = Stage.IDLE, None, None
         self._access_errors = 0
 
     def _abort(self, deadline: float) -> None:
         self._work = None  # What was refused of it says nothing about how this ends.
-        if self._stage is _Stage.OPEN:
+        if self._stage is Stage.OPEN:
             call = self._producer.abort_transaction
             self._until(deadline, call, "abort a transaction", gives_up=True)
-            self._stage = _Stage.IDLE
+            self._stage = Stage.IDLE
 
     def _search(self, messages: Messages) -> dict[int, Any]:
         """Find which messages the brokers refuse: by halves, in transactions that are aborted.
@@ -174,7 +201,7 @@ class KafkaOnceWriter(KafkaWriter):
         finally:
             if self._producer is not None:
                 self._discard()
-            self._producer, self._stage = own, _Stage.IDLE
+            self._producer, self._stage = own, Stage.IDLE
         if not refused:
             self._at_once = taken
         return refused
@@ -235,6 +262,7 @@ class KafkaOnceWriter(KafkaWriter):
         if self._abandoned:
             raise RetryableError(f"{self._where}: asked to end, could not {what} before")
         if time.monotonic() >= deadline:
+            self._raise_if_other_server()
             raise RetryableError(
                 f"{self._where}: could not {what} within {self._patience_s:g} s; check that the "
                 f"brokers {self._sink.brokers} are up and reachable (last error: "
@@ -261,7 +289,7 @@ class KafkaOnceWriter(KafkaWriter):
 
     def _lost(self, reason: str) -> FencedError:
         """Return that this producer cannot go on before ``recover``."""
-        self._stage, self._committing, self._work = _Stage.NEW, None, None
+        self._stage, self._committing, self._work = Stage.NEW, None, None
         return FencedError(
             f"{self._where}: its producer has to take over again: {scrub(self._sink, reason)}"
         )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
@@ -42,6 +42,10 @@ class KafkaSink(Sink):
     exactly_once: bool = False
     """Write each batch in a transaction that also holds the position. Unless ``batch.max_events``
     is given, a batch then holds up to 16,000 events."""
+    fencing: Literal["time", "transactions"] = "time"
+    """How a driver that was frozen is kept from writing behind its successor: by ``time``, what it
+    has begun expires before the successor begins, or by ``transactions``, which cost each batch 10
+    to 15 ms and let the brokers refuse it. ``exactly_once`` uses these in any case."""
     positions_topic: str | None = None
     """Compacted topic for the positions of ``exactly_once``, made if it is missing;
     ``_deltaforge.PIPELINE.positions`` if absent."""
@@ -78,18 +82,31 @@ class KafkaSink(Sink):
     def _check_exactly_once(self) -> "KafkaSink":
         if self.positions_topic is not None and not self.exactly_once:
             raise refusal(("positions_topic",), "has a meaning with exactly_once only")
-        for key, item in self.client_conf.items() if self.exactly_once else ():
+        what = "exactly_once" if self.exactly_once else "fencing: transactions"
+        for key, item in self.client_conf.items() if self.is_transactional else ():
             said = str(item).lower()
             if key in _ACKS and said not in _ALL_REPLICAS:
-                raise refusal(("client_conf", key), "exactly_once needs acks: all; remove it")
+                raise refusal(("client_conf", key), f"{what} needs acks: all; remove it")
             if key == "enable.idempotence" and said != "true":
-                raise refusal(("client_conf", key), "exactly_once needs idempotence; remove it")
+                raise refusal(("client_conf", key), f"{what} needs idempotence; remove it")
         return self
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether every batch is a transaction."""
+        return self.exactly_once or self.fencing == "transactions"
+
+    def without_position(self) -> "KafkaSink":
+        """Return the description for what has no position; the brokers fence that as well."""
+        if not self.exactly_once:
+            return self
+        changes = {"exactly_once": False, "fencing": "transactions", "positions_topic": None}
+        return self.model_copy(update=changes)
 
     @property
     def batch_events(self) -> int:
         """As each transaction waits for the brokers, however few messages are in it."""
-        return _IN_TRANSACTIONS if self.exactly_once else 0
+        return _IN_TRANSACTIONS if self.is_transactional else 0
 
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a broker that is away is left to the first write.
@@ -99,10 +116,12 @@ class KafkaSink(Sink):
             AccessError: the brokers refuse the credentials.
         """
         from airflow_provider_deltaforge.sinks.kafka.once import KafkaOnceWriter
+        from airflow_provider_deltaforge.sinks.kafka.transactions import KafkaTransactionWriter
         from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
 
+        plain = KafkaTransactionWriter if self.is_transactional else KafkaWriter
         try:
-            return (KafkaOnceWriter if self.exactly_once else KafkaWriter)(self, pipeline)
+            return (KafkaOnceWriter if self.exactly_once else plain)(self, pipeline)
         except ModuleNotFoundError as error:
             raise SpecError(
                 "sink type 'kafka' needs an extra: pip install 'airflow-provider-deltaforge[kafka]'"

@@ -20,6 +20,7 @@ class Work:
         singly: Each message is a request of its own, so that a refusal names one message.
         next: The first message not yet handed to the producer.
         refused: Messages that cannot be delivered, by index.
+        begun_s: When the first of them was handed over, by our own clock; 0 before.
         failures: Answers that do not say which message they are about.
     """
 
@@ -28,6 +29,7 @@ class Work:
     next: int = 0
     refused: dict[int, Any] = field(default_factory=dict)
     failures: list[Any] = field(default_factory=list)
+    begun_s: float = 0.0
 
     def some(self) -> tuple[list[str], list[Any], list[Any]]:
         """Return topics, keys and values of the next messages; as objects they take much memory."""

@@ -6,16 +6,26 @@ sent before it. If it comes with another batch instead, the producer is purged a
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    FatalError,
+    RetryableError,
+    WrongServerError,
+)
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Claim
 from airflow_provider_deltaforge.sinks.kafka import replies
 from airflow_provider_deltaforge.sinks.kafka.configuration import (
+    TRANSACTIONAL,
+    TRANSACTIONS,
+    expiry_s,
     patience_s,
     producer_settings,
     refusal,
@@ -24,11 +34,14 @@ from airflow_provider_deltaforge.sinks.kafka.configuration import (
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.topics import Topics
 from airflow_provider_deltaforge.sinks.kafka.work import Work
+from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
 
 log = logging.getLogger(__name__)
 
 _OPEN_S = 5.0
+_PORT = 9092
 _SLICE_S = 0.25
+_SPARE_S = 1.0
 _CONFIRMATIONS = 3  # A broker that starts can refuse one connection; it does not refuse three.
 
 
@@ -43,6 +56,7 @@ class KafkaWriter:
         self._where = f"kafka sink {sink.id}"
         self._pipeline = pipeline
         self._settings = producer_settings(sink, pipeline)
+        self._set_id()
         self._patience_s = patience_s(sink)
         self._work: Work | None = None
         self._topics = Topics(
@@ -51,9 +65,14 @@ class KafkaWriter:
         self._access_errors = 0
         self._last_error = "no answer"
         self._abandoned = False
+        self._claim: Claim | None = None
+        self._expiry_s = float("inf")
         self._producer: Any = self._new_producer()
         with suppress(RetryableError):  # Left to the first write.
             self.reach()
+
+    def _set_id(self) -> None:
+        """Change how the brokers know this producer, where several write side by side."""
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Write in order; see ``SinkWriter``."""
@@ -71,6 +90,52 @@ class KafkaWriter:
         if work.singly:
             self._replace_producer()
         return work.rejections(self._where)
+
+    def fence(self, claim: Claim) -> None:
+        """Shut former transactions out, and outlive other producers; see ``FencedWriter``.
+
+        What this producer is given expires, so that a successor knows how long to wait: librdkafka
+        sends what it holds when a frozen process wakes up, before anybody here can look.
+        """
+        self._settle(claim)
+        self._expiry_s = expiry_s(self._sink)
+        claim.enter(f"producer-{secrets.token_hex(6)}", self._expiry_s + 2 * _SPARE_S)
+        self._settings["message.timeout.ms"] = int((self._expiry_s + _SPARE_S) * 1000)
+        self._replace_producer()
+        self._claim = claim
+
+    def _settle(self, claim: Claim) -> None:
+        """Make sure that no former writer follows."""
+        former = claim.former()
+        by_name = {one.name: one for one in former if one.name.startswith(TRANSACTIONAL)}
+        deadline = time.monotonic() + self._patience_s
+        for name in by_name:
+            self._shut_out(name, deadline)
+        claim.outlive([one for one in former if one.name not in by_name])
+        claim.forget(former)
+
+    def _shut_out(self, name: str, deadline: float) -> None:
+        """Let the brokers refuse a former producer of transactions, and abort what it has open."""
+        producer = self._new_producer(**{**TRANSACTIONS, "transactional.id": name})
+        while True:
+            try:
+                producer.init_transactions(2 * _SLICE_S)
+            except self._kafka.KafkaException as error:
+                told = error.args[0]
+                if told.code() in replies.FENCED:
+                    return  # By another writer of our epoch, just now.
+                if not told.retriable():
+                    self._raise([told])
+            else:
+                return
+            producer.poll(0)
+            self._raise_if_refused()
+            if self._abandoned or time.monotonic() >= deadline:
+                raise RetryableError(
+                    f"{self._where}: a former producer ({name}) could not be shut out within "
+                    f"{self._patience_s:g} s; check that the brokers {self._sink.brokers} are up "
+                    f"and reachable (last error: {self._last_error})"
+                )
 
     def abandon(self) -> None:
         """Give up the write under way within a slice; see ``Interruptible``."""
@@ -115,6 +180,9 @@ class KafkaWriter:
         refused_topic = any(self._topics.get(name) is not None for name in names)
         careful = work.singly or messages.headers is not None or refused_topic
         while work.next < len(messages):
+            if self._claim is not None:
+                self._claim.hold()
+            work.begun_s = work.begun_s or time.monotonic()
             columns = work.some()
             sent = 0 if careful else self._hand_over_quickly(*columns)
             work.next += sent
@@ -197,6 +265,7 @@ class KafkaWriter:
                 self._raise_if_refused()
             else:
                 return
+        self._raise_if_other_server()
         raise RetryableError(
             f"{self._where}: no answer; check that the brokers {self._sink.brokers} are up and "
             f"reachable (last error: {self._last_error})"
@@ -208,7 +277,16 @@ class KafkaWriter:
         self._raise_if_failed(work)
         if self._abandoned:
             raise RetryableError(f"{self._where}: asked to end before a batch was acknowledged")
+        if work.begun_s and time.monotonic() - work.begun_s > self._expiry_s:
+            # As a whole: a message that expired alone could be overtaken by a later one of its key.
+            self._replace_producer()
+            raise RetryableError(
+                f"{self._where}: a batch of {len(work.messages)} messages is given up after "
+                f"{self._expiry_s:g} s without an answer, and sent again; check that the brokers "
+                f"{self._sink.brokers} are up and reachable (last error: {self._last_error})"
+            )
         if time.monotonic() >= deadline:
+            self._raise_if_other_server()
             raise RetryableError(
                 f"{self._where}: a batch of {len(work.messages)} messages is not acknowledged "
                 f"after {self._patience_s:g} s; check that the brokers {self._sink.brokers} are "
@@ -224,6 +302,16 @@ class KafkaWriter:
                 f"{self._where}: the brokers {self._sink.brokers} refuse us; check the security "
                 f"settings and credentials in client_conf ({self._last_error})"
             )
+
+    def _raise_if_other_server(self) -> None:
+        """Raise where something else answers in a broker's place, of which the driver is silent."""
+        if self._abandoned:
+            return  # Whoever waits for the end waits no longer than it must.
+        brokers = str(self._settings["bootstrap.servers"]).split(",")
+        places = [place for each in brokers if (place := place_in(each, _PORT)) is not None]
+        found = other_server("Kafka", places)
+        if found is not None:
+            raise WrongServerError(f"{self._where}: brokers: {found}; correct 'brokers'")
 
     def _raise_if_failed(self, work: Work) -> None:
         failures = [error for error in work.failures if error.code() not in replies.REJECTED]

@@ -1,12 +1,17 @@
 """Keeps one connection: makes it when it is needed, and replaces it when it broke."""
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, WrongServerError
 from airflow_provider_deltaforge.sinks.nats.link import Link
+from airflow_provider_deltaforge.sinks.nats.login import without_login
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Streams
+from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
+
+_PORT = 4222
 
 
 @dataclass
@@ -59,4 +64,13 @@ class Line:
                 return await Link.connect(self.sink, address, self.name)
             except RetryableError as error:
                 problem = error
-        raise problem
+        raise await self._named(problem)
+
+    async def _named(self, problem: RetryableError) -> DeltaForgeError:
+        """Return an error, or a clearer one where something else answers in NATS's place."""
+        shown = (without_login(server) for server in self.sink.servers)
+        places = [place for each in shown if (place := place_in(each, _PORT)) is not None]
+        found = await asyncio.to_thread(other_server, "NATS", places)
+        if found is None:
+            return problem
+        return WrongServerError(f"nats sink {self.sink.id}: url: {found}; correct 'url'")

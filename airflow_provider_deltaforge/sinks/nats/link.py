@@ -47,6 +47,8 @@ class Stored:
 
     seq: int
     headers: dict[str, str]
+    time: str
+    """When the server took it, in its own words."""
 
 
 class Link:
@@ -200,11 +202,12 @@ class Link:
         return found
 
     async def message(self, stream: str, seq: int, timeout_s: float) -> Stored:
-        """Return the headers of one message of a stream."""
-        found = await self.ask(f"STREAM.MSG.GET.{stream}", {"seq": seq}, timeout_s)
-        lines = base64.b64decode(found["message"].get("hdrs", "")).split(_LINE)[1:]
+        """Return one message of a stream, without its payload."""
+        found = (await self.ask(f"STREAM.MSG.GET.{stream}", {"seq": seq}, timeout_s))["message"]
+        lines = base64.b64decode(found.get("hdrs", "")).split(_LINE)[1:]
         pairs = (line.decode(errors="replace").partition(":") for line in lines if line)
-        return Stored(seq, {name.strip(): value.strip() for name, _, value in pairs})
+        headers = {name.strip(): value.strip() for name, _, value in pairs}
+        return Stored(seq, headers, found["time"])
 
     async def drop(self) -> None:
         """Close at once; what is not sent yet never will be."""

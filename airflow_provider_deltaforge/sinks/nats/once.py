@@ -8,14 +8,14 @@ whatever either stored carries its position, and nothing has to be written to fe
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.contract import LEASE, Claim, Cursor
 from airflow_provider_deltaforge.sinks.nats.link import no_responders
 from airflow_provider_deltaforge.sinks.nats.outgoing import (
     BEHIND,
@@ -51,6 +51,23 @@ class NatsOnceWriter(NatsWriter):
         self._end = 0
         self._sure = False
         self._rows: tuple[Streams, dict[str, str]] | None = None
+        self.has_expired = False
+        self._copied: tuple[Messages, int] | None = None
+
+    def fence(self, claim: Claim) -> None:
+        """Let the stream refuse who does not know its end; see ``FencedWriter``."""
+        former = claim.former()
+        claim.outlive([one for one in former if one.name == LEASE])
+        claim.forget(former)
+        claim.enter("nats")
+        self._claim = claim
+
+    def write(self, messages: Messages) -> Sequence[Rejection]:
+        """Append rows of a snapshot, or dead letters, where the stream ends."""
+        if self._claim is None or not len(messages):
+            return super().write(messages)
+        rows = self._append_rows(messages)
+        return self._run(self._bounded(rows, f"{len(messages)} messages"))
 
     def recover(self) -> Cursor | None:
         """Return how far the stream holds the log; see ``ExactlyOnceWriter``.
@@ -67,34 +84,75 @@ class NatsOnceWriter(NatsWriter):
 
     async def _recover(self) -> Cursor | None:
         streams = await self._line.up()
-        tail = await self._positions.tail(streams)
+        tail = await self._tail(streams)
         self._end, self._sure = tail.seq, True
+        self.has_expired = self._positions.has_expired(tail)
         return await self._positions.held(streams, tail)
 
     async def _append(self, messages: Messages, before: Cursor) -> Sequence[Rejection]:
         streams, self._rows = await self._line.up(), None
         outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
-        batch, rejections = await self._prepare(streams, outgoing, before)
+        head, tail = position_text(before)
+        owner = self._positions.owner
+        batch, rejections = await self._prepare(
+            streams,
+            outgoing,
+            lambda event: {OWNER: owner, POSITION: f"{head}{event.hex()}{tail}"},
+        )
         if rejections:
             return rejections
         done = 0
         while done < len(batch):
             if not self._sure:
-                done = self._find(await self._positions.tail(streams), outgoing, done)
+                done = self._find(await self._tail(streams), outgoing, done)
                 if done == len(batch):
                     break
             done = await _Chain(self, streams, batch[done:]).append() + done
         return []
 
+    async def _tail(self, streams: Streams) -> Tail:
+        """Return where the stream ends, if we may append there.
+
+        Asked in this order: whoever is frozen after it finds another end when it wakes up.
+        """
+        tail = await self._positions.tail(streams)
+        if self._claim is not None:
+            self._claim.confirm()
+        return tail
+
+    async def _append_rows(self, messages: Messages) -> Sequence[Rejection]:
+        """Append what has no position, beside other writers of the same epoch.
+
+        Each of them may move the end: then it is looked for again. What a broken connection has
+        stored of a batch is known from the stream's last message, if that is still one of it.
+        """
+        streams = await self._line.up()
+        outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
+        if self._copied is None or not self._copied[0].same_as(messages):
+            self._copied = (messages, 0)
+        batch: list[Message] = []
+        rejections: list[Rejection] = []
+        done, behind = self._copied[1], ""
+        while not behind or done < len(batch):
+            tail = await self._tail(streams)
+            self._end, self._sure = tail.seq, True
+            if self._positions.behind(tail) != behind:
+                behind = self._positions.behind(tail)
+                more = {OWNER: self._positions.owner, BEHIND: behind}
+                batch, rejections = await self._prepare(streams, outgoing, lambda _: more)  # noqa: B023
+            if done < len(batch):
+                done += await _Chain(self, streams, batch[done:]).append()
+                self._copied = (messages, done)
+        self._copied = None
+        return rejections
+
     async def _prepare(
-        self, streams: Streams, outgoing: Outgoing, before: Cursor
+        self, streams: Streams, outgoing: Outgoing, headers: Callable[[bytes], dict[str, str]]
     ) -> tuple[list[Message], list[Rejection]]:
-        head, tail = position_text(before)
         batch, rejections = [], []
         for index, event_id in enumerate(outgoing.messages.event_ids.to_pylist()):
-            event = event_id.hex()
-            more = {OWNER: self._positions.owner, POSITION: f"{head}{event}{tail}"}
-            more |= {LAST_SEQ: _LONGEST, LAST_ID: f"{_LONGEST * 3}:{self._sink.id}"}
+            more = headers(event_id)
+            more = more | {LAST_SEQ: _LONGEST, LAST_ID: f"{_LONGEST * 3}:{self._sink.id}"}
             try:
                 stream = await streams.of(outgoing.subject(index))
                 limit = room(stream, streams.link.payload_max)

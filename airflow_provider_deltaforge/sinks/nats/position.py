@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.nats.link import Stored
 from airflow_provider_deltaforge.sinks.nats.outgoing import BEHIND, ID, OWNER, POSITION
 from airflow_provider_deltaforge.sinks.nats.replies import Code, Refusal, meant
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
@@ -74,6 +75,12 @@ class Positions:
             return None
         return await self._before_rows(streams, tail.headers)
 
+    def has_expired(self, tail: Tail) -> bool:
+        """Return True if a position is not there because the stream has let go of its messages."""
+        if tail.headers is None:
+            return bool(tail.seq)
+        return int(tail.headers.get(BEHIND, "0").split()[0]) > 0
+
     def _is_older(self, headers: dict[str, str]) -> bool:
         """Say whether this sink wrote a message before the document asked for exactly once."""
         return OWNER not in headers and headers.get(ID, "").partition(":")[2] == self.sink.id
@@ -96,15 +103,8 @@ class Positions:
         return None if found is None else self._cursor(found)
 
     async def _headers(self, streams: Streams, seq: int) -> dict[str, str] | None:
-        if not seq:
-            return None
-        timeout_s = self.sink.send_timeout_secs
-        try:
-            return (await streams.link.message(str(self.sink.stream), seq, timeout_s)).headers
-        except Refusal as refusal:
-            if refusal.code == Code.MESSAGE_NOT_FOUND:
-                return None
-            raise meant(refusal, self._where) from refusal
+        found = await message_at(self.sink, streams, seq)
+        return None if found is None else found.headers
 
     def _cursor(self, headers: dict[str, str]) -> Cursor:
         return Cursor.from_text(headers[POSITION], f"{self._where}: header {POSITION}")
@@ -145,3 +145,19 @@ def position_text(position: Cursor) -> tuple[str, str]:
     text = Cursor(position.position, _ANY_EVENT).as_text().decode("utf-8")
     before, _, after = text.rpartition(_ANY_EVENT.hex())
     return before, after
+
+
+async def message_at(sink: NatsSink, streams: Streams, seq: int) -> Stored | None:
+    """Return a message of the sink's stream; None if it is gone.
+
+    Raises:
+        RetryableError, AccessError, FatalError: as a write does.
+    """
+    if not seq:
+        return None
+    try:
+        return await streams.link.message(str(sink.stream), seq, sink.send_timeout_secs)
+    except Refusal as refusal:
+        if refusal.code == Code.MESSAGE_NOT_FOUND:
+            return None
+        raise meant(refusal, f"nats sink {sink.id}") from refusal

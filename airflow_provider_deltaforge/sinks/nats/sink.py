@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink, SinkWriter
 from airflow_provider_deltaforge.spec.choice import refusal
 
 _SCHEMES = ("nats", "tls")
@@ -116,6 +116,12 @@ class NatsSink(Sink):
         """Whether a server without TLS is refused."""
         named = (self.ca_file, self.cert_file)
         return any(named) or any(each.startswith("tls://") for each in self.servers)
+
+    def open_row_marks(self, pipeline: str) -> RowMarks:
+        """Connect for marks of rows."""
+        from airflow_provider_deltaforge.sinks.nats.row_marks import NatsRowMarks
+
+        return NatsRowMarks(self, pipeline)
 
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer, which connects when it first writes.

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import orjson
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Claim, take_lease
 from airflow_provider_deltaforge.sinks.nats.line import Line
 from airflow_provider_deltaforge.sinks.nats.link import no_responders
 from airflow_provider_deltaforge.sinks.nats.loop import Loop
@@ -35,6 +36,13 @@ class NatsWriter:
         self._loop = Loop(f"nats-{sink.id}")
         self._delivery: Delivery | None = None
         self._memory = Memory()
+        self._claim: Claim | None = None
+
+    def fence(self, claim: Claim) -> None:
+        """Outlive former writers, and send within a lease; see ``FencedWriter``."""
+        take_lease(claim)
+        self._claim = claim
+        self._memory.hold = claim.hold
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Write in order; see ``SinkWriter``."""
@@ -101,6 +109,7 @@ class Memory:
         highest: The last sequence of earlier batches, by stream.
         unheard_s: Since when nobody listens, without a stream.
         warned: Names of headers that were left out.
+        hold: Asked before each message; raises where another driver may write.
     """
 
     def __init__(self) -> None:
@@ -108,6 +117,7 @@ class Memory:
         self.highest: dict[str, int] = {}
         self.unheard_s: float | None = None
         self.warned: set[str] = set()
+        self.hold: Callable[[], None] = lambda: None
 
 
 class Delivery:
@@ -177,6 +187,7 @@ class Delivery:
                 self._direct.append(index)
             self.under_way += 1
             number = self._first_number + index
+            self._memory.hold()
             await link.send(number, message.subject, message.headers, message.payload)
 
     def _answered(self, number: int, answer: Any) -> None:

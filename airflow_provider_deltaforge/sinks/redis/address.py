@@ -35,6 +35,7 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]]+))(?::(?P<
 _REDIS_PORT = 6379
 _SENTINEL_PORT = 26379
 _PORT_MAX = 65535
+_ENCODE = "; in a login '/', '?', '#' and '@' are %2F, %3F, %23 and %40"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ def parse(uri: str) -> Address:
     found = _URI.fullmatch(uri.strip())
     if found is None or found["scheme"] not in _SCHEMES:
         raise ValueError(f"write one of {', '.join(f'{name}://' for name in _SCHEMES)}")
+    if "@" in (found["path"] or "") + (found["query"] or "") + (found["fragment"] or ""):
+        raise ValueError(f"write it as …://user:password@host:6379/0{_ENCODE}")
     kind, tls = _SCHEMES[found["scheme"]]
     said = _parameters(kind, found["query"] or "")
     path = unquote(found["path"] or "")
@@ -136,7 +139,9 @@ def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
         found = _HOST.fullmatch(part.strip())
         number = int(found["port"] or port) if found else 0
         if found is None or not 0 < number <= _PORT_MAX:
-            raise ValueError("write each server as host:port, several separated by commas")
+            raise ValueError(
+                f"write each server as host:port, several separated by commas{_ENCODE}"
+            )
         hosts.append((found["six"] or found["name"], number))
     return tuple(hosts)
 

@@ -23,9 +23,13 @@ class Line:
 
     Attributes:
         stream: one that the server at the other end holds.
+        watches: the key that the server watches for the next transaction.
+        is_step: whether what was sent last is a step, and not only a question.
     """
 
     stream = ""
+    watches: str | None = None
+    is_step = False
 
     def __init__(self, connection: Any, given_up: Callable[[], bool]) -> None:
         import redis

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.errors import FatalError, FencedError
+from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.binary_columns import id_bytes
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Cursor
@@ -33,6 +33,8 @@ _ANY_EVENT = bytes(16)
 
 class OnceWriter(RedisWriter):
     """Live connections of one sink; see ``ExactlyOnceWriter``."""
+
+    has_expired = False
 
     def __init__(self, sink: RedisSink, pipeline: str) -> None:
         is_cluster = sink.address().kind == "cluster"
@@ -50,6 +52,13 @@ class OnceWriter(RedisWriter):
         self._steps, self._held = None, None
         self._cursor = self._attempt(self._take_over)
         return self._cursor
+
+    def begin(self, cursor: Cursor) -> None:
+        """Hold a position before the first entry; see ``BeginsEmpty``."""
+        if self._steps is None:
+            raise FatalError(f"{self._where}: begin before recover; report this as a defect")
+        deadline = time.monotonic() + self._sink.batch_timeout_secs
+        self._attempt(partial(self._begin, cursor, self._steps + 1, deadline))
 
     def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
         """Write entries and cursor in one step, or a few; see ``ExactlyOnceWriter``."""
@@ -70,6 +79,19 @@ class OnceWriter(RedisWriter):
             first = self._lacking(messages) if self._cursor != after else count
         return refused
 
+    def _begin(self, cursor: Cursor, number: int, deadline: float) -> None:
+        fence, guard = self._guard()
+        state: list[bytes | str | int] = [self._owner, fence, number, cursor.as_text()]
+        state += _around(cursor)
+        head = entries.command("EVALSHA", script.WRITE_SHA, 2, self._key, guard, *state, 0, 1)
+        answer = self._told(head, b"", deadline)
+        self._refuse_other_kind(answer)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer[0] in {b"lost", b"fenced"}:
+            raise self._fenced(answer[0])
+        self._steps, self._cursor = number, cursor
+
     def _lacking(self, messages: Messages) -> int:
         """Return the first message that no former step wrote; called again, there may be fewer."""
         return _last_row(messages, self._held) + 1
@@ -84,6 +106,7 @@ class OnceWriter(RedisWriter):
     def _take_over(self) -> Cursor | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
         self._refuse_eviction()
+        self._guarded(self._key)
         self._owner = uuid.uuid4().hex  # What we sent before is refused as well.
         load = entries.command("SCRIPT", "LOAD", script.WRITE)
         owner = entries.command("HSET", self._key, "owner", self._owner)
@@ -93,6 +116,8 @@ class OnceWriter(RedisWriter):
         for answer in inner:
             self._refuse_other_kind(answer)
         self._raise_first([*answers, *inner])
+        if not inner:  # Watched by the claim.
+            raise RetryableError(f"{self._where}: its claim has changed; asking who may write")
         step, cursor = answers[-1][1]
         self._steps = int(step or 0)
         return None if cursor is None else Cursor.from_text(cursor, f"{self._where}: {self._key}")
@@ -136,8 +161,10 @@ class OnceWriter(RedisWriter):
         number = (self._steps or 0) + 1
         names, numbers = entries.streams(step)
         words, body = entries.arguments(step, numbers) if len(step) else (1, b"")
-        where: list[bytes | str | int] = [1 + len(names), self._key, *names]
-        state: list[bytes | str | int] = [self._owner, number, after.as_text(), *_around(before)]
+        fence, guard = self._guard()
+        where: list[bytes | str | int] = [2 + len(names), self._key, guard, *names]
+        state: list[bytes | str | int] = [self._owner, fence, number, after.as_text()]
+        state += _around(before)
         state += [self._sink.max_len or 0, words]
         more = words * len(step)
         head = entries.command("EVALSHA", script.WRITE_SHA, *where, *state, more=more)
@@ -167,6 +194,10 @@ class OnceWriter(RedisWriter):
         self._cursor = cursor
         if last >= 0:
             self._held = step.event_ids[last].as_py()
+
+    def _guard(self) -> tuple[bytes, str]:
+        """Return for whom we write, and the key that says who may."""
+        return b"" if self._fence is None else self._fence.token, self._fence_key(self._key)
 
     def _fenced(self, word: bytes) -> FencedError:
         self._steps = None

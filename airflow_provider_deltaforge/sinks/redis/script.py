@@ -2,7 +2,8 @@
 
 import hashlib
 
-# KEYS: the cursor, then the streams. ARGV: who writes, the number of this step, the cursor behind
+# KEYS: the cursor, whose writers may write, then the streams. ARGV: who writes, for whom (nothing
+# where nobody claims), the number of this step, the cursor behind
 # it, what stands around an event's id in a cursor inside of it, about how many entries a stream
 # keeps (0: all), how many words a message has, and these: which of the streams, and the values of
 # the fields. A table of them per entry would cost a quarter more.
@@ -14,23 +15,24 @@ WRITE = """
 local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor')
 if not held[1] then return {'lost'} end
 if held[1] ~= ARGV[1] then return {'fenced'} end
+if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= ARGV[2] then return {'fenced'} end
 local step = tonumber(held[2] or '0')
-if step == tonumber(ARGV[2]) then return {'held', held[3]} end
-if step ~= tonumber(ARGV[2]) - 1 then return {'lost'} end
+if step == tonumber(ARGV[3]) then return {'held', held[3]} end
+if step ~= tonumber(ARGV[3]) - 1 then return {'lost'} end
 local refused = {'refused'}
-for i = 2, #KEYS do
+for i = 3, #KEYS do
   local length = redis.pcall('XLEN', KEYS[i])
   if type(length) == 'table' and length['err'] then
     if not string.find(length['err'], 'WRONGTYPE') then return length end
-    refused[#refused + 1] = i - 2
+    refused[#refused + 1] = i - 3
     refused[#refused + 1] = length['err']
   end
 end
 if #refused > 1 then return refused end
-local add, most, words = redis.pcall, tonumber(ARGV[6]), tonumber(ARGV[7])
-local cursor = ARGV[3]
-for i = 8, #ARGV, words do
-  local key, event, id, name = KEYS[ARGV[i] + 2], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+local add, most, words = redis.pcall, tonumber(ARGV[7]), tonumber(ARGV[8])
+local cursor = ARGV[4]
+for i = 9, #ARGV, words do
+  local key, event, id, name = KEYS[ARGV[i] + 3], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local more = words == 5 and ARGV[i + 4] ~= '' and ARGV[i + 4]
   local answer
   if not more and most == 0 then
@@ -47,12 +49,12 @@ for i = 8, #ARGV, words do
       'idempotency_key', id, 'df-key', name, 'df-headers', more)
   end
   if type(answer) == 'table' and answer['err'] then
-    if i == 8 then return answer end
-    cursor = ARGV[4] .. string.gsub(ARGV[i - words + 2], '-', '') .. ARGV[5]
+    if i == 9 then return answer end
+    cursor = ARGV[5] .. string.gsub(ARGV[i - words + 2], '-', '') .. ARGV[6]
     break
   end
 end
-redis.call('HSET', KEYS[1], 'step', ARGV[2], 'cursor', cursor)
+redis.call('HSET', KEYS[1], 'step', ARGV[3], 'cursor', cursor)
 return {'written', cursor}
 """.strip()
 

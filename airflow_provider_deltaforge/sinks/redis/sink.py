@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink, SinkWriter
 from airflow_provider_deltaforge.sinks.redis.address import Address, parse
 from airflow_provider_deltaforge.sinks.redis.slots import tag_of
 from airflow_provider_deltaforge.spec.choice import refusal
@@ -106,6 +106,12 @@ class RedisSink(Sink):
             reason = error.errors()[0]["msg"] if hasattr(error, "errors") else str(error)
             raise SpecError(f"sink {self.id}: uri: {reason}") from None
         return address
+
+    def open_row_marks(self, pipeline: str) -> RowMarks:
+        """Connect for marks of rows."""
+        from airflow_provider_deltaforge.sinks.redis.row_marks import RedisRowMarks
+
+        return RedisRowMarks(self, pipeline)
 
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a server that is away is left to the first write.

@@ -1,6 +1,7 @@
 """Hash tags: what lies in one slot of a cluster can be written in one step."""
 
 import re
+from collections.abc import Callable
 
 _FIELD = re.compile(r"\$\{[^}]*\}")
 _TAG = re.compile(r"\{([^{}]+)\}")
@@ -32,3 +33,23 @@ def cursor_key(pipeline: str, sink: str, tag: str | None) -> str:
     """
     place = "" if tag is None else f"{{{tag}}}:"
     return f"_deltaforge:{place}{pipeline}:{sink}"
+
+
+def fence_key(pipeline: str, sink: str, tag: str | None) -> str:
+    """Return the key that says whose writers may write to a sink.
+
+    Args:
+        pipeline: the pipeline's name.
+        sink: the sink's id.
+        tag: what keeps it in the slot of what it guards; None outside clusters.
+    """
+    place = "" if tag is None else f"{{{tag}}}:"
+    return f"_deltaforge:fence:{place}{pipeline}:{sink}"
+
+
+def tag_in(slot: int, slot_of: Callable[[str], int]) -> str:
+    """Return a hash tag that lies in a slot: always the same one."""
+    number = 0
+    while slot_of(str(number)) != slot:
+        number += 1
+    return str(number)

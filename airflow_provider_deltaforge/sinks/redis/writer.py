@@ -14,13 +14,22 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    RetryableError,
+    WrongServerError,
+)
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Claim
 from airflow_provider_deltaforge.sinks.redis import entries, replies
+from airflow_provider_deltaforge.sinks.redis.fence import Fence
 from airflow_provider_deltaforge.sinks.redis.line import Line, UnansweredError
 from airflow_provider_deltaforge.sinks.redis.servers import secrets, servers
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
+from airflow_provider_deltaforge.sinks.redis.slots import fence_key, tag_in
 from airflow_provider_deltaforge.sinks.redis.work import Work, work
+from airflow_provider_deltaforge.telemetry.listener import other_server
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +59,8 @@ class RedisWriter:
         self._work: Work | None = None
         self._value_bytes_max: int | None = None
         self._abandoned = False
+        self._fence: Fence | None = None
+        self._tags: dict[int, str] = {}
         self._look()
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
@@ -63,6 +74,17 @@ class RedisWriter:
             current.steps.pop(0)
         self._work = None
         return sorted(current.rejections, key=lambda one: one.event_row)
+
+    def fence(self, claim: Claim) -> None:
+        """Let every step be refused that comes after a newer claim; see ``FencedWriter``.
+
+        On a cluster each slot is claimed with the first step into it.
+        """
+        self._fence = Fence(claim, self._where)
+        if not self._is_cluster:
+            self._attempt(lambda: self._guarded(""))
+        claim.forget(claim.former())
+        claim.enter("redis")
 
     def abandon(self) -> None:
         """Give up the write under way within a moment; see ``Interruptible``."""
@@ -115,11 +137,24 @@ class RedisWriter:
     def _step(self, current: Work, deadline: float) -> None:
         """Write the next step of a batch, or wait on for its answers."""
         step = current.steps[0]
-        line = self._line(step.topics[0].as_py())
+        name = step.topics[0].as_py()
+        line = self._line(name)
+        if line.is_waiting and not line.is_step:
+            self._answers(line, deadline)  # Somebody asked, and did not wait for them.
         if not line.is_waiting:
-            line.send([MULTI, current.commands(0, self._sink.max_len), EXEC], len(step) + 2)
+            line = self._guarded(name)
+            more = [] if self._fence is None else self._fence.watch(self._fence_key(name))
+            body = current.commands(0, self._sink.max_len)
+            line.send([MULTI, body, EXEC, *more], len(step) + 2 + len(more))
+            line.is_step = True
             current.commands(1, self._sink.max_len)  # While the server is at work.
-        *queued, outcome = self._answers(line, deadline)
+        answers = self._answers(line, deadline)
+        if self._fence is not None:
+            answers, watched = answers[:-2], answers[-2:]
+            line.watches = self._fence_key(name) if self._fence.is_ours(watched) else None
+        *queued, outcome = answers
+        if outcome is None:
+            raise RetryableError(f"{self._where}: its claim has changed; asking who may write")
         if not isinstance(outcome, list):
             # The first refusal is the reason; that nothing was carried out only follows from it.
             refusals = (one for one in [*queued, outcome] if isinstance(one, Exception))
@@ -129,6 +164,25 @@ class RedisWriter:
             for row, answer in enumerate(outcome)
             if isinstance(answer, Exception)
         ]
+
+    def _guarded(self, stream: str) -> Line:
+        """Return the line to a stream whose server refuses what comes after a newer claim."""
+        line = self._line(stream)
+        key = self._fence_key(stream)
+        if self._fence is not None and line.watches != key:
+            self._fence.take(key, lambda commands: self._ask(stream, *commands))
+            line = self._line(stream)
+            line.watches = key
+        return line
+
+    def _fence_key(self, stream: str) -> str:
+        """Return the key that guards a stream, in its slot of a cluster."""
+        tag = None
+        if self._is_cluster:
+            slot = self._servers.slot(stream)
+            tag = self._tags.get(slot) or tag_in(slot, self._servers.slot)
+            self._tags[slot] = tag
+        return fence_key(self._pipeline, self._sink.id, tag)
 
     def _refusal(self, answer: str) -> tuple[str, str]:
         """Return the kind and the reason of a rejection; ``{name!r}`` stands for the stream."""
@@ -167,6 +221,7 @@ class RedisWriter:
     def _ask(self, stream: str, *commands: bytes) -> list[Any]:
         deadline = time.monotonic() + self._sink.send_timeout_secs
         line = self._line(stream)
+        line.is_step = False
         line.send(commands, len(commands))
         return self._answers(line, deadline)
 
@@ -191,9 +246,17 @@ class RedisWriter:
             raise
         except (self._redis.RedisError, self._redis.RedisClusterException, OSError) as error:
             self._drop()
-            raise replies.meaning(
-                error, self._where, self._secrets, is_cluster=self._is_cluster
-            ) from error
+            told = replies.meaning(error, self._where, self._secrets, is_cluster=self._is_cluster)
+            raise self._named(told, error) from error
+
+    def _named(self, told: DeltaForgeError, error: BaseException) -> DeltaForgeError:
+        """Return an error, or a clearer one where something else answers in Redis's place."""
+        if replies.code_of(error) or not isinstance(told, (AccessError, RetryableError)):
+            return told
+        found = other_server("Redis", self._sink.address().hosts)
+        if found is None:
+            return told
+        return WrongServerError(f"redis sink {self._sink.id}: uri: {found}; correct 'uri'")
 
     def _try_out(self) -> None:
         told, *answers = self._ask("", entries.command("INFO", "memory"), MULTI, EXEC)

@@ -112,7 +112,9 @@ class ChangingTable:
         """Apply one clause of ALTER TABLE."""
         upper = [token.upper for token in clause]
         verb, rest = upper[0], _past(clause[1:], "COLUMN")
-        if verb == "ADD":
+        if upper[1:] == ["SYSTEM", "VERSIONING"] and verb in ("ADD", "DROP"):
+            self._keep_history(keep=verb == "ADD")
+        elif verb == "ADD":
             self._alter_add(clause[1:], rest)
         elif verb == "DROP":
             self._alter_drop(upper, rest)
@@ -134,6 +136,12 @@ class ChangingTable:
             self._alter_default(upper, rest)
         elif verb not in ("RENAME", *_NEUTRAL):
             raise SchemaError(f"ALTER TABLE … {verb} is not understood")
+
+    def _keep_history(self, *, keep: bool) -> None:
+        """Begin or end system versioning, whose columns no catalog lists."""
+        if keep is self._schema.system_versioned:
+            raise SchemaError("versions of rows are kept in columns with names")
+        self._schema = replace(self._schema, system_versioned=keep)
 
     def _alter_add(self, clause: list[Token], rest: list[Token]) -> None:
         if clause[0].upper != "COLUMN" and self._keyed(clause):

@@ -1,7 +1,7 @@
 """Rows that come into a captured table, or leave it, without an event for each of them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.sources.mysql import ddl
@@ -39,7 +39,7 @@ def unlogged(statement: Statement, db: str, captures: Callable[[str, str], bool]
     def key(name: ddl.Name) -> Key:
         return name[0] or db, name[1]
 
-    renames = {key(act.table): key(act.other) for act in _renames(statement) if act.other}
+    renames = _net([(key(act.table), key(act.other)) for act in _renames(statement) if act.other])
     copies = [
         new
         for old, new in renames.items()
@@ -53,6 +53,17 @@ def unlogged(statement: Statement, db: str, captures: Callable[[str, str], bool]
         tuple(dict.fromkeys(name for name in copies if captures(*name))),
         tuple(dict.fromkeys(name for name in lost if captures(*name))),
     )
+
+
+def _net(steps: Sequence[tuple[Key, Key]]) -> dict[Key, Key]:
+    """Return which name each table has in the end, by its former name.
+
+    A name that a table only passed through on its way, as in a swap, is none of them.
+    """
+    former: dict[Key, Key] = {}
+    for old, new in steps:
+        former[new] = former.pop(old, old)
+    return {was: now for now, was in former.items() if now != was}
 
 
 def _renames(statement: Statement) -> list[Act]:

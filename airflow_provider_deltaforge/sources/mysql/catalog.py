@@ -1,15 +1,21 @@
 """Table schemas and facts from ``information_schema``, for MySQL and MariaDB.
 
-The servers keep enum and set labels in three-byte UTF-8, so a label with an emoji reads ``?`` here;
-full row metadata in the log carries the real one, and the snapshot has the server print it.
+The servers keep enum and set labels in three-byte UTF-8, so a label with an emoji reads ``?`` in
+the catalog; such labels are asked for as values of the column.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.versioning import (
+    ROW_END,
+    ROW_START,
+    explicit_period,
+    without_key_part,
+)
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
@@ -26,7 +32,8 @@ TRANSACTIONAL_ENGINES = frozenset({"innodb", "rocksdb", "tokudb", "xtradb"})
 _COLUMNS = """
 SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, ORDINAL_POSITION,
        CHARACTER_SET_NAME, COLLATION_NAME, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT,
-       CHARACTER_MAXIMUM_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION
+       CHARACTER_MAXIMUM_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION,
+       GENERATION_EXPRESSION
   FROM information_schema.COLUMNS
  WHERE TABLE_SCHEMA = %s{one}
  ORDER BY TABLE_NAME, ORDINAL_POSITION"""
@@ -39,7 +46,7 @@ SELECT TABLE_NAME, COLUMN_NAME
 
 _TABLES = """
 SELECT TABLE_NAME, ENGINE, COALESCE(TABLE_ROWS, 0),
-       COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0)
+       COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0), TABLE_TYPE
   FROM information_schema.TABLES
  WHERE TABLE_SCHEMA = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED'){one}
  ORDER BY TABLE_NAME"""
@@ -128,26 +135,30 @@ def _facts(connection: Any, db: str, table: str | None = None) -> list[TableFact
     columns: dict[str, list[Column]] = {}
     for name, *column in fetch(connection, _COLUMNS.format(one=one), values):
         columns.setdefault(name, []).append(_column(column))
+    for name, listed in columns.items():
+        columns[name] = [_with_labels(connection, db, name, column) for column in listed]
     keys: dict[str, list[str]] = {}
     for name, column_name in fetch(connection, _KEYS.format(one=one), values):
         keys.setdefault(name, []).append(column_name)
-    return [
-        TableFacts(
-            TableSchema(db, None, name, tuple(columns[name]), tuple(keys.get(name, ()))),
-            engine or "",
-            int(rows),
-            int(size),
-        )
-        for name, engine, rows, size in fetch(connection, _TABLES.format(one=one), values)
-        if name in columns
-    ]
+    found = []
+    for name, engine, rows, size, kind in fetch(connection, _TABLES.format(one=one), values):
+        if name not in columns:
+            continue
+        schema = TableSchema(db, None, name, tuple(columns[name]), tuple(keys.get(name, ())))
+        if kind == "SYSTEM VERSIONED" and explicit_period(schema) is None:
+            schema = replace(schema, system_versioned=True)
+        schema = without_key_part(schema)
+        found.append(TableFacts(schema, engine or "", int(rows), int(size)))
+    return found
 
 
 def _column(row: Sequence[Any]) -> Column:
     """Build a column from a row of ``_COLUMNS``, without its table."""
     name, data_type, column_type, nullable, ordinal, charset, collation, default = row[:8]
-    extra, comment, length, precision, scale, fraction = row[8:]
+    extra, comment, length, precision, scale, fraction, expression = row[8:]
     data_type = data_type.lower()
+    if expression in (ROW_START, ROW_END):
+        extra = f"{extra}, {expression}"
     return Column(
         name=name,
         data_type=data_type,
@@ -167,6 +178,34 @@ def _column(row: Sequence[Any]) -> Column:
         numeric_scale=_number(scale),
         datetime_precision=_number(fraction),
     )
+
+
+def _with_labels(connection: Any, db: str, table: str, column: Column) -> Column:
+    """Return a column with those labels that the catalog could not say.
+
+    A row of NULLs gives a recursive query the column's type; numbers added to it become labels.
+    """
+    import pymysql
+
+    unsaid = [place for place, label in enumerate(column.labels) if "?" in label]
+    if not unsaid:
+        return column
+    numbers = [1 << place if column.data_type == "set" else place + 1 for place in unsaid]
+    listed = " UNION ALL SELECT ".join(f"{number} AS n" for number in numbers)
+    sql = (
+        f"WITH RECURSIVE l (label, number) AS (SELECT t.{quote(column.name)}, "
+        f"CAST(0 AS UNSIGNED) FROM (SELECT 1) one LEFT JOIN {quote(db, table)} t ON FALSE "
+        f"UNION ALL SELECT v.n, v.n FROM l JOIN (SELECT {listed}) v WHERE l.number = 0) "
+        "SELECT number, label FROM l WHERE number <> 0"
+    )
+    try:
+        found = {int(number): label for number, label in fetch(connection, sql)}
+    except pymysql.err.MySQLError:  # Gone meanwhile, or not ours to read.
+        return column
+    labels = list(column.labels)
+    for place, number in zip(unsaid, numbers, strict=True):
+        labels[place] = found.get(number) or labels[place]
+    return replace(column, labels=tuple(labels))
 
 
 def _number(value: Any) -> int | None:

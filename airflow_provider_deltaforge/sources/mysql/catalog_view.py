@@ -22,13 +22,20 @@ from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead
 from airflow_provider_deltaforge.sources.mysql.plans import (
     TablePlan,
     captured_plan,
+    computed_columns,
     needs_catalog,
-    uncaptured_plan,
+    null_by_default,
 )
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.sizes import sized
+from airflow_provider_deltaforge.sources.mysql.statements import StatementJudge
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
 from airflow_provider_deltaforge.sources.mysql.tagging import Tagging
+from airflow_provider_deltaforge.sources.mysql.versioning import (
+    Period,
+    may_keep_history,
+    period_of,
+)
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _QUOTED_MAX = 500
@@ -44,6 +51,7 @@ class CatalogView:
         lookahead: finds the statements between here and the catalog's answer.
         history: what was registered before.
         tagging: which rows are outbox messages.
+        decimal_numbers: DECIMAL becomes a JSON number, not a string.
     """
 
     def __init__(
@@ -54,6 +62,8 @@ class CatalogView:
         lookahead: Lookahead,
         history: SchemaHistory | None = None,
         tagging: Tagging | None = None,
+        *,
+        decimal_numbers: bool = False,
     ) -> None:
         self._matcher = matcher
         self._info = info
@@ -61,6 +71,7 @@ class CatalogView:
         self._lookahead = lookahead
         self._history = history
         self._tagging = tagging
+        self._decimal_numbers = decimal_numbers
         self._left_out: frozenset[str] = frozenset()
         self._position: LogPosition | None = None
         self._here: Callable[[], LogPosition] | None = None
@@ -72,6 +83,7 @@ class CatalogView:
         self._settled: dict[Key, TableSchema | None] = {}
         self._said: dict[Key, str] = {}
         self._full: bool | None = None
+        self._judge = StatementJudge(self.captures, connect, mariadb=info.mariadb)
 
     def leave_out(self, tables: Collection[str]) -> None:
         """Do not capture some tables, by full name; call it before the first read."""
@@ -102,6 +114,16 @@ class CatalogView:
         self._settled = dict(self._now)
         self._settled_moved = set(self._moved)
 
+    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+        """Return if a statement that was logged instead of rows changed no captured table.
+
+        Raises:
+            TableError: it wrote a captured table.
+            FatalError: it may have.
+            RetryableError, AccessError: the server could not be asked.
+        """
+        self._judge.judge(sql, db, place, session=session, ansi_quotes=ansi_quotes)
+
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Move schemas on behind a statement; return those of captured tables that are known.
 
@@ -109,6 +131,7 @@ class CatalogView:
             TableError: nobody can tell any more what a captured table looks like.
         """
         self._statements += 1
+        self._judge.forget()
         if statement.kind == TRUNCATE:
             return ()
         mariadb = self._info.mariadb
@@ -133,23 +156,27 @@ class CatalogView:
         return tuple(s for k, s in after.items() if s is not None and self.captures(*k))
 
     def plan(self, table: TableMap) -> TablePlan:
-        """Return how to decode a table.
+        """Return how to decode a captured table.
 
         Raises:
             TableError: nobody who may be trusted describes its rows.
             RetryableError, AccessError: the server could not be asked.
         """
         key = (table.db, table.table)
-        if not self.captures(*key):
-            return uncaptured_plan(table)
         try:
             plan = self._plan(key, table)
         except TableError:
             raise
         except SchemaError as error:
             raise self._stopped(key, str(error)) from error
+        if self._info.mariadb:
+            plan = replace(plan, computed=computed_columns(plan.schema))
+        else:
+            plan = replace(plan, null_by_default=null_by_default(table))
         self._now[key] = plan.schema
         self._moved.discard(key)
+        if self._decimal_numbers:
+            plan = plan.with_decimal_numbers()
         return plan if self._tagging is None else replace(plan, tagged=self._tagging.of(*key))
 
     def _plan(self, key: Key, table: TableMap) -> TablePlan:
@@ -160,16 +187,30 @@ class CatalogView:
         if not needs_catalog(table, mariadb=self._info.mariadb):
             if not fits or key in self._moved:
                 known = self._told(key, table) or known
-            return captured_plan(table, charsets, None, known)
+            return captured_plan(table, charsets, None, known, self._period(key, table, known))
         doubt = None
         if known is not None and not fits:
             doubt = "its rows in the log do not fit what is known of its columns"
         elif known is not None:
             try:
-                return captured_plan(table, charsets, known)
+                return captured_plan(table, charsets, known, period=period_of(table, known))
             except SchemaError as error:
                 doubt = str(error)
-        return captured_plan(table, charsets, self._proven(key, doubt))
+        live = self._proven(key, doubt)
+        return captured_plan(table, charsets, live, period=period_of(table, live))
+
+    def _period(self, key: Key, table: TableMap, known: TableSchema | None) -> Period | None:
+        """Return which columns say how long a row was current; None: there is no history.
+
+        Raises:
+            SchemaError: the log may hold rows of the past, and nobody can tell.
+        """
+        if not (self._info.mariadb and may_keep_history(table)):
+            return None
+        if known is not None and agrees(table, self._info.charsets, known):
+            return period_of(table, known)
+        # Of another time, and still: the names of a period's columns cannot be changed.
+        return period_of(table, self._load(key) or known)
 
     def _told(self, key: Key, table: TableMap) -> TableSchema | None:
         """Return who adds what a full log does not know, behind a change: as it was told before.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.errors import FatalError, SchemaError, TableError
 from airflow_provider_deltaforge.sources.mysql import framing as f
 from airflow_provider_deltaforge.sources.mysql import packets
 from airflow_provider_deltaforge.sources.mysql import tx_columns as tc
@@ -24,11 +24,11 @@ from airflow_provider_deltaforge.sources.mysql.compressed import (
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
 from airflow_provider_deltaforge.sources.mysql.dump import server_error
 from airflow_provider_deltaforge.sources.mysql.event_tables import CHUNK_BYTES, EventTables
-from airflow_provider_deltaforge.sources.mysql.plans import PlanSet, TablePlan
+from airflow_provider_deltaforge.sources.mysql.plans import PlanSet, TablePlan, uncaptured_plan
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
-from airflow_provider_deltaforge.sources.mysql.row_kernel import count_rows
+from airflow_provider_deltaforge.sources.mysql.row_kernel import count_rows, deliverable
 from airflow_provider_deltaforge.sources.mysql.special import Catalog, handle, here
-from airflow_provider_deltaforge.sources.mysql.table_map import parse_table_map
+from airflow_provider_deltaforge.sources.mysql.table_map import parse_table_map, table_name
 
 
 class Chunker(EventTables):
@@ -202,10 +202,20 @@ class Chunker(EventTables):
             if plan is None:
                 place = self._maps[ordinal]
                 body = as_bytes(self.data, int(place[f.MAP_START]), int(place[f.MAP_STOP]))
-                table = parse_table_map(body, mariadb=self.info.mariadb)
-                plan = self._by_hash[key] = self._add(self._catalog.plan(table))
+                plan = self._by_hash[key] = self._add(self._plan(body))
             self._map_plans[ordinal] = plan
         self._resolved = count
+
+    def _plan(self, body: bytes) -> TablePlan:
+        """Return how to decode a table; what is not captured is not looked at but for its name."""
+        db, table = table_name(body)
+        if not self._catalog.captures(db, table):
+            return uncaptured_plan(db, table, body)
+        try:
+            described = parse_table_map(body, mariadb=self.info.mariadb)
+        except SchemaError as error:
+            raise TableError(f"{db}.{table}: {error}", f"{db}.{table}") from error
+        return self._catalog.plan(described)
 
     def _add(self, plan: TablePlan) -> int:
         if plan not in self._known:
@@ -214,8 +224,11 @@ class Chunker(EventTables):
         return self._known[plan]
 
     def _captured(self, rows: Any) -> Any:
-        captured = np.array([plan.captured for plan in self._plans.plans], np.bool_)
-        return captured[self._map_plans[rows[:, f.ROW_MAP]]] if len(rows) else np.zeros(0, np.bool_)
+        """Return for each row event whether rows of it are delivered."""
+        found = np.zeros(len(rows), np.bool_)
+        if len(rows):
+            deliverable(self.data, rows, self._map_plans, self._plans.arrays, found)
+        return found
 
     def _hand_out(self, complete: int) -> None:
         """Make a chunk of the first ``complete`` transactions; keep what follows."""

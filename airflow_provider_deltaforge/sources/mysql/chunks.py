@@ -66,13 +66,14 @@ def chunk_columns(schema: TableSchema) -> list[Column]:
 
 
 def select_rows(schema: TableSchema, chunk: TableChunk, columns: str) -> str:
-    """Return the SELECT of a chunk's rows, in key order where there is a key."""
+    """Return the SELECT of a chunk's rows, in key order where there is a key; it counts them."""
     condition = range_condition(chunk.bounds)
     if where := chunk.bounds.get("where"):
         condition = f"({where})" if condition is None else f"{condition} AND ({where})"
     hint = " FORCE INDEX (PRIMARY)" if schema.primary_key and chunk.bounds.get("columns") else ""
     filtered = f" WHERE {condition}" if condition else ""
-    return f"SELECT {columns} FROM {quote(schema.db, schema.table)}{hint}{filtered}"
+    table = quote(schema.db, schema.table)
+    return f"SELECT SQL_CALC_FOUND_ROWS {columns} FROM {table}{hint}{filtered}"
 
 
 def range_condition(bounds: Mapping[str, Any]) -> str | None:

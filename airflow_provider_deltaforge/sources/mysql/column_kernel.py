@@ -25,6 +25,9 @@ from airflow_provider_deltaforge.sources.mysql.column_kinds import (
     GEOMETRY,
     INT,
     JSON,
+    OLD_DATETIME,
+    OLD_TIME,
+    OLD_TIMESTAMP,
     P1,
     SIZE,
     TEXT,
@@ -41,13 +44,15 @@ from airflow_provider_deltaforge.sources.mysql.value_kernel import (
     put_datetime,
     put_day,
     put_decimal,
+    put_old_datetime,
+    put_old_time,
     put_set,
     put_text,
     put_time,
     put_timestamp2,
     put_uuid,
 )
-from airflow_provider_deltaforge.sources.number_text import put_int, put_uint
+from airflow_provider_deltaforge.sources.number_text import put_int, put_timestamp, put_uint
 
 # Why a value cannot be written; ``row_kernel`` continues the numbers.
 BAD_JSON, BAD_LABEL, OVERRUN = 4, 5, 6
@@ -172,7 +177,7 @@ def _put_inet(out, at, src, pos, stop, width):
 
 @kernel
 def _put_long(out, at, src, pos, stop, kind, p2, charsets):
-    """Write a value that carries its length."""
+    """Write a value that carries its length, or has a kind that is rare."""
     if kind == TEXT:
         if p2 == UTF8:
             return put_string(out, at, src, pos, stop)
@@ -186,11 +191,19 @@ def _put_long(out, at, src, pos, stop, kind, p2, charsets):
         return _put_geometry(out, at, src, pos, stop)
     if kind == UUID:
         return put_uuid(out, at, src, pos, stop)
+    if kind == OLD_TIMESTAMP:
+        return put_timestamp(out, at, np.int64(low(src, pos, 4)), np.int64(0), np.int64(0))
+    if kind == OLD_TIME:
+        return put_old_time(out, at, src, pos)
+    if kind == OLD_DATETIME:
+        return put_old_datetime(out, at, src, pos)
     return _put_inet(out, at, src, pos, stop, p2)
 
 
 @kernel
-def _put_quoted_decimal(out, at, src, pos, precision, scale):
+def _put_decimal(out, at, src, pos, precision, scale, is_number):
+    if is_number:
+        return put_decimal(out, at, src, pos, precision, scale)
     out[at] = QUOTE
     at = put_decimal(out, at + 1, src, pos, precision, scale)
     out[at] = QUOTE
@@ -209,7 +222,7 @@ def put_value(out, at, src, pos, stop, kind, p1, p2, p3, labels, label_offsets, 
     if kind >= TEXT:
         return _put_long(out, at, src, pos + p1, stop, kind, p2, charsets)
     if kind == DECIMAL:
-        return _put_quoted_decimal(out, at, src, pos, p1, p2)
+        return _put_decimal(out, at, src, pos, p1, p2, p3)
     if kind == DATETIME:
         return put_datetime(out, at, src, pos, p1)
     if kind == TIMESTAMP:

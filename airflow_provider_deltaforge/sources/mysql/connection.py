@@ -1,12 +1,10 @@
 """Connections to MySQL and MariaDB: the DSN, TLS, what the server is, and its errors."""
 
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
-
-from pydantic import SecretStr
 
 from airflow_provider_deltaforge.errors import (
     AccessError,
@@ -14,13 +12,18 @@ from airflow_provider_deltaforge.errors import (
     FatalError,
     PositionLostError,
     RetryableError,
-    SpecError,
 )
+from airflow_provider_deltaforge.sources.mysql import session
+from airflow_provider_deltaforge.sources.mysql.dsn import Dsn
 
-SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
-_OPTIONS = {"ssl_ca", "ssl_mode", "ssl-ca", "ssl-mode"}
 _ACCESS = {1044, 1045, 1095, 1130, 1142, 1143, 1227, 1251, 1370, 1396, 1698, 1820, 1862, 3118, 3159}
 _LOST_WORDS = ("purge", "could not find", "not found", "impossible position", "bogus data")
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 60_000,
+}
 _SAME_ID_WORDS = ("same server_uuid", "same server_id", "same uuid")
 
 
@@ -31,55 +34,8 @@ class KickedError(RetryableError):
     """
 
 
-@dataclass(frozen=True)
-class Dsn:
-    """Where and as whom to connect. Never prints the password."""
-
-    host: str
-    port: int
-    user: str
-    password: SecretStr
-    database: str | None = None
-    ssl_ca: str | None = None
-    ssl_mode: str = "preferred"
-
-
-def parse_dsn(text: str, ssl_ca: str | None = None, ssl_mode: str | None = None) -> Dsn:
-    """Read ``mysql://user:password@host:port/database?ssl_ca=…&ssl_mode=…``.
-
-    Raises:
-        SpecError: the text is no such URL; the message never quotes it.
-    """
-    try:
-        url = urlsplit(text)
-        port = url.port or 3306
-    except ValueError as error:
-        raise SpecError("source.dsn: host or port cannot be read") from error
-    if url.scheme not in ("mysql", "mariadb") or not url.hostname:
-        raise SpecError("source.dsn: write mysql://user:password@host:port/database")
-    options = {key.replace("-", "_"): values[-1] for key, values in parse_qs(url.query).items()}
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise SpecError(f"source.dsn: unknown option {unknown[0]!r}; known: ssl_ca, ssl_mode")
-    mode = (ssl_mode or options.get("ssl_mode") or "preferred").lower()
-    if mode not in SSL_MODES:
-        raise SpecError(f"source.ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
-    ca = ssl_ca or options.get("ssl_ca")
-    if mode.startswith("verify") and not ca:
-        raise SpecError(f"source.ssl_ca: ssl_mode {mode} needs the file of the server's CA")
-    return Dsn(
-        host=url.hostname,
-        port=port,
-        user=unquote(url.username or ""),
-        password=SecretStr(unquote(url.password or "")),
-        database=unquote(url.path.lstrip("/")) or None,
-        ssl_ca=ca,
-        ssl_mode=mode,
-    )
-
-
 def connect(dsn: Dsn, connect_timeout_s: float = 30, read_timeout_s: float = 90) -> Any:
-    """Return an autocommitting pymysql connection in UTC and utf8mb4.
+    """Return an autocommitting pymysql connection, pinned as ``session`` says.
 
     Raises:
         AccessError: credentials or TLS were refused.
@@ -92,19 +48,22 @@ def connect(dsn: Dsn, connect_timeout_s: float = 30, read_timeout_s: float = 90)
             host=dsn.host,
             port=dsn.port,
             user=dsn.user,
-            password=dsn.password.get_secret_value(),
+            # As bytes: from text the driver makes Latin-1, which not every password is.
+            password=dsn.password.get_secret_value().encode(),
             database=dsn.database,
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=connect_timeout_s,
             read_timeout=read_timeout_s,
             write_timeout=read_timeout_s,
-            init_command="SET time_zone = '+00:00'",
-            ssl=_tls(dsn),
+            init_command=session.FIRST,
+            ssl=dsn.tls(),
             ssl_disabled=dsn.ssl_mode == "disabled",
         )
+        session.pin(connection)
     except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
         raise translated(error, f"connecting to {dsn.host}:{dsn.port}") from None
+    _keep_alive(connection._sock)  # noqa: SLF001 - as below
     if dsn.ssl_mode not in ("disabled", "preferred") and not isinstance(
         connection._sock,  # noqa: SLF001 - the driver tells no other way
         ssl.SSLSocket,
@@ -117,18 +76,12 @@ def connect(dsn: Dsn, connect_timeout_s: float = 30, read_timeout_s: float = 90)
     return connection
 
 
-def _tls(dsn: Dsn) -> ssl.SSLContext | None:
-    # Without a context the driver itself takes TLS if it is offered, unverified.
-    if dsn.ssl_mode == "disabled" or (dsn.ssl_mode == "preferred" and not dsn.ssl_ca):
-        return None
-    try:
-        context = ssl.create_default_context(cafile=dsn.ssl_ca)
-    except OSError as error:
-        raise AccessError(f"ssl_ca: {dsn.ssl_ca!r} cannot be read: {error.strerror}") from error
-    context.check_hostname = dsn.ssl_mode == "verify_identity"
-    if not dsn.ssl_mode.startswith("verify"):
-        context.verify_mode = ssl.CERT_NONE
-    return context
+def _keep_alive(connected: Any) -> None:
+    """Let the kernel notice a host that vanished, where it can be told how."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def translated(  # noqa: PLR0911 - one per reaction
@@ -141,7 +94,10 @@ def translated(  # noqa: PLR0911 - one per reaction
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     cause = getattr(error, "original_exception", None) or error
     if isinstance(cause, ssl.SSLError) or "CERTIFICATE" in text or "SSL is required" in text:
-        return AccessError(f"{doing}: TLS failed ({text}); check ssl_ca and ssl_mode")
+        return AccessError(
+            f"{doing}: TLS failed ({text}); check ssl_ca, ssl_cert and "
+            "ssl_mode (verify_ca leaves the name in the certificate out)"
+        )
     if code in _ACCESS:
         return AccessError(f"{doing}: {text}; check user, password and privileges")
     lowered = text.lower()

@@ -175,8 +175,19 @@ def _create(words: _Words, noise: set[str]) -> list[Act]:
     name = words.name()
     if name is None:
         return []
-    tolerant = "EXISTS" in noise
-    return [Act(CREATE, name, body=words.left(), tolerant=tolerant)]
+    body = words.left()
+    # In row format the server logs the columns, and the rows as rows.
+    return [Act(CREATE, name, body=body, gains=_selects(body), tolerant="EXISTS" in noise)]
+
+
+def _selects(body: Sequence[Token]) -> bool:
+    """Return whether a table is created with the rows of a query."""
+    depth = 0
+    for token in body:
+        depth += (token.raw == "(") - (token.raw == ")")
+        if token.upper == "SELECT" or (depth == 0 and token.upper in ("VALUES", "TABLE")):
+            return True
+    return False
 
 
 def _drop(words: _Words, noise: set[str]) -> list[Act]:

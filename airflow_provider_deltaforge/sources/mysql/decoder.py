@@ -11,13 +11,20 @@ from airflow_provider_deltaforge.errors import FatalError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
 from airflow_provider_deltaforge.schemas.table import TableSchema
-from airflow_provider_deltaforge.sources.mysql import column_kernel, framing, packets, row_kernel
+from airflow_provider_deltaforge.sources.mysql import (
+    column_kernel,
+    framing,
+    image_kernel,
+    packets,
+    row_kernel,
+)
 from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk, SchemaChange
 from airflow_provider_deltaforge.sources.mysql.framing import (
     DELETE,
     ROW_MAP,
     WRITE,
 )
+from airflow_provider_deltaforge.sources.mysql.plain_rows import with_plain_rows
 from airflow_provider_deltaforge.sources.mysql.plans import PlanSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
 from airflow_provider_deltaforge.sources.mysql.row_kernel import RowColumns
@@ -31,6 +38,7 @@ from airflow_provider_deltaforge.sources.mysql.tx_columns import (
 from airflow_provider_deltaforge.sources.mysql.tx_text import names_of, source_positions
 
 _OPS = pa.array(["c", "u", "d", "ddl", "t"])
+_FULL = "set binlog_row_image=FULL on the server and in every session"
 _OP_CODES = {"ddl": 3, "t": 4}
 _TEXT_MAX = 2**31 - 1
 _TABLE_WIDTHS = (TX_COLUMNS, framing.ROW_COLUMNS, framing.MAP_COLUMNS)
@@ -45,9 +53,9 @@ def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
         mariadb: how GTIDs are written: ``domain-server-number``, else ``uuid:number``.
 
     Raises:
-        TableError: a row does not fit its table's description.
-        FatalError: a row image is incomplete.
+        TableError: a row does not fit its table's description, or the log lacks a part of it.
     """
+    chunk = with_plain_rows(chunk)
     columns, state = _decode_rows(chunk)
     rows, schemas = _record_batch(chunk, columns, state, key, "-" if mariadb else ":")
     return ChangeBatch(
@@ -71,6 +79,9 @@ def warm(server_uuid: str) -> None:
     origins = np.zeros((0, 16), np.uint8)
     packets.frame(nothing, 0, 0, nothing, 0, starts, 0, 0)
     framing.scan(nothing, starts, 0, 0, state, origins, *tables)
+    maps, none = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    row_kernel.deliverable(nothing, tables[1][:0], maps, PlanSet().arrays, none)
+    row_kernel.count_rows(nothing, tables[1][:0], 0, maps, PlanSet().arrays, 0)
     rows = np.zeros((0, framing.ROW_COLUMNS), np.int64)
     transactions = np.zeros((0, TX_COLUMNS), np.int64)
     base = LogPosition("", 4, None, server_uuid)
@@ -90,7 +101,7 @@ def _decode_rows(chunk: LogChunk) -> tuple[RowColumns, Any]:
     state = np.zeros(row_kernel.STATE_SIZE, np.int64)
     state[row_kernel.TX_ROW] = chunk.row_base
     arrays = chunk.plans.arrays
-    spans = np.zeros(2 * max(chunk.plans.width, 1), np.int64)
+    spans = np.zeros(4 * max(chunk.plans.width, 1), np.int64)
     # Untouched pages cost nothing, so the first guess is a generous one.
     images = 4 * chunk.nbytes + 65536
     columns = _columns(max(64, chunk.nbytes // 24 if len(chunk.rows) else 0), images)
@@ -118,6 +129,8 @@ def _columns(rows: int, size: int) -> RowColumns:
         after_offsets=np.zeros(rows + 1, np.int64),
         key=np.empty(size, np.uint8),
         key_offsets=np.zeros(rows + 1, np.int64),
+        unchanged=np.empty(size, np.uint8),
+        unchanged_offsets=np.zeros(rows + 1, np.int64),
     )
 
 
@@ -131,6 +144,7 @@ def _larger(columns: RowColumns, state: Any, chunk: LogChunk) -> RowColumns:
         "before": int(state[row_kernel.BEFORE]),
         "after": int(state[row_kernel.AFTER]),
         "key": int(state[row_kernel.KEY]),
+        "unchanged": int(state[row_kernel.UNCHANGED]),
     }
     for name, old in columns._asdict().items():
         count = used.get(name, n + 1 if name.endswith("_offsets") else n)
@@ -142,15 +156,12 @@ def _failure(chunk: LogChunk, result: int, state: Any) -> Exception:
     event = chunk.rows[int(state[row_kernel.EVENT])]
     plan = chunk.plans.plans[int(chunk.map_plans[event[ROW_MAP]])]
     table = f"{plan.db}.{plan.table}"
-    if result == row_kernel.PARTIAL_IMAGE:
-        return FatalError(
-            f"{table}: a row of the log lacks columns; set binlog_row_image=FULL on the server "
-            "and in every session, and snapshot the table again"
-        )
     column = int(state[row_kernel.BAD_COLUMN])
     name = plan.names[column] if column < len(plan.names) else str(column)
     reason = {
         row_kernel.BAD_COLUMNS: "its rows have another number of columns than its description",
+        image_kernel.ABSENT_VALUE: f"the log holds a row without its column {name}; {_FULL}",
+        image_kernel.ABSENT_KEY: f"the log holds a part of a row without a primary key; {_FULL}",
         column_kernel.BAD_JSON: f"column {name} holds damaged JSON",
         column_kernel.BAD_LABEL: f"column {name} holds an enum index without a label",
     }.get(result, f"a row ends inside column {name}")
@@ -179,6 +190,7 @@ def _record_batch(
         "after": _binary(columns.after, columns.after_offsets, n, op != DELETE),
         "key": _binary(columns.key, columns.key_offsets, n, np.diff(columns.key_offsets[: n + 1])),
         "ddl": pa.nulls(n, pa.binary()),
+        "unchanged": _unchanged(columns, state, n),
     }
     if chunk.changes:
         parts = _with_changes(chunk, parts, columns.event[:n], dbs, tables)
@@ -212,7 +224,8 @@ def _record_batch(
         pa.nulls(count, field.type) if array is None else array
         for field, array in zip(CHANGE_SCHEMA, arrays, strict=True)
     ]
-    filled[CHANGE_SCHEMA.get_field_index("ddl")] = parts["ddl"]
+    for name in ("ddl", "unchanged"):
+        filled[CHANGE_SCHEMA.get_field_index(name)] = parts[name]
     return pa.RecordBatch.from_arrays(filled, schema=CHANGE_SCHEMA), schemas
 
 
@@ -256,6 +269,13 @@ def _with_changes(
             whole = pa.concat_arrays([values, pa.array(extra, pa.binary())])
             out[name] = whole.take(pa.array(order))
     return out
+
+
+def _unchanged(columns: RowColumns, state: Any, n: int) -> pa.BinaryArray:
+    if not state[row_kernel.UNCHANGED]:
+        return pa.nulls(n, pa.binary())
+    offsets = np.maximum.accumulate(columns.unchanged_offsets[: n + 1])
+    return _binary(columns.unchanged, offsets, n, np.diff(offsets))
 
 
 def _rows_of_changes(changes: Sequence[SchemaChange]) -> list[int]:

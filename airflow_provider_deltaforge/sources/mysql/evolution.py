@@ -76,14 +76,17 @@ def _created(
         like = now(source) if source is not None else None
         return replace(like, db=key[0], table=key[1]) if like is not None else None
     inside, behind = parenthesised(body)
-    if not inside or any(token.upper in ("SELECT", "SYSTEM") for token in behind):
+    # A history that columns are named for is left to the catalog.
+    if not inside or _has(behind, "SELECT") or _has(inside, "SYSTEM", "VERSIONING"):
         return None
     table = ChangingTable(TableSchema(key[0], None, key[1], ()), mariadb=mariadb)
     try:
         for clause in sorted(ddl.clauses(inside), key=table.is_key):
             table.define(clause)
         table.default_charset(behind)
-        return table.schema()
+        schema = table.schema()
+        versioned = _has(behind, "WITH", "SYSTEM", "VERSIONING")
+        return replace(schema, system_versioned=True) if versioned else schema
     except (SchemaError, IndexError):
         return None
 
@@ -99,6 +102,12 @@ def _altered(act: Act, former: TableSchema, *, mariadb: bool) -> TableSchema | N
         return table.schema()
     except (SchemaError, IndexError):
         return None
+
+
+def _has(tokens: Sequence[Token], *words: str) -> bool:
+    """Return whether these words stand somewhere, one behind the other."""
+    upper = [token.upper for token in tokens]
+    return any(tuple(upper[at : at + len(words)]) == words for at in range(len(upper)))
 
 
 def _name(tokens: Sequence[Token]) -> Name | None:

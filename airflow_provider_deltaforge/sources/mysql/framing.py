@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.sources.mysql.tx_columns import (
 
 HEADER = 19
 
-QUERY, ROTATE, FORMAT, XID, TABLE_MAP = 2, 4, 15, 16, 19
+QUERY, ROTATE, FORMAT, XID, EXECUTE_LOAD, TABLE_MAP = 2, 4, 15, 16, 18, 19
 INCIDENT, GTID, ANONYMOUS_GTID, XA_PREPARE = 26, 33, 34, 38
 PARTIAL_UPDATE, PAYLOAD, GTID_TAGGED = 39, 40, 42
 MARIADB_GTID, MARIADB_QUERY_COMPRESSED = 162, 165
@@ -39,7 +39,8 @@ ROW_COLUMNS = 6
 MAP_START, MAP_STOP, MAP_TABLE, MAP_HASH, MAP_EVENT = range(5)
 MAP_COLUMNS = 5
 
-WRITE, UPDATE, DELETE = 0, 1, 2
+# A partial update's JSON columns may hold what changed in them only.
+WRITE, UPDATE, DELETE, PARTIAL = 0, 1, 2, 3
 
 _ARTIFICIAL = 0x20
 _BEGIN = np.frombuffer(b"BEGIN", np.uint8)
@@ -48,7 +49,7 @@ _END_OF_STATEMENT_ONLY = 0x00FFFFFF
 
 # What ``scan`` may pass over: events that carry no data of ours. Everything unknown is special.
 _IGNORED = np.zeros(256, np.bool_)
-for _type in (0, 3, 5, 9, 13, 14, 17, 18, 27, 28, 29, 35, 36, 37, 41, 160, 161, 163):
+for _type in (0, 3, 5, 9, 13, 14, 17, 27, 28, 29, 35, 36, 37, 41, 160, 161, 163):
     _IGNORED[_type] = True
 
 
@@ -193,7 +194,10 @@ def _add_rows(data, body, stop, index, kind, state, rows, maps):
     ordinal = state[ROWS_COUNT]
     rows[ordinal, ROW_START] = at
     rows[ordinal, ROW_STOP] = stop
-    rows[ordinal, ROW_KIND] = (kind - 23) if kind < 30 else (kind - 30)
+    if kind == PARTIAL_UPDATE:
+        rows[ordinal, ROW_KIND] = PARTIAL
+    else:
+        rows[ordinal, ROW_KIND] = (kind - 23) if kind < 30 else (kind - 30)
     rows[ordinal, ROW_TX] = state[TX_COUNT] - 1
     rows[ordinal, ROW_MAP] = found
     rows[ordinal, ROW_EVENT] = index
@@ -259,7 +263,7 @@ def scan(data, starts, index, count, state, origins, transactions, rows, maps):
                 end_tx(state, transactions)
         elif kind == TABLE_MAP:
             _add_map(data, body, stop, index, state, maps)
-        elif 23 <= kind <= 25 or 30 <= kind <= 32:
+        elif 23 <= kind <= 25 or 30 <= kind <= 32 or kind == PARTIAL_UPDATE:
             if not _add_rows(data, body, stop, index, kind, state, rows, maps):
                 return NO_TABLE_MAP, index
         else:

@@ -28,7 +28,7 @@ def missing_privileges(
         gtids: without them, tables are locked for an instant.
     """
     everywhere, per_database = _parse(grants)
-    if everywhere & _ALL or any(_is_role(line) for line in grants):
+    if everywhere & _ALL or has_role(grants):
         return []
     missing = [name for name, words in _LOG_PRIVILEGES.items() if not everywhere & words]
     if mariadb:
@@ -41,6 +41,33 @@ def missing_privileges(
             if not {privilege, *_ALL} & (everywhere | _of(per_database, db))
         ]
     return missing
+
+
+def granted_by_column(grants: Sequence[str]) -> list[str]:
+    """Return the tables, as the server writes them, of which only some columns may be read."""
+    by_column, whole = set(), set()
+    for line in grants:
+        match = _GRANT.match(line)
+        if match is None:
+            continue
+        what = re.sub(r"\([^)]*\)", "()", match["what"])
+        plain = {word.strip().upper() for word in what.split(",")}
+        where = match["where"].replace("`", "")
+        if plain & {"SELECT", *_ALL}:
+            whole.add(where)
+        elif "SELECT ()" in plain:
+            by_column.add(where)
+    covered = {"*.*"} | {where for where in whole if where.endswith(".*")}
+    return sorted(
+        where
+        for where in by_column - whole
+        if "*.*" not in whole and f"{where.rpartition('.')[0]}.*" not in covered
+    )
+
+
+def has_role(grants: Sequence[str]) -> bool:
+    """Return whether the user has a role, whose privileges may not be listed."""
+    return any(_is_role(line) for line in grants)
 
 
 def _of(per_database: dict[str, set[str]], db: str) -> set[str]:

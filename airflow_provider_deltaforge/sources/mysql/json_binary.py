@@ -5,6 +5,7 @@ import numpy as np
 from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
+    not_a_mark,
     put_base64,
     put_bool,
     put_bytes,
@@ -21,7 +22,20 @@ from airflow_provider_deltaforge.sources.number_text import (
     put_uint,
 )
 
+_LINE_BYTES = 57
 _OPAQUE_OPEN = np.frombuffer(b"base64:type", np.uint8)
+
+
+@kernel
+def _put_lines(out, at, src, start, stop):
+    """Write bytes in base64 as the server does: in lines of 76 characters."""
+    while stop - start > _LINE_BYTES:
+        at = put_base64(out, at, src, start, start + _LINE_BYTES)
+        out[at] = 92
+        out[at + 1] = 110
+        at += 2
+        start += _LINE_BYTES
+    return put_base64(out, at, src, start, stop)
 
 
 @kernel
@@ -38,7 +52,8 @@ def put_json(out, at, src, pos, stop):
     """
     if pos >= stop:
         return put_null(out, at)
-    return _put_any(out, at, src, np.int64(src[pos]), pos + 1, stop)
+    end = _put_any(out, at, src, np.int64(src[pos]), pos + 1, stop)
+    return not_a_mark(out, at, end)
 
 
 @kernel
@@ -166,6 +181,6 @@ def _put_opaque(out, at, src, pos, stop):
         at = put_bytes(out, at, _OPAQUE_OPEN, 0, 11)
         at = put_uint(out, at, np.uint64(field))
         out[at] = 58
-        at = put_base64(out, at + 1, src, begin, begin + length)
+        at = _put_lines(out, at + 1, src, begin, begin + length)
     out[at] = QUOTE
     return at + 1

@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.definitions import TEXT_TYPES
 from airflow_provider_deltaforge.sources.mysql.sizes import BYTES_MAX, sized_column
 from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
+from airflow_provider_deltaforge.sources.mysql.versioning import as_told
 
 CATALOG_TYPES = {
     t.TINY: {"tinyint", "boolean"}, t.SHORT: {"smallint"}, t.INT24: {"mediumint"},
@@ -28,6 +29,7 @@ CATALOG_TYPES = {
         "tinyblob", "blob", "mediumblob", "longblob",
     },
     t.JSON: {"json"}, t.VECTOR: {"vector"},
+    t.OLD_TIMESTAMP: {"timestamp"}, t.OLD_TIME: {"time"}, t.OLD_DATETIME: {"datetime"},
     t.GEOMETRY: {
         "point", "linestring", "polygon", "geometry", "multipoint", "multilinestring",
         "multipolygon", "geometrycollection", "geomcollection",
@@ -39,6 +41,7 @@ _PLAIN = {
     t.TINY: "tinyint", t.SHORT: "smallint", t.INT24: "mediumint", t.LONG: "int",
     t.LONGLONG: "bigint", t.FLOAT: "float", t.DOUBLE: "double", t.DATE: "date", t.YEAR: "year",
     t.JSON: "json", t.GEOMETRY: "geometry", t.VECTOR: "vector",
+    t.OLD_TIMESTAMP: "timestamp", t.OLD_TIME: "time", t.OLD_DATETIME: "datetime",
 }  # fmt: skip
 _FRACTIONAL = {t.TIME2: "time", t.DATETIME2: "datetime", t.TIMESTAMP2: "timestamp"}
 _NUMERIC = {t.TINY, t.SHORT, t.INT24, t.LONG, t.LONGLONG, t.FLOAT, t.DOUBLE, t.NEWDECIMAL}
@@ -74,6 +77,7 @@ def schema_of(
 
 def agrees(table: TableMap, charsets: Mapping[int, str], told: TableSchema) -> bool:
     """Say whether a schema can be that of the table, as far as the log knows it."""
+    table = as_told(table, told)
     if len(told.columns) != len(table.columns):
         return False
     names = [known.name for known in told.columns]
@@ -89,6 +93,7 @@ def completed(told: TableSchema, table: TableMap, charsets: Mapping[int, str]) -
 
     A statement leaves them to the table's default, which it need not say.
     """
+    table = as_told(table, told)
     if len(told.columns) != len(table.columns):
         return told
     columns = tuple(

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk
 from airflow_provider_deltaforge.sources.mysql.ddl import INDEX, TRUNCATE, Statement
 from airflow_provider_deltaforge.sources.mysql.evolution import Key
-from airflow_provider_deltaforge.sources.mysql.plans import TablePlan, uncaptured_plan
+from airflow_provider_deltaforge.sources.mysql.plans import TablePlan
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, compare, file_number
 from airflow_provider_deltaforge.sources.mysql.table_map import TableMap
 
@@ -95,9 +95,16 @@ class Recorder:
         self._since.append(Ahead(db, statement, sql))
         return ()
 
+    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+        """Let every statement pass."""
+
     def plan(self, table: TableMap) -> TablePlan:
-        """Step over every row."""
-        return uncaptured_plan(table)
+        """Describe no table: none is captured.
+
+        Raises:
+            AssertionError: always.
+        """
+        raise AssertionError(f"{table.db}.{table.table} is not captured")
 
     @property
     def seen(self) -> list[Ahead]:

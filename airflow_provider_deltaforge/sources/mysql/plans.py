@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -18,14 +18,27 @@ from airflow_provider_deltaforge.sources.mysql.charsets import decode_text, meth
 from airflow_provider_deltaforge.sources.mysql.definitions import TEXT_TYPES
 from airflow_provider_deltaforge.sources.mysql.image_kernel import PlanArrays
 from airflow_provider_deltaforge.sources.mysql.log_schema import CATALOG_TYPES, schema_of
-from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
+from airflow_provider_deltaforge.sources.mysql.table_map import (
+    LogColumn,
+    TableMap,
+    parse_columns,
+)
 from airflow_provider_deltaforge.sources.mysql.tagging import Tag
+from airflow_provider_deltaforge.sources.mysql.versioning import Period, marked, without_period
 
 _INT_BYTES = {t.TINY: 1, t.SHORT: 2, t.INT24: 3, t.LONG: 4, t.LONGLONG: 8}
 # The kernels copy names and labels in words.
 _MARGIN = bytes(8)
-_SIMPLE = {t.FLOAT: k.FLOAT, t.DOUBLE: k.DOUBLE, t.DATE: k.DATE, t.YEAR: k.YEAR}
-_WITH_META = {t.TIME2: k.TIME, t.DATETIME2: k.DATETIME, t.TIMESTAMP2: k.TIMESTAMP, t.BIT: k.BIT}
+_OLD = {
+    t.OLD_TIMESTAMP: k.OLD_TIMESTAMP,
+    t.OLD_TIME: k.OLD_TIME,
+    t.OLD_DATETIME: k.OLD_DATETIME,
+}
+_SIMPLE = {t.FLOAT: k.FLOAT, t.DOUBLE: k.DOUBLE, t.DATE: k.DATE, t.YEAR: k.YEAR, **_OLD}
+_WITH_META = {
+    t.TIME2: k.TIME, t.DATETIME2: k.DATETIME, t.TIMESTAMP2: k.TIMESTAMP, t.BIT: k.BIT,
+    t.ENUM: k.ENUM, t.SET: k.SET,
+}  # fmt: skip
 _PREFIXED = {t.JSON: k.JSON, t.GEOMETRY: k.GEOMETRY}
 _NATIVE = {"uuid": (k.UUID, 16), "inet6": (k.INET, 16), "inet4": (k.INET, 4)}
 
@@ -36,7 +49,11 @@ class TablePlan:
 
     ``columns`` are (kind, p1, p2, p3), see ``column_kinds``; of an enum or set p2 counts within
     ``labels``, of a text ``PlanSet`` fills it in. ``schema`` is what its rows are said to have,
-    ``tagged`` says which of them are outbox messages.
+    ``tagged`` says which of them are outbox messages. ``compressed`` are the columns whose values
+    are compressed one by one, ``computed`` those that the log may lack although they changed,
+    ``null_by_default`` those that are NULL where an insert does not say; ``hidden`` ones are not
+    delivered, and ``period_end`` is ROW END of a table that keeps its
+    history.
     """
 
     db: str
@@ -49,6 +66,11 @@ class TablePlan:
     key: tuple[int, ...] = ()
     schema: TableSchema | None = None
     tagged: Tag | None = None
+    compressed: tuple[int, ...] = ()
+    computed: tuple[int, ...] = ()
+    null_by_default: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
+    period_end: int = -1
 
     @cached_property
     def fixed(self) -> int:
@@ -58,6 +80,25 @@ class TablePlan:
         padding = sum(2 * p2 for kind, _, p2, _ in self.columns if kind == k.BINARY)
         return 2 * (names + labels + padding) + 256
 
+    @property
+    def roles(self) -> list[int]:
+        """The role of each column, see ``column_kinds``."""
+        roles = [k.PLAIN] * len(self.columns)
+        for place in self.computed:
+            roles[place] = k.COMPUTED
+        for place in self.null_by_default:
+            roles[place] = k.NULL_BY_DEFAULT
+        for place in self.hidden:
+            roles[place] = k.HIDDEN
+        return roles
+
+    def with_decimal_numbers(self) -> "TablePlan":
+        """Return the plan that writes DECIMAL as a JSON number."""
+        columns = tuple(
+            (kind, p1, p2, 1 if kind == k.DECIMAL else p3) for kind, p1, p2, p3 in self.columns
+        )
+        return replace(self, columns=columns)
+
 
 def needs_catalog(table: TableMap, *, mariadb: bool) -> bool:
     """Say whether the log alone cannot describe the table's columns."""
@@ -66,15 +107,23 @@ def needs_catalog(table: TableMap, *, mariadb: bool) -> bool:
         or (column.unsigned is None and column.type in _INT_BYTES)
         or (column.collation is None and column.type in (t.VARCHAR, t.STRING, t.BLOB))
         or (column.labels is None and column.type in (t.ENUM, t.SET))
+        or column.type in _OLD
         or (mariadb and _may_be_native(column))
         for column in table.columns
     )
 
 
-def uncaptured_plan(table: TableMap) -> TablePlan:
-    """Return a plan that only steps over rows."""
-    columns = tuple(_sized(column) for column in table.columns)
-    return TablePlan(table.db, table.table, captured=False, columns=columns)
+def uncaptured_plan(db: str, table: str, body: bytes) -> TablePlan:
+    """Return a plan that only steps over rows, from a table map event's bytes behind its flags.
+
+    Whatever the table holds ends nothing: rows that cannot be stepped over are not looked at, and
+    each of their events counts as one row.
+    """
+    try:
+        columns = tuple(_sized(column) for column in parse_columns(body))
+    except SchemaError:
+        columns = ()
+    return TablePlan(db, table, captured=False, columns=columns)
 
 
 def captured_plan(
@@ -82,6 +131,7 @@ def captured_plan(
     charset_names: Mapping[int, str],
     catalog: TableSchema | None,
     told: TableSchema | None = None,
+    period: Period | None = None,
 ) -> TablePlan:
     """Return the plan of a captured table.
 
@@ -91,12 +141,50 @@ def captured_plan(
         catalog: the table as the server describes it now, where the log says too little.
         told: the table as registry or catalog describe it, to name the rows' schema with;
             ``catalog`` if absent.
+        period: the columns that say how long a row was current, if the table keeps its history.
 
     Raises:
         SchemaError: log and catalog disagree, or a column's type cannot be decoded.
     """
+    whole, table = table, without_period(table, period)
     described = _checked(table, catalog)
-    columns, charsets = [], []
+    columns, charsets, labels = _decoded(table, described, charset_names)
+    names = tuple(
+        column.name if column.name is not None else (known.name if known else "")
+        for column, known in zip(table.columns, described, strict=True)
+    )
+    key = table.primary_key
+    if key is None:
+        places = {name: i for i, name in enumerate(names)}
+        key = tuple(places[name] for name in catalog.primary_key) if catalog else ()
+    # A log without names was decoded by the catalog's, so it is the catalog's table.
+    schema = schema_of(table, charset_names, told or catalog) or catalog
+    if period is not None and schema is not None:
+        schema = marked(schema, period)
+    seen = len(table.columns)
+    hidden = [_sized(column) for column in whole.columns[seen:]]
+    return TablePlan(
+        table.db,
+        table.table,
+        captured=True,
+        columns=(*columns, *hidden),
+        names=(*names, *[""] * len(hidden)),
+        charsets=(*charsets, *[None] * len(hidden)),
+        labels=tuple(labels),
+        key=key,
+        schema=schema,
+        compressed=tuple(i for i, column in enumerate(table.columns) if column.compressed),
+        hidden=tuple(range(seen, seen + len(hidden))),
+        period_end=period.end if period is not None else -1,
+    )
+
+
+def _decoded(
+    table: TableMap, described: Sequence[Column | None], charset_names: Mapping[int, str]
+) -> tuple[list[tuple[int, int, int, int]], list[str | None], list[str]]:
+    """Return how each column is decoded, its character set, and the labels of all."""
+    columns: list[tuple[int, int, int, int]] = []
+    charsets: list[str | None] = []
     labels: list[str] = []
     for i, (column, known) in enumerate(zip(table.columns, described, strict=True)):
         charset = _charset(column, known, charset_names)
@@ -113,26 +201,28 @@ def captured_plan(
             labels += texts
         columns.append((kind, p1, p2, p3))
         charsets.append(charset if kind == k.TEXT else None)
-    names = tuple(
-        column.name if column.name is not None else (known.name if known else "")
-        for column, known in zip(table.columns, described, strict=True)
-    )
-    key = table.primary_key
-    if key is None:
-        places = {name: i for i, name in enumerate(names)}
-        key = tuple(places[name] for name in catalog.primary_key) if catalog else ()
-    return TablePlan(
-        table.db,
-        table.table,
-        captured=True,
-        columns=tuple(columns),
-        names=names,
-        charsets=tuple(charsets),
-        labels=tuple(labels),
-        key=key,
-        # A log without names was decoded by the catalog's, so it is the catalog's table.
-        schema=schema_of(table, charset_names, told or catalog) or catalog,
-    )
+    return columns, charsets, labels
+
+
+def computed_columns(schema: TableSchema | None) -> tuple[int, ...]:
+    """Return the columns that are computed when they are read.
+
+    MariaDB leaves them out of partial images although they changed; MySQL does not.
+    """
+    if schema is None:
+        return ()
+    virtual = ((i, column.extra or "") for i, column in enumerate(schema.columns))
+    return tuple(i for i, extra in virtual if "VIRTUAL GENERATED" in extra.upper())
+
+
+def null_by_default(table: TableMap) -> tuple[int, ...]:
+    """Return the columns of a MySQL table that are NULL where the log of an insert lacks them.
+
+    Texts, blobs, documents and shapes have no default but NULL or an expression, whose value the
+    log has.
+    """
+    kinds = (t.BLOB, t.JSON, t.GEOMETRY)
+    return tuple(i for i, c in enumerate(table.columns) if c.nullable and c.type in kinds)
 
 
 def _checked(table: TableMap, catalog: TableSchema | None) -> Sequence[Column | None]:
@@ -189,24 +279,25 @@ def _sized(column: LogColumn) -> tuple[int, int, int, int]:  # noqa: PLR0911 - o
         return _WITH_META[code], meta, 0, 0
     if code == t.NEWDECIMAL:
         return k.DECIMAL, meta >> 8, meta & 0xFF, 0
-    if code == t.ENUM:
-        return k.ENUM, meta, 0, 0
-    if code == t.SET:
-        return k.SET, meta, 0, 0
     if code in (t.VARCHAR, t.VAR_STRING, t.STRING):
-        return k.TEXT, 1 if meta < 256 else 2, 0, 0
+        return k.TEXT, 1 if meta + column.compressed < 256 else 2, 0, 0
     if code in (t.BLOB, t.VECTOR):
         return k.BINARY, meta, 0, 0
     if code in _PREFIXED:
         return _PREFIXED[code], meta, 0, 0
     raise SchemaError(
-        f"a column of type code {code} cannot be read from the log (old temporal formats and "
-        "MariaDB's COMPRESSED columns are not supported); alter the column with ALTER TABLE … FORCE"
+        f"a column of type code {code} cannot be read from the log; report it, with the server's "
+        "version"
     )
 
 
 def _kind(column: LogColumn, known: Column | None, charset: str | None) -> tuple[int, ...]:
     kind, p1, p2, p3 = _sized(column)
+    if column.type in _OLD and (known is None or known.datetime_precision):
+        raise SchemaError(
+            "it holds fractions of seconds in the format of before MariaDB 10.1, whose size the "
+            "log does not say; rebuild the table with ALTER TABLE … FORCE"
+        )
     if kind == k.INT:
         unsigned = (
             column.unsigned if column.unsigned is not None else bool(known and known.unsigned)
@@ -268,15 +359,17 @@ class PlanSet:
                     columns.append((kind, p1, p2, p3))
             labels += [_escaped(label)[1:-1] for label in plan.labels]
         keys = [place for plan in self.plans for place in plan.key]
+        roles = [role for plan in self.plans for role in plan.roles]
         return PlanArrays(
             first=_starts(len(plan.columns) for plan in self.plans),
-            columns=k.described(columns, _starts(map(len, names))),
+            columns=k.described(columns, _starts(map(len, names)), roles),
             names=np.frombuffer(b"".join(names) + _MARGIN, np.uint8),
             labels=np.frombuffer(b"".join(labels) + _MARGIN, np.uint8),
             label_offsets=_starts(map(len, labels)),
             key_first=_starts(len(plan.key) for plan in self.plans),
             key_columns=np.array(keys, np.int64),
             captured=np.array([plan.captured for plan in self.plans], np.bool_),
+            period_end=np.array([plan.period_end for plan in self.plans], np.int64),
             fixed=np.array([plan.fixed for plan in self.plans], np.int64),
             charsets=np.concatenate(charsets),
         )

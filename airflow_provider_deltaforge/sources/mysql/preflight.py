@@ -1,8 +1,9 @@
 """Looks before the leap: what would stop, slow or spoil a snapshot and its stream."""
 
+import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
@@ -10,6 +11,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
     TableFacts,
     captured_facts,
     fetch,
+    quote,
     variables,
 )
 from airflow_provider_deltaforge.sources.mysql.connection import (
@@ -17,8 +19,15 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
     server_info,
     translated,
 )
+from airflow_provider_deltaforge.sources.mysql.dsn import Dsn
 from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
-from airflow_provider_deltaforge.sources.mysql.grants import missing_privileges
+from airflow_provider_deltaforge.sources.mysql.grants import (
+    granted_by_column,
+    has_role,
+    missing_privileges,
+)
+from airflow_provider_deltaforge.sources.mysql.lexing import tokens_of
+from airflow_provider_deltaforge.sources.mysql.versioning import counts_transactions
 from airflow_provider_deltaforge.sources.mysql.views import log_end
 from airflow_provider_deltaforge.sources.preflight import RATE_PROBE_S, checked
 
@@ -40,7 +49,12 @@ _VARIABLES = (
     "log_replica_updates",
     "log_slave_updates",
     "replica_preserve_commit_order",
+    "innodb_native_foreign_keys",
 )
+_CASCADES = (["CASCADE"], ["SET", "NULL"], ["SET", "DEFAULT"])
+_LOCK_WAIT_S = 5
+_DENIED = (1142, 1143)
+_OLD_FORMAT = "mariadb-5.3"
 
 
 def preflight(
@@ -64,10 +78,12 @@ def _findings(
     settings = variables(connection, *_VARIABLES)
     tables = captured_facts(connection, source.matcher)
     found = log_findings(settings, server)
+    found += _tls(source.address())
     found.append(_privileges(connection, server, tables))
     found.append(_xa(connection))
     found += _replica(connection, settings)
     found += table_findings(tables, source.tables)
+    found += _foreign_keys(connection, server, settings, tables)
     found += _outbox(source, tables)
     if settings.get("log_bin", "").upper() in ("ON", "1"):
         rate = _log_rate(connection, sleep)
@@ -84,12 +100,9 @@ def log_findings(settings: Mapping[str, str], server: ServerInfo) -> list[Findin
     found = [
         _require("log_bin", settings.get("log_bin", "OFF").upper() in ("ON", "1"), "log_bin is off",
                  "start the server with log_bin"),
-        _require("binlog_format", settings.get("binlog_format", "ROW").upper() == "ROW",
-                 f"binlog_format is {settings.get('binlog_format')}", "set binlog_format=ROW"),
-        _require("binlog_row_image", image == "FULL", f"binlog_row_image is {image}",
-                 "set binlog_row_image=FULL; the stream refuses rows without all columns"),
-        _require("binlog_row_value_options", not partial, "JSON updates are logged as differences",
-                 "set binlog_row_value_options=''; the stream refuses partial JSON"),
+        _format(settings.get("binlog_format", "ROW").upper()),
+        _image(image),
+        _documents(image, partial=partial),
     ]  # fmt: skip
     if metadata == "FULL":
         found.append(Finding("binlog_row_metadata", "ok", "the log describes its own columns"))
@@ -116,6 +129,38 @@ def log_findings(settings: Mapping[str, str], server: ServerInfo) -> list[Findin
     return found
 
 
+def _format(written: str) -> Finding:
+    wrong = (
+        f"binlog_format is {written}, so the log holds statements in place of rows, and each of "
+        "them stops the table that it writes"
+    )
+    remedy = "set binlog_format=ROW on the server and in every session"
+    return _require("binlog_format", written == "ROW", wrong, remedy)
+
+
+def _image(image: str) -> Finding:
+    if image in ("FULL", "FULL_NODUP"):
+        return Finding("binlog_row_image", "ok", "as needed")
+    return Finding(
+        "binlog_row_image",
+        "warn",
+        f"binlog_row_image is {image}: values that an update did not change arrive as "
+        '{"_unchanged": true}, and an insert that leaves columns to their defaults stops its '
+        "table; set binlog_row_image=FULL",
+    )
+
+
+def _documents(image: str, *, partial: bool) -> Finding:
+    if partial and image == "MINIMAL":
+        return Finding(
+            "binlog_row_value_options",
+            "warn",
+            "JSON updates are logged as differences without the document, which stops their "
+            "tables; set binlog_row_value_options='' or binlog_row_image=FULL",
+        )
+    return Finding("binlog_row_value_options", "ok", "as needed")
+
+
 def _require(check: str, fine: bool, wrong: str, remedy: str) -> Finding:  # noqa: FBT001
     return (
         Finding(check, "ok", "as needed") if fine else Finding(check, "fail", f"{wrong}; {remedy}")
@@ -126,12 +171,52 @@ def _privileges(connection: Any, server: ServerInfo, tables: Sequence[TableFacts
     grants = [str(row[0]) for row in fetch(connection, "SHOW GRANTS")]
     databases = sorted({table.schema.db for table in tables})
     missing = missing_privileges(grants, databases, mariadb=server.mariadb, gtids=server.gtids)
+    missing += [
+        f"SELECT on every column of {name} (GRANT SELECT ON {name})"
+        for name in _read_in_part(connection, grants, tables)
+    ]
     if not missing:
         return Finding("privileges", "ok", "the user may read the tables and the log")
     needed = ", ".join(missing)
     return Finding(
         "privileges", "fail", f"the user lacks {needed}; GRANT them", {"missing": missing}
     )
+
+
+def _read_in_part(
+    connection: Any, grants: Sequence[str], tables: Sequence[TableFacts]
+) -> Iterator[str]:
+    """Yield the tables of which only some columns may be read, as SQL names them.
+
+    The catalog shows the user no other column, so the server is asked for all of them. What roles
+    bring is in no list of grants.
+    """
+    import pymysql
+
+    listed, by_role = set(granted_by_column(grants)), has_role(grants)
+    fetch(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
+    for table in tables:
+        db, name = table.schema.db, table.schema.table
+        if not by_role and f"{db}.{name}" not in listed:
+            continue
+        try:
+            fetch(connection, f"SELECT * FROM {quote(db, name)} LIMIT 0")
+        except pymysql.err.MySQLError as error:
+            if error.args and error.args[0] in _DENIED:
+                yield quote(db, name)
+
+
+def _tls(dsn: Dsn) -> list[Finding]:
+    """Check that an encrypted connection is one to the right server."""
+    context = dsn.tls()
+    if context is None or context.verify_mode != ssl.CERT_NONE:
+        return []
+    text = (
+        f"ssl_mode is {dsn.ssl_mode} without a CA: connections are encrypted, but the server's "
+        "certificate is not verified, so anybody in between can take its place; name the file of "
+        "its authority in ssl_ca, and set ssl_mode: verify_identity"
+    )
+    return [Finding("tls", "warn", text)]
 
 
 def _xa(connection: Any) -> Finding:
@@ -209,7 +294,73 @@ def table_findings(tables: Sequence[TableFacts], patterns: Sequence[str]) -> lis
     if loose:
         text = "their storage engine has no consistent view, so rows may be missed while written"
         found.append(_listed("engine", loose, text))
+    return found + _format_findings(tables)
+
+
+def _format_findings(tables: Sequence[TableFacts]) -> list[Finding]:
+    """Name the tables whose changes the log does not hold in a form that can be read."""
+    found = []
+    counted = [t.schema.full_name for t in tables if counts_transactions(t.schema)]
+    if counted:
+        text = (
+            "their history is one of transactions, whose changes MariaDB logs as statements "
+            "only, so they stop at their first change; give ROW START and ROW END the type "
+            "TIMESTAMP(6), or leave the tables out of source.tables"
+        )
+        found.append(_listed("system_versioning", counted, text, "fail"))
+    old = [
+        t.schema.full_name
+        for t in tables
+        if any(_OLD_FORMAT in c.column_type and c.datetime_precision for c in t.schema.columns)
+    ]
+    if old:
+        text = (
+            "they hold fractions of seconds in the format of before MariaDB 10.1, which the log "
+            "does not describe, so they stop at their first change; rebuild them with ALTER "
+            "TABLE … FORCE"
+        )
+        found.append(_listed("column_format", old, text))
     return found
+
+
+def _foreign_keys(
+    connection: Any, server: ServerInfo, settings: Mapping[str, str], tables: Sequence[TableFacts]
+) -> list[Finding]:
+    """Name captured tables that change by cascades which the log does not hold."""
+    in_engine = settings.get("innodb_native_foreign_keys", "ON").upper() in ("ON", "1")
+    if not (server.mariadb or in_engine):
+        return []
+    fetch(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
+    found = [t.schema.full_name for t in tables if _cascades(connection, t, server)]
+    if not found:
+        return [Finding("foreign_keys", "ok", "no captured table changes by a cascade")]
+    text = (
+        "a foreign key deletes or changes their rows (CASCADE or SET NULL), and the engine does so "
+        "without a word in the log; delete and update these rows by statements of their own, "
+        "or copy the tables again on a schedule"
+    )
+    return [_listed("foreign_keys", found, text)]
+
+
+def _cascades(connection: Any, table: TableFacts, server: ServerInfo) -> bool:
+    """Return whether a foreign key changes a table's rows.
+
+    The catalog's page of foreign keys needs more privileges than the table's own statement.
+    """
+    import pymysql
+
+    name = quote(table.schema.db, table.schema.table)
+    try:
+        ((_, sql),) = fetch(connection, f"SHOW CREATE TABLE {name}")
+    except (pymysql.err.MySQLError, ValueError):
+        return False  # It is gone, or a finding about privileges names it.
+    words = [token.upper for token in tokens_of(str(sql), mariadb=server.mariadb)]
+    return "REFERENCES" in words and any(
+        word == "ON"
+        and words[at + 1 : at + 2] in (["DELETE"], ["UPDATE"])
+        and any(words[at + 2 : at + 2 + len(deed)] == deed for deed in _CASCADES)
+        for at, word in enumerate(words)
+    )
 
 
 def _outbox(source: "MySqlSource", tables: Sequence[TableFacts]) -> list[Finding]:
@@ -230,9 +381,11 @@ def _outbox(source: "MySqlSource", tables: Sequence[TableFacts]) -> list[Finding
     ]
 
 
-def _listed(check: str, names: Sequence[str], text: str) -> Finding:
+def _listed(
+    check: str, names: Sequence[str], text: str, verdict: Literal["warn", "fail"] = "warn"
+) -> Finding:
     shown = ", ".join(names[:_NAMED_MAX]) + (" …" if len(names) > _NAMED_MAX else "")
-    return Finding(check, "warn", f"{shown}: {text}", {"tables": list(names)})
+    return Finding(check, verdict, f"{shown}: {text}", {"tables": list(names)})
 
 
 def _log_rate(connection: Any, sleep: Callable[[float], None]) -> float | None:

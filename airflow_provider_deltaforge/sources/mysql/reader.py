@@ -30,10 +30,12 @@ from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead, Recor
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.special import Catalog
 from airflow_provider_deltaforge.sources.mysql.tagging import Tagging
+from airflow_provider_deltaforge.sources.silence import Silence
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 log = logging.getLogger(__name__)
 
+_HEARTBEAT_SLACK_S = 2.0
 _KICKED_MAX = 5
 _KICKED_WINDOW_S = 60.0
 
@@ -54,6 +56,8 @@ class MySqlReader:
         history: SchemaHistory | None = None,
         recorder: Recorder | None = None,
         tagging: Tagging | None = None,
+        *,
+        decimal_numbers: bool = False,
     ) -> None:
         self._connect = connect
         self._server_id = server_id
@@ -69,9 +73,18 @@ class MySqlReader:
         self._breaks: list[float] = []
         self._heard_at = time.monotonic()
         self._away: str | None = None
+        self._silence = Silence(1.2 * heartbeat_s + _HEARTBEAT_SLACK_S)
         self._info = self._ask(position)
         ahead = Lookahead(self._walk, read_timeout_s, stopping)
-        self._view = CatalogView(matcher, self._info, connect, ahead, history, tagging)
+        self._view = CatalogView(
+            matcher,
+            self._info,
+            connect,
+            ahead,
+            history,
+            tagging,
+            decimal_numbers=decimal_numbers,
+        )
         catalog: Catalog = recorder or self._view
         self._chunker = Chunker(self._info, on_server(position, self._info), catalog)
         warm(self._info.uuid)
@@ -98,6 +111,10 @@ class MySqlReader:
             ServerChangedError: another server answers; whoever reads must open the log anew.
             PositionLostError, AccessError, SchemaError, FatalError: a person must act.
         """
+        with self._silence.reading():
+            return self._read(timeout_s)
+
+    def _read(self, timeout_s: float) -> LogChunk | None:
         ready = self._chunker.ready
         deadline = time.monotonic() + timeout_s
         while not ready and not self._closed and not self._stopping():
@@ -119,6 +136,13 @@ class MySqlReader:
 
     def acknowledge(self, position: Position) -> None:
         """Do nothing: the server keeps its log by age, not by reader."""
+
+    def silence(self) -> tuple[float, str] | None:
+        """Return for how long the server sent no heartbeat; None while all is well."""
+        silent_s = self._silence.for_s
+        if silent_s is None:
+            return None
+        return silent_s, f"no heartbeat of its log, which comes every {self._heartbeat_s:g} s"
 
     def close(self) -> None:
         """Let go of the connection. Safe to call twice, and from another thread."""
@@ -165,6 +189,7 @@ class MySqlReader:
         self._chunker.restart()
         self._begin = self._end = 0
         self._heard_at = time.monotonic()
+        self._silence.heard()
         self._away = None
         self._socket = DumpSocket(connection)
         if self._closed:
@@ -203,10 +228,12 @@ class MySqlReader:
         view = memoryview(self._raw.data)[self._end :]
         size = socket.receive(view, timeout_s)
         if size == 0:
+            self._silence.nothing()
             if time.monotonic() - self._heard_at > self._read_timeout_s:
                 raise TimeoutError(f"nothing came for {self._read_timeout_s:g} s, no heartbeat")
             return 0
         self._heard_at = time.monotonic()
+        self._silence.heard()
         self._backoff.worked()
         self._end += size
         self._begin = self._chunker.feed(self._raw, self._begin, self._end)
@@ -236,6 +263,7 @@ class MySqlReader:
             socket.close()
         if self._closed:
             return
+        self._silence.broke()
         now = time.monotonic()
         self._breaks = [*(at for at in self._breaks if now - at < _KICKED_WINDOW_S), now]
         kicked = isinstance(error, (ConnectionResetError, KickedError))

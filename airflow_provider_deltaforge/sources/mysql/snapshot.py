@@ -34,6 +34,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
 )
 from airflow_provider_deltaforge.sources.mysql.failover import check_reach
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.session import check_count
 from airflow_provider_deltaforge.sources.mysql.snapshot_batch import NO_ROWS, snapshot_batch
 from airflow_provider_deltaforge.sources.mysql.tagging import Tagging
 from airflow_provider_deltaforge.sources.mysql.text_rows import shape_of
@@ -67,6 +68,7 @@ class MySqlSnapshotter:
         matcher: which tables are captured.
         source_id: seeds the event ids.
         tagging: which rows are outbox messages.
+        decimal_numbers: DECIMAL becomes a JSON number, not a string.
     """
 
     def __init__(
@@ -75,12 +77,15 @@ class MySqlSnapshotter:
         matcher: TableMatcher,
         source_id: str,
         tagging: Tagging | None = None,
+        *,
+        decimal_numbers: bool = False,
     ) -> None:
         self.warnings: list[str] = []
         self._connect = connect
         self._matcher = matcher
         self._source_id = source_id
         self._tagging = tagging
+        self._decimal_numbers = decimal_numbers
         self._connection: Any = None
         self._server: ServerInfo | None = None
 
@@ -148,7 +153,9 @@ class MySqlSnapshotter:
                     break
                 yield snapshot_batch(part, told, schema, view, ids, first)
                 first += len(part.rows)
-            with self._doing("closing the view"):
+            with self._doing(f"reading {chunk.db}.{chunk.table}"):
+                if schema is not None:
+                    check_count(self._connection, first, schema.full_name)
                 close_view(self._connection)
             finished = True
         finally:
@@ -198,7 +205,7 @@ class MySqlSnapshotter:
                 if schema is None:
                     return view, None, iter([NO_ROWS])
                 _check_bounds(schema, chunk)
-                shape = shape_of(schema)
+                shape = shape_of(schema, decimal_numbers=self._decimal_numbers)
                 sql = select_rows(schema, chunk, shape.select)
                 parts = TextResult(connection, sql, shape).parts()
                 first = next(parts)  # Only the first row tells that the view is too old.

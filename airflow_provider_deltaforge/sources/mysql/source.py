@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -21,6 +21,7 @@ from airflow_provider_deltaforge.sources.contract import (
 from airflow_provider_deltaforge.sources.mysql import connection as connections
 from airflow_provider_deltaforge.sources.mysql import positions
 from airflow_provider_deltaforge.sources.mysql.catalog import SYSTEM_SCHEMAS, captured_tables
+from airflow_provider_deltaforge.sources.mysql.dsn import Dsn, parse_dsn
 from airflow_provider_deltaforge.sources.mysql.failover import (
     captured_catalog,
     check_reach,
@@ -68,6 +69,9 @@ class MySqlSource(Source):
     copied again, or stop the pipeline."""
     on_schema_drift: Literal["adapt", "halt"] = "adapt"
     """What to do when tables look different after a failover."""
+    decimal: Literal["string", "number"] = "string"
+    """How DECIMAL is written: as a string, or as a JSON number with the same digits, which not
+    every reader keeps."""
     server_id: int | None = Field(default=None, ge=1, le=4_294_967_295)
     """Our id as a replica; by default drawn from the source's id."""
     heartbeat_s: float = Field(default=15, gt=0)
@@ -77,16 +81,31 @@ class MySqlSource(Source):
     read_timeout_s: float = Field(default=90, gt=0)
     """How long the server may be silent, in seconds."""
     ssl_ca: str | None = None
-    """File with the CA of the server's certificate."""
+    """File with the CA of the server's certificate; the system's if absent."""
+    ssl_cert: str | None = None
+    """File with our certificate, in PEM, for a server that asks for one."""
+    ssl_key: str | None = None
+    """File with the private key of ``ssl_cert``, if it is not in the same file."""
     ssl_mode: (
         Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"] | None
     ) = None
-    """How TLS is used, in the words of the MySQL client; offered TLS is taken if absent."""
+    """How TLS is used, in the words of the MySQL client. If absent: ``verify_identity`` with
+    ``ssl_ca`` or ``ssl_cert``; else TLS is taken if it is offered, and nothing is verified."""
 
     @field_validator("tables")
     @classmethod
     def _patterns(cls, value: list[str]) -> list[str]:
         check_patterns(value, "source.tables")
+        return value
+
+    @field_validator("dsn")
+    @classmethod
+    def _readable(cls, value: SecretStr) -> SecretStr:
+        if "${" not in value.get_secret_value():
+            try:
+                parse_dsn(value.get_secret_value())
+            except SpecError as error:
+                raise ValueError(str(error).removeprefix("source.dsn: ")) from None
         return value
 
     @property
@@ -97,14 +116,14 @@ class MySqlSource(Source):
     @property
     def matcher(self) -> TableMatcher:
         """Decides which tables are captured."""
-        return TableMatcher(tuple(self.tables), self._dsn().database, SYSTEM_SCHEMAS)
+        return TableMatcher(tuple(self.tables), self.address().database, SYSTEM_SCHEMAS)
 
     @property
     def tagging(self) -> Tagging | None:
         """Which rows are outbox messages; None: none are."""
         if self.outbox is None:
             return None
-        matcher = TableMatcher(tuple(self.outbox.tables), self._dsn().database, SYSTEM_SCHEMAS)
+        matcher = TableMatcher(tuple(self.outbox.tables), self.address().database, SYSTEM_SCHEMAS)
         return Tagging(matcher, self.outbox.tag)
 
     def connect(self) -> Any:
@@ -114,7 +133,7 @@ class MySqlSource(Source):
             AccessError: credentials or TLS were refused.
             RetryableError: the server is away.
         """
-        return connections.connect(self._dsn(), self.connect_timeout_s, self.read_timeout_s)
+        return connections.connect(self.address(), self.connect_timeout_s, self.read_timeout_s)
 
     def open(
         self,
@@ -137,6 +156,7 @@ class MySqlSource(Source):
             stopping,
             history,
             tagging=self.tagging,
+            decimal_numbers=self.decimal == "number",
         )
 
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
@@ -175,7 +195,13 @@ class MySqlSource(Source):
         """Connect for reading tables."""
         from airflow_provider_deltaforge.sources.mysql.snapshot import MySqlSnapshotter
 
-        return MySqlSnapshotter(self.connect, self.matcher, self.id, self.tagging)
+        return MySqlSnapshotter(
+            self.connect,
+            self.matcher,
+            self.id,
+            self.tagging,
+            decimal_numbers=self.decimal == "number",
+        )
 
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
@@ -226,8 +252,15 @@ class MySqlSource(Source):
         finally:
             connection.close()
 
-    def _dsn(self) -> connections.Dsn:
-        return connections.parse_dsn(self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode)
+    def address(self) -> Dsn:
+        """Return where the server is, and how TLS is used with it.
+
+        Raises:
+            SpecError: the address cannot be read.
+        """
+        return parse_dsn(
+            self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode, self.ssl_cert, self.ssl_key
+        )
 
 
 def read_head(connection: Any) -> positions.LogPosition:

@@ -1,6 +1,6 @@
 """The rare events of the log: rotation, format, schema changes, XA, and what must not be passed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.mysql import ddl
 from airflow_provider_deltaforge.sources.mysql import framing as f
 from airflow_provider_deltaforge.sources.mysql.appearing import unlogged
+from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.chunk import SchemaChange
 from airflow_provider_deltaforge.sources.mysql.plans import TablePlan
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 _IGNORABLE = 0x80
 _PREPARED = 0x40
 _ANSI_QUOTES = 4
+# Status variables of a statement: the client's collation, and how long those before it are.
+_CLIENT = 4
+_SIZES = {0: 4, 1: 8, 3: 4}
+_TEXTS = {5, 6}
+_QUERY_HEAD, _LOAD_HEAD = 13, 26
+"""Bytes in front of a statement's status variables; LOAD DATA says more about itself."""
 
 
 class Catalog(Protocol):
@@ -42,8 +49,11 @@ class Catalog(Protocol):
     def changed(self, statement: ddl.Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Take note of a schema change; return how captured tables look behind it."""
 
+    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+        """Return if a statement that was logged instead of rows changed no captured table."""
+
     def plan(self, table: TableMap) -> TablePlan:
-        """Return how to decode a table."""
+        """Return how to decode a captured table."""
 
 
 def handle(chunker: "Chunker", catalog: "Catalog", event: bytes, index: int) -> bool:
@@ -62,7 +72,7 @@ def handle(chunker: "Chunker", catalog: "Catalog", event: bytes, index: int) -> 
             chunker.drop_open_tx()
             return False
         return True
-    if kind == f.QUERY:
+    if kind in (f.QUERY, f.EXECUTE_LOAD):
         _query(chunker, catalog, event)
     elif kind == f.GTID_TAGGED:
         _tagged(chunker, event, index)
@@ -85,11 +95,6 @@ def here(chunker: "Chunker") -> LogPosition:
 def _refuse(chunker: "Chunker", event: bytes) -> None:
     """Raise for an event that may not be passed; do nothing for one marked ignorable."""
     kind = event[4]
-    if kind == f.PARTIAL_UPDATE:
-        raise FatalError(
-            f"{_place(chunker)}: a JSON update was logged as a difference; set "
-            "binlog_row_value_options='' on the server and take a new snapshot"
-        )
     if kind == f.INCIDENT:
         raise FatalError(
             f"{_place(chunker)}: the server reports that events are missing from its log "
@@ -162,26 +167,23 @@ def _prepare(chunker: "Chunker", event: bytes) -> None:
 
 def _query(chunker: "Chunker", catalog: "Catalog", event: bytes) -> None:
     body = event[f.HEADER :]
-    names = 13 + int.from_bytes(body[11:13], "little")
+    status = _QUERY_HEAD if event[4] == f.QUERY else _LOAD_HEAD
+    names = status + int.from_bytes(body[11:13], "little")
     db = body[names : names + body[8]].decode("utf-8", "replace")
-    sql = body[names + body[8] + 1 :].decode("utf-8", "replace")
+    sql = _statement(body[names + body[8] + 1 :], body[status:names], chunker.info.charsets)
     if sql.lstrip().startswith("#"):
         return  # MariaDB's stand-in for an event it would not send us
     inside = bool(chunker.state[f.BEGUN]) or (
         chunker.info.mariadb and not chunker.state[f.STANDALONE] and bool(chunker.state[f.IN_TX])
     )
-    statement = ddl.understand(
-        sql, mariadb=chunker.info.mariadb, ansi_quotes=_ansi_quotes(body[13:names])
-    )
+    ansi_quotes = _ansi_quotes(body[status:names])
+    statement = ddl.understand(sql, mariadb=chunker.info.mariadb, ansi_quotes=ansi_quotes)
     if statement.kind == ddl.CONTROL:
         if _control(chunker, statement.verb, sql):
             return
-    elif statement.kind == ddl.DML:
-        if catalog.touches(db):
-            raise FatalError(
-                f"{_place(chunker)}: {statement.verb} was logged as a statement, so its rows are "
-                "not in the log; set binlog_format=ROW and take a new snapshot"
-            )
+    elif statement.kind in (ddl.DML, ddl.OTHER):
+        session = int.from_bytes(body[:4], "little")
+        catalog.judge(sql, db, _place(chunker), session=session, ansi_quotes=ansi_quotes)
     elif statement.kind in (ddl.DDL, ddl.TRUNCATE):
         if not chunker.state[f.IN_TX]:
             seconds = int.from_bytes(event[:4], "little")
@@ -190,6 +192,32 @@ def _query(chunker: "Chunker", catalog: "Catalog", event: bytes) -> None:
         _change(chunker, catalog, statement, db, sql)
     if chunker.state[f.IN_TX] and not inside:
         f.end_tx(chunker.state, chunker.transactions)
+
+
+def _statement(text: bytes, status: bytes, charsets: Mapping[int, str]) -> str:
+    """Return a statement's text, which servers log in the character set of its client."""
+    if not text.isascii():
+        collation = _client_collation(status)
+        charset = charsets.get(collation, "") if collation is not None else ""
+        if charset and not charset.startswith("utf8"):
+            return decode_text(text, charset)
+    return text.decode("utf-8", "replace")
+
+
+def _client_collation(status: bytes) -> int | None:
+    """Return which collation a statement's client had; its character set is the client's."""
+    at = 0
+    while at < len(status):
+        code = status[at]
+        if code == _CLIENT:
+            return int.from_bytes(status[at + 1 : at + 3], "little")
+        if code in _TEXTS:
+            at += 2 + status[at + 1]
+        elif code in _SIZES:
+            at += 1 + _SIZES[code]
+        else:
+            return None
+    return None
 
 
 def _ansi_quotes(status: bytes) -> bool:

@@ -13,17 +13,19 @@ LONGLONG, INT24, DATE, YEAR, VARCHAR, BIT = 8, 9, 10, 13, 15, 16
 TIMESTAMP2, DATETIME2, TIME2 = 17, 18, 19
 VECTOR, JSON, NEWDECIMAL, ENUM, SET = 242, 245, 246, 247, 248
 BLOB, VAR_STRING, STRING, GEOMETRY = 252, 253, 254, 255
+OLD_TIMESTAMP, OLD_TIME, OLD_DATETIME = 7, 11, 12
+_COMPRESSED_BLOB, _COMPRESSED_VARCHAR = 140, 141
 
 BINARY_COLLATION = 63
 
 _METADATA_BYTES = {
     FLOAT: 1, DOUBLE: 1, VARCHAR: 2, BIT: 2, TIMESTAMP2: 1, DATETIME2: 1, TIME2: 1, VECTOR: 1,
     JSON: 1, NEWDECIMAL: 2, ENUM: 2, SET: 2, BLOB: 1, VAR_STRING: 2, STRING: 2, GEOMETRY: 1,
-    140: 1, 141: 2, 7: 0, 11: 0, 12: 0,
+    _COMPRESSED_BLOB: 1, _COMPRESSED_VARCHAR: 2,
 }  # fmt: skip
 _NUMERIC = {TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE, YEAR}
 _CHARACTER = {STRING, VAR_STRING, VARCHAR, BLOB}
-_MARIADB_CHARACTER = {*_CHARACTER, GEOMETRY, 140, 141}
+_MARIADB_CHARACTER = {*_CHARACTER, GEOMETRY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class LogColumn:
         collation: collation id of text; 63 is binary.
         labels: of an enum or set, in the bytes of its character set.
         nullable: whether it takes NULL; the log always says.
+        compressed: MariaDB compresses its values one by one.
     """
 
     type: int
@@ -45,6 +48,7 @@ class LogColumn:
     name: str | None = None
     labels: tuple[bytes, ...] | None = None
     nullable: bool = True
+    compressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,38 @@ class _Reader:
         return self.at < len(self.data)
 
 
+def table_name(body: bytes) -> tuple[str, str]:
+    """Return database and name of a table map event's table, from behind the event's flags."""
+    return _names(_Reader(body))
+
+
+def parse_columns(body: bytes) -> tuple[LogColumn, ...]:
+    """Return what every log says of a table map event's columns.
+
+    Raises:
+        SchemaError: the event is damaged.
+    """
+    reader = _Reader(body)
+    _names(reader)
+    return tuple(_columns(reader))
+
+
+def _names(reader: _Reader) -> tuple[str, str]:
+    db = reader.take(reader.take(1)[0] + 1)[:-1].decode("utf-8", "replace")
+    return db, reader.take(reader.take(1)[0] + 1)[:-1].decode("utf-8", "replace")
+
+
+def _columns(reader: _Reader) -> list[LogColumn]:
+    types = reader.take(reader.number())
+    parameters = _Reader(reader.text())
+    columns = [_column(code, parameters) for code in types]
+    nulls = reader.take((len(types) + 7) // 8)
+    return [
+        replace(column, nullable=bool(nulls[n >> 3] & (1 << (n & 7))))
+        for n, column in enumerate(columns)
+    ]
+
+
 def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     """Read a table map event from behind its flags.
 
@@ -99,16 +135,8 @@ def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
         SchemaError: the event is damaged.
     """
     reader = _Reader(body)
-    db = reader.take(reader.take(1)[0] + 1)[:-1].decode()
-    table = reader.take(reader.take(1)[0] + 1)[:-1].decode()
-    types = reader.take(reader.number())
-    parameters = _Reader(reader.text())
-    columns = [_column(code, parameters) for code in types]
-    nulls = reader.take((len(types) + 7) // 8)
-    columns = [
-        replace(column, nullable=bool(nulls[n >> 3] & (1 << (n & 7))))
-        for n, column in enumerate(columns)
-    ]
+    db, table = _names(reader)
+    columns = _columns(reader)
     primary_key: tuple[int, ...] | None = None
     while reader.rest():
         field = reader.take(1)[0]
@@ -134,7 +162,12 @@ def _column(code: int, parameters: _Reader) -> LogColumn:
         return LogColumn(code, data[0] << 8 | data[1])
     if code == BIT:
         return LogColumn(code, data[1] * 8 + data[0])
-    return LogColumn(code, int.from_bytes(data, "little"))
+    meta = int.from_bytes(data, "little")
+    if code in (_COMPRESSED_BLOB, _COMPRESSED_VARCHAR):
+        # A VARCHAR is one byte longer than the column, for the head of what is compressed.
+        is_blob = code == _COMPRESSED_BLOB
+        return LogColumn(BLOB if is_blob else VARCHAR, meta - (not is_blob), compressed=True)
+    return LogColumn(code, meta)
 
 
 def _key(value: _Reader, *, with_prefix: bool) -> tuple[int, ...]:

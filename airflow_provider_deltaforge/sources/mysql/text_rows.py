@@ -33,6 +33,8 @@ from airflow_provider_deltaforge.sources.mysql.text_values import (
     JSON,
     STRING,
     TIMESTAMP,
+    UCS2,
+    WIDE,
     put_value,
 )
 
@@ -65,6 +67,9 @@ _KINDS = {
     "json": JSON,
 }
 
+# They can hold halves of surrogate pairs, which the servers would print as no valid UTF-8.
+_AS_BYTES = {"ucs2": UCS2, "utf32": WIDE}
+
 
 @dataclass(frozen=True)
 class RowShape:
@@ -85,8 +90,8 @@ class RowShape:
     key: Any
 
 
-def shape_of(schema: TableSchema) -> RowShape:
-    """Return how a table's rows are read.
+def shape_of(schema: TableSchema, *, decimal_numbers: bool = False) -> RowShape:
+    """Return how a table's rows are read, its decimals as JSON numbers or as strings.
 
     Raises:
         SchemaError: a column has a type this release cannot print.
@@ -95,7 +100,13 @@ def shape_of(schema: TableSchema) -> RowShape:
     order = {column.name: index for index, column in enumerate(schema.columns)}
     return RowShape(
         select=", ".join(_expression(column) for column in schema.columns),
-        kinds=np.array([_kind(schema, column) for column in schema.columns], np.uint8),
+        kinds=np.array(
+            [
+                INTEGER if decimal_numbers and kind == DECIMAL else kind
+                for kind in (_kind(schema, column) for column in schema.columns)
+            ],
+            np.uint8,
+        ),
         names=np.frombuffer(b"".join(names) + bytes(8), np.uint8),
         name_ends=np.cumsum([0, *map(len, names)], dtype=np.int64),
         key=np.array([order[name] for name in schema.primary_key], np.int64),
@@ -112,6 +123,8 @@ def _kind(schema: TableSchema, column: Column) -> int:
     if column.data_type == "bit":
         return BIT1 if column.numeric_precision == 1 else BIT
     kind = _KINDS.get(column.data_type)
+    if kind == STRING and column.charset in _AS_BYTES:
+        return _AS_BYTES[column.charset]
     if kind is None:
         raise SchemaError(
             f"{schema.full_name}: column {column.name!r} has type {column.data_type!r}, which this "
@@ -127,6 +140,8 @@ def _expression(column: Column) -> str:
     expression both come as doubles with all their digits. Multiplying keeps the sign of zero.
     """
     name = quote(column.name)
+    if column.charset in _AS_BYTES:
+        return f"CAST({name} AS BINARY)"
     rounded = column.data_type == "double" and column.numeric_scale is not None
     return f"{name} * 1e0" if column.data_type == "float" or rounded else name
 

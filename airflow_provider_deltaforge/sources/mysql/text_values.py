@@ -5,6 +5,7 @@ import numpy as np
 from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
+    not_a_mark,
     put_base64,
     put_binary,
     put_bool,
@@ -12,7 +13,9 @@ from airflow_provider_deltaforge.sources.json_text import (
     put_inside,
     put_string,
 )
+from airflow_provider_deltaforge.sources.mysql.charsets import UTF16, UTF32
 from airflow_provider_deltaforge.sources.mysql.float_text import put_decimal_float, put_float32
+from airflow_provider_deltaforge.sources.mysql.value_kernel import put_wide
 from airflow_provider_deltaforge.sources.number_text import put_uint
 
 INTEGER = 0
@@ -27,6 +30,8 @@ BIT1 = 8
 BIT = 9
 JSON = 10
 GEOMETRY = 11
+UCS2 = 12
+WIDE = 13
 
 _SRID_OPEN = np.frombuffer(b'{"srid":', np.uint8)
 _WKB_OPEN = np.frombuffer(b',"_base64":"', np.uint8)
@@ -59,9 +64,13 @@ def put_value(out, at, kind, data, start, stop):
     if kind == BINARY:
         return put_binary(out, at, data, start, stop)
     if kind == JSON:
-        return put_json(out, at, data, start, stop)
+        return not_a_mark(out, at, put_json(out, at, data, start, stop))
     if kind == GEOMETRY:
         return _put_geometry(out, at, data, start, stop)
+    if kind == UCS2:
+        return put_wide(out, at, data, start, stop, UTF16)
+    if kind == WIDE:
+        return put_wide(out, at, data, start, stop, UTF32)
     bits = np.uint64(0)
     for i in range(start, stop):
         bits = (bits << np.uint64(8)) | np.uint64(data[i])

@@ -12,10 +12,17 @@ from airflow_provider_deltaforge.sources.json_text import (
     put_words,
 )
 from airflow_provider_deltaforge.sources.mysql.charsets import (
+    ASCII_AS_IS,
+    FOUR_BYTES_ASTRAL,
+    FOUR_BYTES_END,
     GB18030,
+    HALF,
     NOT_A_CHARACTER,
     ONE_BYTE,
+    PAIRS,
+    THIRD,
     UJIS,
+    UNREADABLE,
     UTF8,
     UTF16,
     UTF16_LITTLE,
@@ -32,6 +39,7 @@ from airflow_provider_deltaforge.sources.number_text import (
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_HIGH_BITS = np.uint64(0x8080808080808080)
 _THIRTEEN = np.uint64(13)
 
 
@@ -181,6 +189,36 @@ def put_day(out, at, src, pos):
 
 
 @kernel
+def put_old_datetime(out, at, src, pos):
+    """Write a DATETIME of before MySQL 5.6, whose decimal digits are YYYYMMDDhhmmss."""
+    value = np.int64(low(src, pos, 8))
+    date, clock = value // 1000000, value % 1000000
+    out[at] = QUOTE
+    at = put_date(out, at + 1, date // 10000, date // 100 % 100, date % 100)
+    out[at] = 84
+    at = put_clock(out, at + 1, clock // 10000, clock // 100 % 100, clock % 100)
+    out[at] = QUOTE
+    return at + 1
+
+
+@kernel
+def put_old_time(out, at, src, pos):
+    """Write a TIME of before MySQL 5.6, whose decimal digits are [-]hhmmss."""
+    value = np.int64(low(src, pos, 3))
+    if value >= 0x800000:
+        value -= 0x1000000
+    out[at] = QUOTE
+    at += 1
+    if value < 0:
+        out[at] = 45
+        at += 1
+        value = -value
+    at = put_clock(out, at, value // 10000, value // 100 % 100, value % 100)
+    out[at] = QUOTE
+    return at + 1
+
+
+@kernel
 def put_bits(out, at, src, pos, bits):
     """Write BIT(1) as a boolean and wider ones as an unsigned number."""
     if bits == 1:
@@ -223,35 +261,60 @@ def put_uuid(out, at, src, pos, stop):
 
 
 @kernel
-def _two_bytes(table, first, src, pos, stop, method):
+def _several(table, first, src, pos, stop, method):
     """Return (code point, bytes taken) of a character with a table of byte pairs."""
-    byte = np.int64(src[pos])
-    code = np.int64(table[first + byte])
+    lead = np.int64(src[pos])
+    code = np.int64(table[first + lead])
     if code != NOT_A_CHARACTER:
         return code, 1
-    if method == UJIS and byte == 0x8F and pos + 2 < stop:
-        pair = (np.int64(src[pos + 1]) << 8) | np.int64(src[pos + 2])
-        return np.int64(table[first + 256 + 65536 + pair]), 3
     if pos + 1 >= stop:
-        return np.int64(0xFFFD), 1
+        return np.int64(UNREADABLE), 1
     trail = np.int64(src[pos + 1])
-    if method == GB18030 and 0x30 <= trail <= 0x39 and pos + 3 < stop:
-        index = ((byte - 0x81) * 10 + trail - 0x30) * 1260
-        index += (np.int64(src[pos + 2]) - 0x81) * 10 + np.int64(src[pos + 3]) - 0x30
-        if index >= 189000:
-            return index - 189000 + 0x10000, 4
-        if index >= 39420:
-            return np.int64(0xFFFD), 4
-        return np.int64(table[first + 256 + 65536 + index]), 4
-    return np.int64(table[first + 256 + ((byte << 8) | trail)]), 2
+    size = 2
+    code = np.int64(table[first + PAIRS + ((lead << 8) | trail)])
+    if method == UJIS and lead == 0x8F and pos + 2 < stop:
+        code = np.int64(table[first + THIRD + ((trail << 8) | np.int64(src[pos + 2]))])
+        size = 3
+    elif method == GB18030 and 0x30 <= trail <= 0x39 and pos + 3 < stop:
+        code = _four_bytes(table, first, src, pos)
+        size = 4
+    if code == NOT_A_CHARACTER:
+        return np.int64(UNREADABLE), 1
+    return code, size
+
+
+@kernel
+def _four_bytes(table, first, src, pos):
+    index = ((np.int64(src[pos]) - 0x81) * 10 + np.int64(src[pos + 1]) - 0x30) * 1260
+    index += (np.int64(src[pos + 2]) - 0x81) * 10 + np.int64(src[pos + 3]) - 0x30
+    if 0 <= index < FOUR_BYTES_END:
+        return np.int64(table[first + THIRD + index])
+    if FOUR_BYTES_ASTRAL <= index < FOUR_BYTES_ASTRAL + 0x100000:
+        return index - FOUR_BYTES_ASTRAL + 0x10000
+    return np.int64(UNREADABLE)
+
+
+@kernel
+def _is_ascii(src, pos, stop):
+    while stop - pos >= 8:
+        if load_word(src, pos) & _HIGH_BITS:
+            return False
+        pos += 8
+    while pos < stop:
+        if src[pos] >= 0x80:
+            return False
+        pos += 1
+    return True
 
 
 @kernel
 def put_text(out, at, src, pos, stop, charset, tables):
     """Write text as a JSON string; ``charset`` is a method and, above 8 bits, its table."""
-    method = charset & 0xFF
-    if method == UTF8:
+    method = charset & 0x7F
+    if method == UTF8 or (charset & ASCII_AS_IS and _is_ascii(src, pos, stop)):
         return put_string(out, at, src, pos, stop)
+    if method in (UTF16, UTF16_LITTLE, UTF32):
+        return put_wide(out, at, src, pos, stop, method)
     first = charset >> 8
     out[at] = QUOTE
     at += 1
@@ -259,13 +322,8 @@ def put_text(out, at, src, pos, stop, charset, tables):
         if method == ONE_BYTE:
             code = np.int64(tables[first + src[pos]])
             size = 1
-        elif method in (UTF16, UTF16_LITTLE):
-            code, size = _utf16(src, pos, stop, method == UTF16_LITTLE)
-        elif method == UTF32:
-            code = big(src, pos, min(4, stop - pos))
-            size = 4
         else:
-            code, size = _two_bytes(tables, first, src, pos, stop, method)
+            code, size = _several(tables, first, src, pos, stop, method)
         at = put_code_point(out, at, code)
         pos += size
     out[at] = QUOTE
@@ -273,9 +331,35 @@ def put_text(out, at, src, pos, stop, charset, tables):
 
 
 @kernel
-def _utf16(src, pos, stop, is_little):
-    high = np.int64(low(src, pos, 2)) if is_little else big(src, pos, 2)
-    if 0xD800 <= high < 0xDC00 and pos + 3 < stop:
-        second = np.int64(low(src, pos + 2, 2)) if is_little else big(src, pos + 2, 2)
-        return 0x10000 + ((high - 0xD800) << 10) + (second - 0xDC00), 4
-    return high, 2
+def put_wide(out, at, src, pos, stop, method):
+    """Write text of two or four bytes a character as a JSON string."""
+    out[at] = QUOTE
+    at += 1
+    while pos + 1 < stop:
+        if method == UTF32:
+            if pos + 4 > stop:
+                break
+            code = np.int64(0)
+            for i in range(4):
+                code = code << 8 | np.int64(src[pos + i])
+            pos += 4
+        else:
+            code = _two_bytes(src, pos, method == UTF16_LITTLE)
+            pos += 2
+            if 0xD800 <= code < 0xDC00 and pos + 1 < stop:
+                second = _two_bytes(src, pos, method == UTF16_LITTLE)
+                if 0xDC00 <= second < 0xE000:
+                    code = 0x10000 + ((code - 0xD800) << 10) + (second - 0xDC00)
+                    pos += 2
+        if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+            code = np.int64(HALF)
+        at = put_code_point(out, at, code)
+    out[at] = QUOTE
+    return at + 1
+
+
+@kernel
+def _two_bytes(src, pos, is_little):
+    if is_little:
+        return np.int64(src[pos]) | np.int64(src[pos + 1]) << 8
+    return np.int64(src[pos]) << 8 | np.int64(src[pos + 1])

@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import fetch, quote
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.session import check_pinned
 
 LOCK_WAIT_S = 3
 """How long one attempt may wait for writers; new writers queue behind it meanwhile."""
@@ -35,13 +36,13 @@ _VIEW_IGNORED = 138
 
 
 def prepare_session(connection: Any) -> None:
-    """Set what reading rows depends on, whatever the server's defaults are."""
-    fetch(connection, "SET SESSION sql_mode = '', time_zone = '+00:00', net_write_timeout = 3600")
+    """Make the session one that may read tables, whatever the server's defaults are.
+
+    Raises:
+        FatalError: a setting that rows depend on does not hold.
+    """
     fetch(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    limits = {"max_execution_time": 0, "max_statement_time": 0}
-    names = ", ".join(f"'{name}'" for name in limits)
-    for name, _ in fetch(connection, f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})"):
-        fetch(connection, f"SET SESSION {name} = 0")
+    check_pinned(connection)
 
 
 def begin_position(

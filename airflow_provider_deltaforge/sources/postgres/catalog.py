@@ -11,10 +11,11 @@ from airflow_provider_deltaforge.sources.postgres.connection import translated
 _KINDS = {
     16: k.BOOL, 17: k.BYTEA, 20: k.NUMBER, 21: k.NUMBER, 22: k.VECTOR, 23: k.NUMBER, 26: k.NUMBER,
     30: k.VECTOR, 114: k.JSON, 700: k.FLOAT, 701: k.FLOAT, 1082: k.PLAIN, 1083: k.PLAIN,
-    1114: k.TIMESTAMP, 1184: k.TIMESTAMPTZ, 1266: k.TIMETZ, 1700: k.PLAIN, 2950: k.PLAIN,
+    1114: k.TIMESTAMP, 1184: k.TIMESTAMPTZ, 1266: k.TIMETZ, 2950: k.PLAIN,
     3802: k.JSON,
 }  # fmt: skip
 """Built-in types whose JSON is more than their text; their oids never change."""
+_NUMERIC = 1700
 _BIT = 1560
 _BITS_MAX = 64
 
@@ -90,9 +91,15 @@ class TypeFacts:
 
 
 class Types:
-    """The types met so far. Nothing of one that matters here can be altered."""
+    """The types met so far. Nothing of one that matters here can be altered.
 
-    def __init__(self) -> None:
+    Args:
+        decimal_numbers: ``numeric`` becomes a JSON number, not a string.
+    """
+
+    def __init__(self, *, decimal_numbers: bool = False) -> None:
+        # As floats are: digits as they are, but NaN and the infinities in quotes.
+        self._numeric = k.FLOAT if decimal_numbers else k.PLAIN
         self._known: dict[int, TypeFacts] = {}
         self._printed: dict[tuple[int, int], str] = {}
 
@@ -142,7 +149,8 @@ class Types:
                 chain.append(k.ARRAY | (element.delimiter if element else ord(",")) << 8)
             else:
                 printer = facts.printer if facts is not None else ""
-                return (*chain, _scalar(oid, typmod, printer))
+                scalar = self._numeric if oid == _NUMERIC else _scalar(oid, typmod, printer)
+                return (*chain, scalar)
 
 
 def _scalar(oid: int, typmod: int, printer: str) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.postgres.connection import OWN_PATH
 from airflow_provider_deltaforge.sources.postgres.tables import (
     CapturedTable,
     KeyColumn,
@@ -44,7 +45,11 @@ def plan_table(
         yield _chunk(db, facts, None, None, facts.rows_estimate, where)
         return
     after: Border | None = None
-    for upto in connection.execute(_borders_sql(facts, chunk_rows, where)).fetchall():
+    with connection.transaction():
+        if where:
+            connection.execute(OWN_PATH)
+        borders = connection.execute(_borders_sql(facts, chunk_rows, where)).fetchall()
+    for upto in borders:
         yield _chunk(db, facts, after, upto, chunk_rows, where)
         after = upto
     yield _chunk(db, facts, after, None, chunk_rows, where)
@@ -67,10 +72,26 @@ def range_conditions(key: Sequence[KeyColumn], bounds: Mapping[str, Any]) -> lis
     """Return the SQL conditions of a chunk's range; none for a whole table."""
     found = []
     if "after" in bounds:
-        found.append(f"({_names(key)}) > ({_values(key, bounds['after'])})")
+        found.append(_compared(key, bounds["after"], ">"))
     if "upto" in bounds:
-        found.append(f"({_names(key)}) <= ({_values(key, bounds['upto'])})")
+        found.append(_compared(key, bounds["upto"], "<="))
     return found
+
+
+def _compared(key: Sequence[KeyColumn], border: Border, operator: str) -> str:
+    """Return the condition that a row's key is ``>`` or ``<=`` a border."""
+    if all(column.operators is None for column in key):
+        return f"({_names(key)}) {operator} ({_values(key, border)})"
+    # A comparison of rows takes one operator's name for all columns, but theirs have schemas.
+    name, value = quote(key[0].name), _values(key[:1], border[:1])
+    within, equal, from_on, beyond = key[0].operators or ("<=", "=", ">=", ">")
+    if len(key) == 1:
+        return f"{name} {beyond if operator == '>' else within} {value}"
+    after = _compared(key[1:], border[1:], ">")
+    above = f"({name} {beyond} {value} OR ({name} {equal} {value} AND {after}))"
+    if operator == ">":
+        return f"({name} {from_on} {value} AND {above})"
+    return f"({name} {within} {value} AND NOT {above})"
 
 
 def check_bounds(facts: CapturedTable, chunk: TableChunk) -> None:

@@ -15,16 +15,52 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 
-# How values are written as text, in the log as well as in a copy, and that the server's notices are
-# sent: one of them says that changes are lost. The driver sets none of it.
-_SESSION = (
-    "-c datestyle=ISO,MDY -c intervalstyle=postgres -c extra_float_digits=3 -c bytea_output=hex "
-    "-c timezone=UTC -c lc_monetary=C -c xmloption=content -c client_min_messages=notice"
+# How values are written as text, in the log as well as in a copy, what conditions mean, and that
+# the server's notices are sent: one of them says that changes are lost. The driver sets none of it,
+# and what comes with the connection stands above the defaults of servers, databases and roles.
+_SESSION = " ".join(
+    f"-c {setting}"
+    for setting in (
+        "datestyle=ISO,MDY",
+        "intervalstyle=postgres",
+        "extra_float_digits=3",
+        "bytea_output=hex",
+        "timezone=UTC",
+        "lc_monetary=C",
+        "lc_numeric=C",
+        "lc_time=C",
+        "xmloption=content",
+        "xmlbinary=base64",
+        "quote_all_identifiers=off",
+        "standard_conforming_strings=on",
+        "array_nulls=on",
+        "transform_null_equals=off",
+        "gin_fuzzy_search_limit=0",
+        r"default_transaction_isolation=read\ committed",
+        "default_transaction_read_only=off",
+        "default_transaction_deferrable=off",
+        "client_min_messages=notice",
+    )
 )
+# Names are found, and printed, as if nothing but the system's own schema were there: in the log
+# from the first byte on, elsewhere by the first statement, which keeps the role's own path.
+_LOG_PATH = "-c search_path=pg_catalog"
+_PIN_PATH = """
+SELECT pg_catalog.set_config('deltaforge.search_path',
+                             pg_catalog.current_setting('search_path'), false),
+       pg_catalog.set_config('search_path', 'pg_catalog', false)
+"""
+OWN_PATH = """
+SELECT pg_catalog.set_config('search_path',
+                             pg_catalog.current_setting('deltaforge.search_path'), true)
+"""
+"""Until the transaction ends, find names as the role does: for conditions that people wrote."""
+
 _FORM = "write postgres://user:password@host:5432/database, or host=… user=… dbname=…"
 
 _RETRIED = ("08", "40", "53", "57P", "58000", "58030", "55P", "25P03", "57014", "XX000")
 _ACCESS = ("28", "42501", "3D000")
+_PORT_MAX = 65535
 _SLOT_IN_USE = "55006"
 _NO_OBJECT = "42704"
 _ERROR, _LEFT_OUT = b"E", b"LoadPublications"
@@ -54,6 +90,12 @@ _ACCESS_WORDS = (
     "sslmode",
     "requires a valid client certificate",
 )
+_HIDDEN = "affected by row-level security"
+_UNHIDE = (
+    "row-level security would hide rows, and a part of a table is not copied: ALTER ROLE … "
+    "BYPASSRLS for the pipeline's user, or leave the table out"
+)
+_CHECK_ACCESS = "check user, password, privileges, pg_hba.conf and the TLS settings"
 _READING = "reading the log"
 _MISSING = re.compile(r'(role|database) ".*" does not exist')
 _LOST_WORDS = (
@@ -96,11 +138,14 @@ class Dsn:
         given.setdefault("gssencmode", "disable")
         # A host that vanished is noticed by the kernel as well, and a dead reader by the server.
         given.setdefault("keepalives_idle", 30)
+        given.setdefault("keepalives_interval", 10)
+        given.setdefault("keepalives_count", 3)
         given.setdefault("tcp_user_timeout", 60_000)
         given["client_encoding"] = "UTF8"
         given["options"] = f"{given.get('options', '')} {_SESSION}".strip()
         if replication:
             given["replication"] = "database"
+            given["options"] += f" {_LOG_PATH}"
         return given
 
     @property
@@ -122,7 +167,10 @@ def parse_dsn(text: str) -> dict[str, Any]:
         given = dict(psycopg.conninfo.conninfo_to_dict(text))
     except psycopg.Error:
         # libpq's own message quotes parts of the text, perhaps of the password.
-        raise SpecError(f"source.dsn: cannot be read; {_FORM}") from None
+        raise SpecError(
+            f"source.dsn: cannot be read; {_FORM}; percent-encode special characters of user and "
+            "password"
+        ) from None
     if not text.strip():
         raise SpecError(f"source.dsn: is empty; {_FORM}")
     # An unencoded "@" or "/" makes the rest of a password a host, port or database, which errors
@@ -133,6 +181,9 @@ def parse_dsn(text: str) -> dict[str, Any]:
             "source.dsn: its host, port or database is none; percent-encode special characters of "
             "user and password"
         )
+    ports = str(given.get("port", "")).split(",")
+    if any(port and not 0 < int(port) <= _PORT_MAX for port in ports):
+        raise SpecError(f"source.dsn: its port is no number from 1 to {_PORT_MAX}")
     if "replication" in given:
         raise SpecError("source.dsn: leave 'replication' out; it is set where it is needed")
     return given
@@ -146,7 +197,16 @@ def connect(dsn: Dsn) -> Any:
         RetryableError: the server is away.
         SpecError: the DSN cannot be read.
     """
-    return _opened(dsn.parameters(), f"connecting to {dsn.address}")
+    import psycopg
+
+    doing = f"connecting to {dsn.address}"
+    connection = _opened(dsn.parameters(), doing)
+    try:
+        connection.execute(_PIN_PATH)
+    except psycopg.Error as error:
+        connection.close()
+        raise translated(error, doing) from None
+    return connection
 
 
 def replication_connection(dsn: Dsn) -> Any:
@@ -196,9 +256,7 @@ def server_error(code: str, text: str, doing: str) -> DeltaForgeError:
         return PositionLostError(f"{doing}: {text}. {why}: {_ANEW}")
     denied = not code and (any(w in lowered for w in _ACCESS_WORDS) or _MISSING.search(lowered))
     if denied or code.startswith(_ACCESS):
-        return AccessError(
-            f"{doing}: {text}; check user, password, privileges, pg_hba.conf and the TLS settings"
-        )
+        return AccessError(f"{doing}: {text}; {_UNHIDE if _HIDDEN in lowered else _CHECK_ACCESS}")
     if not code or code.startswith(_RETRIED):
         return RetryableError(f"{doing}: {text}")
     if "wal_level" in lowered:

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,52 @@ PART_BYTES = 4 << 20
 
 _BUFFER_BYTES = 1 << 20
 _HEAD = 5
-_DATA, _ERROR, _READY = ord("d"), ord("E"), ord("Z")
-# CopyOutResponse, CopyDone, CommandComplete, notices and changed settings.
-_PASSED_OVER = frozenset(b"HcCNS")
+_DATA, _COMPLETE, _ERROR, _READY = ord("d"), ord("C"), ord("E"), ord("Z")
+# CopyOutResponse, CopyDone, notices and changed settings.
+_PASSED_OVER = frozenset(b"HcNS")
 
 
-def copy_out(connection: Any, sql: str, doing: str) -> Iterator[bytes]:
-    """Yield the rows of a SELECT in COPY's text format, in parts that end behind a row.
+@dataclass
+class CopyTag:
+    """The server's last word on a COPY.
+
+    Attributes:
+        sent: how many rows it says it sent; None until then.
+    """
+
+    sent: int | None = None
+
+    def read(self, text: bytes) -> None:
+        """Take note of a command's tag: ``COPY 500``."""
+        words = text.rstrip(b"\0").split()
+        if words[:1] == [b"COPY"]:
+            self.sent = int(words[-1])
+
+
+class RowParts(Iterator[bytes]):
+    """Rows in COPY's text format, in parts that end behind a row.
+
+    What reads the socket must go as soon as nobody wants the rows, so it knows the tag only.
+
+    Args:
+        source: yields the parts.
+        tag: filled when the last one was taken.
+    """
+
+    def __init__(self, source: Iterator[bytes], tag: CopyTag) -> None:
+        self.tag = tag
+        self._source = source
+
+    def __next__(self) -> bytes:
+        return next(self._source)
+
+
+NO_PARTS = RowParts(iter(()), CopyTag(0))
+"""Of a table that is gone."""
+
+
+def copy_out(connection: Any, sql: str, doing: str) -> RowParts:
+    """Return the rows of a SELECT in parts.
 
     The connection can do nothing else until the last part was taken. Whoever stops before closes
     it, because rows are still on their way.
@@ -39,13 +79,13 @@ def copy_out(connection: Any, sql: str, doing: str) -> Iterator[bytes]:
         doing: what to say in errors.
 
     Raises:
-        DeltaForgeError: what the server said, by reaction.
+        DeltaForgeError: what the server said, by reaction; when a part is taken.
         RetryableError: the connection broke.
     """
     command = f"COPY ({sql}) TO STDOUT".encode()
-    if connection.pgconn.ssl_in_use:
-        return _through_libpq(connection.pgconn, command, doing)
-    return _past_libpq(connection.pgconn, command, doing)
+    tag = CopyTag()
+    receive = through_libpq if connection.pgconn.ssl_in_use else _past_libpq
+    return RowParts(receive(connection.pgconn, command, doing, tag), tag)
 
 
 @kernel
@@ -122,11 +162,11 @@ class _Messages:
         return letter, body
 
 
-def _past_libpq(pgconn: Any, command: bytes, doing: str) -> Iterator[bytes]:
+def _past_libpq(pgconn: Any, command: bytes, doing: str, tag: CopyTag) -> Iterator[bytes]:
     channel = socket.socket(fileno=os.dup(pgconn.socket))
     try:
         _send(channel, b"Q" + (len(command) + 5).to_bytes(4, "big") + command + b"\0")
-        yield from _parts(_Messages(channel), doing)
+        yield from _parts(_Messages(channel), doing, tag)
     except OSError as error:
         raise RetryableError(f"{doing}: {error.strerror or error}") from error
     finally:
@@ -142,7 +182,7 @@ def _send(channel: socket.socket, message: bytes) -> None:
         rest = rest[channel.send(rest) :]
 
 
-def _parts(messages: _Messages, doing: str) -> Iterator[bytes]:
+def _parts(messages: _Messages, doing: str, tag: CopyTag) -> Iterator[bytes]:
     out = np.empty(PART_BYTES, np.uint8)
     filled = 0
     while True:
@@ -159,15 +199,23 @@ def _parts(messages: _Messages, doing: str) -> Iterator[bytes]:
             letter, body = messages.take()
             if letter == _READY:
                 break
-            if letter == _ERROR:
-                raise error_response(body, doing)
-            if letter not in _PASSED_OVER:
-                raise FatalError(f"{doing}: the server sent {chr(letter)!r}, which no COPY answers")
+            _pass_over(letter, body, doing, tag)
     if filled:
         yield out[:filled].tobytes()
 
 
-def _through_libpq(pgconn: Any, command: bytes, doing: str) -> Iterator[bytes]:
+def _pass_over(letter: int, body: bytes, doing: str, tag: CopyTag) -> None:
+    """Deal with a message that holds no row."""
+    if letter == _COMPLETE:
+        tag.read(body)
+    elif letter == _ERROR:
+        raise error_response(body, doing)
+    elif letter not in _PASSED_OVER:
+        raise FatalError(f"{doing}: the server sent {chr(letter)!r}, which no COPY answers")
+
+
+def through_libpq(pgconn: Any, command: bytes, doing: str, tag: CopyTag) -> Iterator[bytes]:
+    """Yield the parts from libpq's hands, row by row: for encrypted connections."""
     import psycopg
     from psycopg.pq import DiagnosticField, ExecStatus
 
@@ -181,6 +229,7 @@ def _through_libpq(pgconn: Any, command: bytes, doing: str) -> Iterator[bytes]:
                     yield bytes(part)
                     part.clear()
             result = pgconn.get_result()
+            tag.read(result.command_status or b"")
             if part and result.status == ExecStatus.COMMAND_OK:
                 yield bytes(part)
     except psycopg.Error as error:

@@ -32,7 +32,7 @@ from airflow_provider_deltaforge.sources.postgres.tx_text import (
 
 _OPS = pa.array(["c", "u", "d", "t", "ddl"])
 _OP_CODES = {"c": 0, "u": 1, "d": 2, "t": 3, "ddl": 4}
-_IMAGES = ("before", "after", "key", "ddl")
+_IMAGES = ("before", "after", "key", "ddl", "unchanged")
 _OF_MARKERS = ("after", "ddl")
 
 
@@ -96,18 +96,19 @@ def _failure(plan: TablePlan, state: Any) -> TableError:
 
 
 def _columns(rows: int, size: int) -> RowColumns:
-    before, after, key = (np.empty(size, np.uint8) for _ in range(3))
-    before_ends, after_ends, key_ends = (np.zeros(rows + 1, np.int64) for _ in range(3))
-    return RowColumns(before, before_ends, after, after_ends, key, key_ends)
+    before, after, key, names = (np.empty(size, np.uint8) for _ in range(4))
+    before_ends, after_ends, key_ends, ends = (np.zeros(rows + 1, np.int64) for _ in range(4))
+    return RowColumns(before, before_ends, after, after_ends, key, key_ends, names, ends)
 
 
 def _larger(columns: RowColumns, state: Any, extra: int) -> RowColumns:
     """Return columns with twice the room, what was written copied over."""
     grown = _columns(0, 2 * len(columns.after) + extra)
-    for name, at in (("before", "BEFORE"), ("after", "AFTER"), ("key", "KEY")):
-        used = int(state[getattr(row_kernel, at)])
-        getattr(grown, name)[:used] = getattr(columns, name)[:used]
-    return columns._replace(before=grown.before, after=grown.after, key=grown.key)
+    written = {name: getattr(grown, name) for name in ("before", "after", "key", "unchanged")}
+    for name, room in written.items():
+        used = int(state[getattr(row_kernel, name.upper())])
+        room[:used] = getattr(columns, name)[:used]
+    return columns._replace(**written)
 
 
 def _parts(chunk: WalChunk, columns: RowColumns) -> dict[str, Any]:
@@ -127,7 +128,15 @@ def _parts(chunk: WalChunk, columns: RowColumns) -> dict[str, Any]:
         "after": binary_column(columns.after, columns.after_offsets, count, kinds != DELETE),
         "key": binary_column(columns.key, columns.key_offsets, count, keys),
         "ddl": pa.nulls(count, pa.binary()),
+        "unchanged": _unchanged(columns, count),
     }
+
+
+def _unchanged(columns: RowColumns, count: int) -> pa.BinaryArray:
+    ends = columns.unchanged_offsets
+    if not ends[-1]:
+        return pa.nulls(count, pa.binary())
+    return binary_column(columns.unchanged, ends, count, ends[1:] > ends[:-1])
 
 
 class _Names:
@@ -232,6 +241,7 @@ def _record_batch(
         ),
         "schema_version": versions,
         "ddl": parts["ddl"],
+        "unchanged": parts["unchanged"],
     }
     arrays = [values.get(field.name, pa.nulls(count, field.type)) for field in CHANGE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)

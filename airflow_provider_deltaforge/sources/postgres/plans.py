@@ -125,6 +125,7 @@ class Planner:
         matcher: which tables are captured.
         connect: opens a connection to the database; used for a query or two, then closed.
         publication: says which columns of a table are published, for ``plan_of_table``.
+        decimal_numbers: ``numeric`` becomes a JSON number, not a string.
     """
 
     def __init__(
@@ -133,12 +134,14 @@ class Planner:
         matcher: TableMatcher,
         connect: Callable[[], Any],
         publication: str | None = None,
+        *,
+        decimal_numbers: bool = False,
     ) -> None:
         self._db = db
         self._matcher = matcher
         self._connect = connect
         self._publication = publication
-        self._types = Types()
+        self._types = Types(decimal_numbers=decimal_numbers)
         self._keys: dict[int, tuple[str, ...]] = {}
 
     def plan(self, relation: Relation) -> TablePlan:

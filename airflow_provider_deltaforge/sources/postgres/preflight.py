@@ -19,9 +19,11 @@ from airflow_provider_deltaforge.sources.postgres.server_findings import (
 from airflow_provider_deltaforge.sources.postgres.slots import Slot, find_slot
 from airflow_provider_deltaforge.sources.postgres.table_findings import (
     Publication,
+    column_findings,
     publication_findings,
     publication_of,
     table_findings,
+    unreadable_columns,
 )
 from airflow_provider_deltaforge.sources.postgres.tables import (
     CapturedTable,
@@ -66,6 +68,8 @@ def _findings(
     found = server_findings(connection, server, slot)
     found += slot_findings(slot, wanted.name, server, may_create=wanted.create)
     found += table_findings(tables, source.tables)
+    hidden = unreadable_columns(connection, logged)
+    found += column_findings(hidden, logged, str(connection.info.user))
     found += _publication(source, connection, server, publication, logged, slot)
     found += long_findings(connection, creating=slot is None)
     rate = log_rate(connection, sleep)

@@ -12,12 +12,13 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.backoff import Backoff
-from airflow_provider_deltaforge.sources.contract import Appeared
+from airflow_provider_deltaforge.sources.contract import Appeared, NamedTables
 from airflow_provider_deltaforge.sources.postgres.chunk import WalChunk
 from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
 from airflow_provider_deltaforge.sources.postgres.lending import Kept
 from airflow_provider_deltaforge.sources.postgres.messages import LogicalMessage, appeared_table
+from airflow_provider_deltaforge.sources.postgres.naming import Names
 from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
@@ -28,6 +29,7 @@ from airflow_provider_deltaforge.sources.postgres.told import as_told
 from airflow_provider_deltaforge.sources.postgres.untouched import Untouched
 from airflow_provider_deltaforge.sources.postgres.watching import Watch
 from airflow_provider_deltaforge.sources.postgres.wire import LogSocket, status_message
+from airflow_provider_deltaforge.sources.silence import Silence
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ _ANSWER_S = 0.1
 _CONFIRM_S = 1.0
 _STATUS_S = 10.0
 _IN_USE_S = 90.0
+_KEEPALIVE_SLACK_S = 1.0
 _LEAVING_S = 3.0
 
 
@@ -66,7 +69,9 @@ class PostgresReader:
         self._in_use_since: float | None = None
         self._heard_at = self._told_at = self._cut_at = 0.0
         self._appeared: list[Appeared] = []
+        self._named: NamedTables | None = None
         self._info, slot = ask(reading, position)
+        self._silence = Silence(1.5 * self._status_s + _KEEPALIVE_SLACK_S)
         # A reader that vanished holds the slot until the server misses it.
         self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
         # What a slot of ours has confirmed is never taken back.
@@ -77,10 +82,18 @@ class PostgresReader:
         self._history = history
         self._catalog = Kept(connection)
         self._untouched = Untouched(connection, self._copied_upto(), self._has_ended)
-        self._planner = Planner(self._info.db, reading.matcher, self._catalog, reading.publication)
+        self._planner = Planner(
+            self._info.db,
+            reading.matcher,
+            self._catalog,
+            reading.publication,
+            decimal_numbers=reading.decimal_numbers,
+        )
         schema_of = reading.prefixes.schema_of
         self._chunker = Chunker(self._info.db, position, self._plan, schema_of, self._take_note)
-        self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s)
+        self._names = Names(reading.publication, self._info, reading.matcher)
+        names = None if reading.original is not None else self._names
+        self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s, names)
 
     @property
     def position(self) -> Position:
@@ -100,6 +113,10 @@ class PostgresReader:
             TableError: a table's rows cannot be decoded.
             PositionLostError, AccessError, FatalError: a person must act.
         """
+        with self._silence.reading():
+            return self._read(timeout_s)
+
+    def _read(self, timeout_s: float) -> WalChunk | None:
         ready = self._chunker.ready
         deadline = time.monotonic() + timeout_s
         while not ready and not self._closed and not self._stopping():
@@ -133,6 +150,21 @@ class PostgresReader:
     def appeared(self) -> Sequence[Appeared]:
         """Return tables that were published while we read, whose rows were there before."""
         return tuple(self._appeared)
+
+    def know(self, named: NamedTables) -> None:
+        """Take note of how tables were called; call it before the first read."""
+        self._named = self._names.known = named
+
+    def named(self) -> NamedTables | None:
+        """Return which table has which name, as far as ``appeared`` tells of it."""
+        return self._named
+
+    def silence(self) -> tuple[float, str] | None:
+        """Return for how long the server answered nothing; None while all is well."""
+        silent_s = self._silence.for_s
+        if silent_s is None:
+            return None
+        return silent_s, f"no keepalive, which it is asked for every {self._status_s:g} s"
 
     def close(self) -> None:
         """Let go of the connection. Safe to call twice, and from another thread."""
@@ -177,6 +209,7 @@ class PostgresReader:
             raise RetryableError(self._away) from error
         self._chunker.restart()
         self._heard_at = self._told_at = time.monotonic()
+        self._silence.heard()
         self._away = None
         if self._closed:
             self.close()
@@ -196,6 +229,7 @@ class PostgresReader:
         now = time.monotonic()
         if size:
             self._heard_at = now
+            self._silence.heard()
             self._backoff.worked()
             self._in_use_since = None
             chunker.take(size)
@@ -205,6 +239,8 @@ class PostgresReader:
         elif now - self._heard_at > self._reading.read_timeout_s:
             silent = self._reading.read_timeout_s
             raise TimeoutError(f"nothing came for {silent:g} s, no keepalive")
+        else:
+            self._silence.nothing()
         if chunker.ready:
             self._cut_at = now
         elif chunker.moved and (chunker.asked or now - self._cut_at >= _IDLE_S):
@@ -226,6 +262,11 @@ class PostgresReader:
             self._told_at, self._told_flushed = now, flushed
         for table in self._watch.look(now):
             self._add_appeared(table.schema, table.name, None)
+        while self._watch.renamed:
+            name, end = self._watch.renamed.pop()
+            at = replace(self._chunker.position, lsn=end).as_json()
+            self._appeared.append(Appeared(name, at))
+        self._named = self._names.known
 
     @property
     def _status_s(self) -> float:
@@ -239,6 +280,7 @@ class PostgresReader:
             socket.close()
         if self._closed:
             return
+        self._silence.broke()
         self._failed(error)
         log.warning("the log connection broke (%s); reconnecting", error)
 

@@ -13,8 +13,8 @@ from airflow_provider_deltaforge.sources.postgres.value_kernel import fits, put_
 DONE, NEED_ROOM, BAD_COLUMNS = range(3)
 # The state of ``decode_rows``, so that it can go on after it was given more room.
 # ``BAD_COLUMN`` says whose value stopped it; below zero it is the row as a whole.
-ROW, BEFORE, AFTER, KEY, BAD_COLUMN = range(5)
-STATE_SIZE = 5
+ROW, BEFORE, AFTER, KEY, BAD_COLUMN, UNCHANGED = range(6)
+STATE_SIZE = 6
 MARGIN = 64
 """Bytes at the end of the image buffers that only the spill of a word may touch."""
 
@@ -61,6 +61,8 @@ class RowColumns(NamedTuple):
     after_offsets: Any
     key: Any
     key_offsets: Any
+    unchanged: Any
+    unchanged_offsets: Any
 
 
 @kernel
@@ -78,8 +80,9 @@ def find_values(src, at, stop, count, values):
     """Note where the values of a tuple begin and end; return the offset behind it, or -1.
 
     ``values`` (int64 pointer) receives two numbers a column; instead of the first -1 for null, -2
-    for an unchanged one.
+        an unchanged one. Behind the columns it receives how many are unchanged.
     """
+    unchanged = 0
     if _count_at(src, at) != count:
         return np.int64(-1)
     at += 2
@@ -98,11 +101,32 @@ def find_values(src, at, stop, count, values):
             values[2 * column] = -1
         elif letter == _UNCHANGED:
             values[2 * column] = -2
+            unchanged += 1
         else:
             return np.int64(-1)
         if at > stop:
             return np.int64(-1)
+    values[2 * count] = unchanged
     return at
+
+
+@kernel
+def put_unchanged_names(out, at, count, values, older, names, name_ends, first):
+    """Write the names of the columns that a row lacks, as a JSON list; nothing if it lacks none.
+
+    It takes less room than the row's own image, which has the names and the marks.
+    """
+    begin = at
+    for i in range(count):
+        if values[2 * i] == -2 and older[2 * i] < 0:
+            # Without the colon behind the name.
+            at = put_words(out, at, names, name_ends[first + i], name_ends[first + i + 1]) - 1
+    if at == begin:
+        return at
+    # The first name's comma.
+    out[begin] = 91
+    out[at] = 93
+    return at + 1
 
 
 @kernel
@@ -215,6 +239,8 @@ def decode_rows(src, rows, plans, columns, state, marks, scratch):
         plans.first, plans.fixed, plans.key_first, plans.key_columns,
     )  # fmt: skip
     room = min(len(columns.before), len(columns.after), len(columns.key)) - MARGIN
+    names_out, names_ends = pointer(columns.unchanged), columns.unchanged_offsets
+    names_at = state[UNCHANGED]
     tables = table_pointers(plans)
     befores, afters, keys = pointer(columns.before), pointer(columns.after), pointer(columns.key)
     before_ends, after_ends = columns.before_offsets, columns.after_offsets
@@ -268,6 +294,11 @@ def decode_rows(src, rows, plans, columns, state, marks, scratch):
                 result = np.int64(BAD_COLUMNS)
                 break
             after = put
+            if values[2 * count]:
+                names_at = put_unchanged_names(
+                    names_out, names_at, count, values, older if has_old else values, tables[2],
+                    tables[3], first,
+                )  # fmt: skip
         begin, end = key_first[plan], key_first[plan + 1]
         if end > begin:
             key_at = put_key(keys, key_at, image, spans, tables, first, key_columns, begin, end)
@@ -275,5 +306,7 @@ def decode_rows(src, rows, plans, columns, state, marks, scratch):
         before_ends[row] = before
         after_ends[row] = after
         key_ends[row] = key_at
+        names_ends[row] = names_at
     state[BEFORE], state[AFTER], state[KEY], state[ROW] = before, after, key_at, row
+    state[UNCHANGED] = names_at
     return result

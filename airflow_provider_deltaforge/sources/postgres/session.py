@@ -51,6 +51,7 @@ class Reading:
         heartbeat_s: how often to write a message into the log, 0 never.
         read_timeout_s: how long the server may be silent.
         plain: read the socket ourselves where it is not encrypted.
+        decimal_numbers: ``numeric`` becomes a JSON number, not a string.
     """
 
     source_id: str
@@ -65,6 +66,7 @@ class Reading:
     heartbeat_s: float = 0
     read_timeout_s: float = 90
     plain: bool = True
+    decimal_numbers: bool = False
 
 
 def ask(

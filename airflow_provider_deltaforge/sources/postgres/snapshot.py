@@ -4,10 +4,9 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain
 from typing import Any
 
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.table import TableSchema
@@ -18,8 +17,8 @@ from airflow_provider_deltaforge.sources.postgres.chunks import (
     plan_table,
     select_rows,
 )
-from airflow_provider_deltaforge.sources.postgres.connection import translated
-from airflow_provider_deltaforge.sources.postgres.copy_out import copy_out
+from airflow_provider_deltaforge.sources.postgres.connection import OWN_PATH, translated
+from airflow_provider_deltaforge.sources.postgres.copy_out import NO_PARTS, RowParts, copy_out
 from airflow_provider_deltaforge.sources.postgres.copy_rows import decode_copy
 from airflow_provider_deltaforge.sources.postgres.lending import Lent
 from airflow_provider_deltaforge.sources.postgres.plans import Planner, TablePlan
@@ -56,6 +55,7 @@ class PostgresSnapshotter:
         source_id: seeds the event ids.
         publication: whose tables and columns are copied.
         slot: keeps the log for the stream.
+        decimal_numbers: ``numeric`` becomes a JSON number, not a string.
     """
 
     def __init__(
@@ -66,6 +66,8 @@ class PostgresSnapshotter:
         source_id: str,
         publication: str,
         slot: str,
+        *,
+        decimal_numbers: bool = False,
     ) -> None:
         self.warnings: list[str] = []
         self._connect = connect
@@ -74,6 +76,7 @@ class PostgresSnapshotter:
         self._source_id = source_id
         self._publication = publication
         self._slot = slot
+        self._decimal_numbers = decimal_numbers
         self._connection: Any = None
         self._server: ServerInfo | None = None
         self._plans: Planner | None = None
@@ -134,15 +137,19 @@ class PostgresSnapshotter:
             ids = self._ids(chunk, run, view)
             schema: TableSchema | None = plan.schema if plan is not None else None
             first = 0
+            begun = False
             while True:
                 with self._doing(doing):
                     part = next(parts, None)
-                    if part is None:
+                    # One batch at least, so that an empty chunk has its cut, too.
+                    if part is None and begun:
                         break
                     rows = decode_copy(part, plan).rows if plan is not None and part else NO_ROWS
+                    begun = True
                 yield snapshot_batch(rows, chunk, schema, view, ids, first)
                 first += rows.num_rows
-            with self._doing("closing the view"):
+            with self._doing(doing):
+                _check_count(parts, first, doing)
                 close_view(self._connection)
             finished = True
         finally:
@@ -180,7 +187,13 @@ class PostgresSnapshotter:
         """Return the planner, which reads the catalog as the open view shows it."""
         if self._plans is None:
             lent: Callable[[], Any] = lambda: Lent(self._connection)  # noqa: E731 - one line says it
-            self._plans = Planner(server.db, self._matcher, lent, self._publication)
+            self._plans = Planner(
+                server.db,
+                self._matcher,
+                lent,
+                self._publication,
+                decimal_numbers=self._decimal_numbers,
+            )
         return self._plans
 
     def _captured(self, connection: Any) -> list[CapturedTable]:
@@ -196,9 +209,7 @@ class PostgresSnapshotter:
                     )
         return [facts for facts in named if facts.oid in published]
 
-    def _select(
-        self, chunk: TableChunk, doing: str
-    ) -> tuple[View, TablePlan | None, Iterator[bytes]]:
+    def _select(self, chunk: TableChunk, doing: str) -> tuple[View, TablePlan | None, RowParts]:
         """Open a view and start the COPY; without a plan, and nothing to read, if it is gone."""
         import psycopg
 
@@ -218,17 +229,14 @@ class PostgresSnapshotter:
         if plan is None:
             close_view(connection)
             return self._gone(chunk)
-        # The planner names everything in full; values and conditions are written as in the log.
-        connection.execute("RESET search_path")
-        parts = copy_out(connection, select_rows(facts, chunk, plan.select), doing)
-        # One part at least, so that an empty chunk has its cut, too.
-        first = next(parts, b"")
-        return view, plan, chain([first], parts)
+        if chunk.bounds.get("where"):
+            connection.execute(OWN_PATH)
+        return view, plan, copy_out(connection, select_rows(facts, chunk, plan.select), doing)
 
-    def _gone(self, chunk: TableChunk) -> tuple[View, None, Iterator[bytes]]:
+    def _gone(self, chunk: TableChunk) -> tuple[View, None, RowParts]:
         self._warn(f"{chunk.schema}.{chunk.table} is gone; its chunk is empty")
         connection, server = self._open()
-        return open_empty_view(connection, server), None, iter([b""])
+        return open_empty_view(connection, server), None, NO_PARTS
 
     def _ids(self, chunk: TableChunk, run: str, view: View) -> Any:
         cut = json.dumps(view.cut, sort_keys=True)
@@ -255,9 +263,19 @@ def _check_where(connection: Any, chosen: Sequence[CapturedTable], where: str) -
     sql = f"SELECT 1 FROM {chosen[0].from_clause} WHERE (\n{where}\n) LIMIT 0"
     try:
         # Prepared, because the server then takes one statement only.
-        connection.execute(sql, prepare=True)
+        with connection.transaction(force_rollback=True):
+            connection.execute(OWN_PATH)
+            connection.execute(sql, prepare=True)
     except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise
         text = error.diag.message_primary or str(error)
         raise SpecError(f"where: the server refuses the condition: {text}") from None
+
+
+def _check_count(parts: RowParts, received: int, doing: str) -> None:
+    if parts.tag.sent != received:
+        raise FatalError(
+            f"{doing}: {received} rows arrived, but the server says that it sent {parts.tag.sent}; "
+            "connect to the server itself, not through a proxy that changes answers"
+        )

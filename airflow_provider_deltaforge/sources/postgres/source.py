@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
     LogReader,
+    NamedTables,
     Snapshotter,
     Source,
 )
@@ -63,6 +64,9 @@ class PostgresSource(Source):
     copied again, or stop the pipeline."""
     on_schema_drift: Literal["adapt", "halt"] = "adapt"
     """What to do when tables look different after a failover."""
+    decimal: Literal["string", "number"] = "string"
+    """How ``numeric`` is written: as a string, or as a JSON number with the same digits, which not
+    every reader keeps."""
     connect_timeout_s: float = Field(default=30, gt=0)
     """How long connecting may take, in seconds."""
     read_timeout_s: float = Field(default=90, gt=0)
@@ -130,6 +134,7 @@ class PostgresSource(Source):
             newcomers=None if self._beside or not self.tables else publication.create,
             heartbeat_s=0 if self._beside else self.heartbeat_message_s,
             read_timeout_s=self.read_timeout_s,
+            decimal_numbers=self.decimal == "number",
         )
         return PostgresReader(reading, positions.WalPosition.from_json(start), stopping, history)
 
@@ -183,6 +188,7 @@ class PostgresSource(Source):
             self.id,
             self.publication_settings.name,
             self.slot_settings.name,
+            decimal_numbers=self.decimal == "number",
         )
 
     def preflight(self) -> Sequence[Finding]:
@@ -215,6 +221,15 @@ class PostgresSource(Source):
 
         with self._connected() as connection:
             return identity_of(server_info(connection))
+
+    def named_tables(self) -> NamedTables:
+        """Return which published table has which name now."""
+        from airflow_provider_deltaforge.sources.postgres.naming import named_tables
+        from airflow_provider_deltaforge.sources.postgres.server import server_info
+
+        with self._connected() as connection:
+            info = server_info(connection)
+            return named_tables(connection, info, self.publication_settings.name)
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the server's catalog describes it now."""

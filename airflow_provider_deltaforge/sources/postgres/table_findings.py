@@ -1,6 +1,6 @@
 """What the preflight says of tables: rights, keys, replica identity, and the publication."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,17 @@ SELECT p.schemaname || '.' || p.tablename FROM pg_publication_tables p
  ORDER BY 1
 """
 _NARROWED_SINCE = 150000
+
+# The snapshot locks its tables, for which the server asks for a right to the whole table.
+_IN_PART = """
+SELECT a.attrelid, coalesce(array_agg(a.attname::text ORDER BY a.attnum)
+                            FILTER (WHERE NOT has_column_privilege(a.attrelid, a.attnum, 'SELECT')),
+                            '{}')
+  FROM pg_attribute a
+ WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
+   AND NOT has_table_privilege(a.attrelid, 'SELECT')
+ GROUP BY a.attrelid
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,47 @@ def publication_of(connection: Any, version: int, name: str) -> Publication | No
     every, complete, via_root, owned = row
     narrowed = connection.execute(_NARROWED, (name,)) if version >= _NARROWED_SINCE else ()
     return Publication(every, complete, via_root, owned, tuple(table for (table,) in narrowed))
+
+
+def unreadable_columns(connection: Any, tables: Sequence[CapturedTable]) -> dict[str, list[str]]:
+    """Return the columns that the user may not read, by table, of tables granted by column.
+
+    They are none where every column was granted alone.
+    """
+    partly = {table.oid: table for table in tables if table.readable}
+    rows = connection.execute(_IN_PART, (list(partly),)).fetchall()
+    found = {partly[oid].full_name: columns for oid, columns in rows}
+    return dict(sorted(found.items()))
+
+
+def column_findings(
+    hidden: Mapping[str, Sequence[str]], tables: Sequence[CapturedTable], user: str
+) -> list[Finding]:
+    """Check that no table is granted by column.
+
+    Args:
+        hidden: columns that the user may not read, by the full name of their table.
+        tables: the captured ones.
+        user: who reads.
+    """
+    if not hidden:
+        return []
+    by_name = {table.full_name: table for table in tables}
+    shown = list(hidden.items())[:_NAMED_MAX]
+    more = " …" if len(hidden) > _NAMED_MAX else ""
+    lacks = ", ".join(f"{name} (lacks {_shortened(columns)})" for name, columns in shown)
+    names = ", ".join(quote(by_name[name].schema, by_name[name].table) for name, _ in shown)
+    text = (
+        f"{lacks}{more}: the user may read some columns only, and the snapshot needs whole "
+        f"tables; GRANT SELECT ON {names} TO {quote(user)}"
+    )
+    columns = {name: list(each) for name, each in hidden.items()}
+    return [Finding("column_privileges", "fail", text, {"columns": columns})]
+
+
+def _shortened(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
+    return shown or "the table's own grant"
 
 
 def table_findings(tables: Sequence[CapturedTable], patterns: Sequence[str]) -> list[Finding]:

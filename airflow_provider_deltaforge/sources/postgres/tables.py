@@ -32,13 +32,27 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
  ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 
-_KEYS = """
+# A type that an extension brought has operators of its own, in the extension's schema.
+_OPERATORS = """(
+  WITH RECURSIVE d AS (SELECT t.oid, t.typbasetype, t.typtype, t.typnamespace UNION ALL
+    SELECT b.oid, b.typbasetype, b.typtype, b.typnamespace FROM d JOIN pg_type b
+        ON d.typtype = 'd' AND b.oid = d.typbasetype)
+  SELECT json_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) ORDER BY p.amopstrategy)
+    FROM d JOIN pg_opclass c ON c.opcintype = d.oid AND c.opcdefault
+    JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
+    JOIN pg_amop p ON p.amopfamily = c.opcfamily AND p.amopstrategy BETWEEN 2 AND 5
+     AND p.amoplefttype = d.oid AND p.amoprighttype = d.oid
+    JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+   WHERE d.typtype <> 'd' AND d.typnamespace <> 'pg_catalog'::regnamespace)"""
+
+_KEYS = f"""
 SELECT i.indrelid, i.indisprimary,
        array_agg(a.attname ORDER BY k.place)::text[],
        array_agg(format_type(a.atttypid, a.atttypmod) || CASE WHEN a.attcollation <> 0
                  THEN ' collation ' || a.attcollation::regcollation::text ELSE '' END
                  ORDER BY k.place),
-       array_agg(CASE WHEN t.typtype = 'c' THEN t.oid::regtype::text END ORDER BY k.place)
+       array_agg(CASE WHEN t.typtype = 'c' THEN t.oid::regtype::text END ORDER BY k.place),
+       array_agg({_OPERATORS} ORDER BY k.place)
   FROM pg_index i
  CROSS JOIN LATERAL unnest(i.indkey, i.indoption) WITH ORDINALITY k(attnum, option, place)
   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -59,11 +73,13 @@ class KeyColumn:
         name: of the column.
         order: its type and collation: what decides which value comes first.
         cast: the type to write behind a literal, where the server would not find it out.
+        operators: ``<=``, ``=``, ``>=`` and ``>`` with their schema; None for the system's own.
     """
 
     name: str
     order: str
     cast: str | None = None
+    operators: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.events.raw_bytes import load_word
 from airflow_provider_deltaforge.sources.json_text import (
     QUOTE,
     kernel,
+    not_a_mark,
     put_binary,
     put_bool,
     put_byte_escaped,
@@ -70,7 +71,7 @@ def put_scalar(out, at, kind, data, start, stop, scratch, free):
     if kind == k.BOOL:
         return put_bool(out, at, data[start] == _T)
     if kind == k.JSON:
-        return put_json_line(out, at, data, start, stop)
+        return not_a_mark(out, at, put_json_line(out, at, data, start, stop))
     if kind == k.FLOAT:
         first = data[start + 1] if data[start] == _MINUS and start + 1 < stop else data[start]
         if _ZERO <= first <= _NINE:

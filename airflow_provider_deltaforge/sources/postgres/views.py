@@ -32,8 +32,7 @@ _LOOK_S = 0.05
 # A table's copy may take hours, and rows that a policy hides must be an error, not a gap.
 _SESSION = """
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
-SET lock_timeout = '{lock_wait_s}s'; SET row_security = off; SET standard_conforming_strings = on;
-SET default_transaction_deferrable = off
+SET lock_timeout = '{lock_wait_s}s'; SET row_security = off
 """
 
 # Who else is in a transaction, and whether it is seen not to be committing. A prepared transaction
@@ -87,8 +86,9 @@ SELECT pg_current_snapshot()::text,
 def prepare_session(connection: Any) -> None:
     """Set what reading rows depends on, whatever the server's and the role's defaults are."""
     connection.execute(_SESSION.format(lock_wait_s=LOCK_WAIT_S))
-    if connection.info.server_version >= 170000:
-        connection.execute("SET transaction_timeout = 0")
+    for since, name in ((140000, "idle_session_timeout"), (170000, "transaction_timeout")):
+        if connection.info.server_version >= since:
+            connection.execute(f"SET {name} = 0")
 
 
 def settle(connection: Any) -> None:

@@ -62,7 +62,7 @@ class Supervised:
         self.output = self.stage.directory / f"{self.name}.jsonl"
         self._started_ms = int(time.time() * 1000)
         self.write_document()
-        self.store: Store = StoreLocation.from_dsn(self.stage.dsn).open()
+        self.store: Store = StoreLocation.from_dsn(self.stage.dsn).create()
         pipelines.apply(self.store, self.document.read_text())
         self.control = Control(self.store, self.name)
         self.checkpoints = Checkpoints(self.store, self.name, f"{self.name}-source")

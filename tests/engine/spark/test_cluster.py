@@ -129,7 +129,7 @@ def paused_and_resumed(run):
     held = status_of(run), events_of(run), run.control.progress().position, lines_of(run)
     time.sleep(2)  # The log grows by 200 transactions, which a stream would read.
     still = status_of(run), events_of(run), run.control.progress().position, lines_of(run)
-    alive = run.control.alive(pipelines.now_ms())
+    alive = run.control.alive()
 
     pipelines.resume(run.store, NAME)
     wait_for("the stream again", lambda: status_of(run) == "running", PATIENCE_S)

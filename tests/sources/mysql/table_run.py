@@ -37,7 +37,7 @@ class TablesRun(DrivenRun):
         self.tables = Tables(self.store, name)
 
     def source(self):
-        return load(self.control.document(), {}).spec.source
+        return load(self.control.document()).spec.source  # The process knows its secrets.
 
     def snapshot_start(self):
         return Snapshots(self.store, self.name).current().start_position

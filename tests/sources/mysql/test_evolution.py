@@ -84,8 +84,6 @@ UNKNOWN = {
     # The columns of a SELECT and of an unknown existing table are nobody's to guess.
     "CREATE TABLE t (a int) SELECT * FROM u",
     "CREATE TABLE t AS SELECT 1",
-    "ALTER TABLE t ADD SYSTEM VERSIONING",
-    "CREATE TABLE t (a int) WITH SYSTEM VERSIONING",
     "ALTER TABLE t FROB a",
     "ALTER TABLE t ADD a sometype",
     "ALTER TABLE t ADD a int FROBNICATED",

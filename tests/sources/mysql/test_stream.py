@@ -277,19 +277,6 @@ def test_a_wrong_password_is_refused_without_being_shown(server: Server) -> None
     assert "wr0ng-word" not in repr(source_of(server, "x", dsn=dsn))
 
 
-def test_incomplete_row_images_are_refused(server: Server, database: str) -> None:
-    source = source_of(server, database)
-    run(server, database, "CREATE TABLE t (id int primary key, v int, w int)")
-    start = source.head()
-    run(server, database, "INSERT INTO t VALUES (1, 2, 3)")
-    run(server, database, "SET binlog_row_image = MINIMAL", "UPDATE t SET v = 4")
-    end = source.head()
-    with pytest.raises(FatalError, match="binlog_row_image=FULL"):
-        rows(source, start, end)
-    ignored = source_of(server, database, tables=[f"{database}.nothing"], id="other")
-    assert rows(ignored, start, end) == []
-
-
 def test_statements_instead_of_rows_are_refused(server: Server, database: str) -> None:
     source = source_of(server, database)
     run(server, database, "CREATE TABLE t (id int primary key)")
@@ -308,23 +295,6 @@ def test_a_prepared_xa_transaction_is_refused(server: Server, database: str) -> 
     )
     run(server, database, "XA COMMIT 'x'")
     with pytest.raises(FatalError, match="XA"):
-        rows(source, start)
-
-
-def test_partial_json_is_refused(mysql_server: Server) -> None:
-    database = "s_partial_json"
-    sql.execute(mysql_server, f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
-    source = source_of(mysql_server, database)
-    run(mysql_server, database, "CREATE TABLE t (id int primary key, j json)")
-    start = source.head()
-    run(
-        mysql_server,
-        database,
-        "INSERT INTO t VALUES (1, JSON_OBJECT('a', REPEAT('x', 500), 'b', 1))",
-        "SET binlog_row_value_options = PARTIAL_JSON",
-        "UPDATE t SET j = JSON_REPLACE(j, '$.b', 2)",
-    )
-    with pytest.raises(FatalError, match="binlog_row_value_options"):
         rows(source, start)
 
 

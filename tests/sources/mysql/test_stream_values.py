@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.sources.mysql import charsets
 from airflow_provider_deltaforge.sources.mysql.float_text import put_float32, put_float64
 from tests.servers import sql
 from tests.servers.process import Server
@@ -105,28 +104,6 @@ def test_floats_print_their_shortest_form(bits: int) -> None:
     if np.isfinite(value):
         shortest = np.format_float_scientific(value, unique=True, trim="-")
         assert Decimal(text) == Decimal(shortest)
-
-
-@pytest.mark.parametrize("charset", sorted(charsets._CODECS))
-def test_character_tables_are_the_servers_own(mysql_server: Server, charset: str) -> None:
-    table = charsets.table_of(charset)
-    # Of the larger sets the upper single bytes are half-width forms, or nothing at all.
-    singles = [byte for byte in range(1, 256 if len(table) == 256 else 128) if byte != 10]
-    units = {bytes([b]): chr(table[b]) for b in singles if table[b] != charsets.NOT_A_CHARACTER}
-    if len(table) > 256:
-        for pair in (256 + np.flatnonzero(table[256:65792] != 0xFFFD)).tolist():
-            lead, trail = divmod(pair - 256, 256)
-            if table[lead] == charsets.NOT_A_CHARACTER:
-                units[bytes([lead, trail])] = chr(table[pair])
-    theirs: list[str] = []
-    codes = list(units)
-    for i in range(0, len(codes), 4000):
-        data = b"\n".join(codes[i : i + 4000]).hex()
-        convert = f"SELECT CONVERT(CONVERT(x'{data}' USING {charset}) USING utf8mb4)"
-        theirs += sql.execute(mysql_server, convert)[0][0].split("\n")
-    pairs = zip(codes, units.values(), theirs, strict=True)
-    # The server answers '?' where its table has a hole; such bytes cannot be stored either.
-    assert [pair for pair in pairs if pair[1] != pair[2] and pair[2] != "?"] == []
 
 
 @pytest.mark.parametrize("charset", ["sjis", "cp932", "gbk", "big5", "euckr", "ujis", "gb18030"])

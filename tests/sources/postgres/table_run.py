@@ -7,6 +7,7 @@ import threading
 
 from tests.servers.process import HOST
 from tests.sources.mysql.table_run import TablesRun
+from tests.waiting import wait_for
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -15,7 +16,7 @@ metadata: {{name: {name}, tenant: tests}}
 spec:
   source:
     type: postgres
-    config: {{id: {name}, dsn: "{dsn}", publication: df, slot: "{database}", tables: ["*"],
+    config: {{id: {name}, dsn: "{dsn}", publication: df, slot: "{database}", tables: {tables},
               on_undecodable: {policy}, snapshot: {{mode: never}}}}
   batch: {{max_ms: 10}}
   sinks:
@@ -28,11 +29,17 @@ _unique = itertools.count()
 class PostgresTableRun(TablesRun):
     """One pipeline over a database."""
 
-    def __init__(self, server, database, policy="stop_table", port=None):
+    def __init__(self, server, database, policy="stop_table", port=None, tables='["*"]'):
         name = f"{database}-{next(_unique)}"
         dsn = server.dsn(database).replace(str(server.port), str(port or server.port))
-        document = DOCUMENT.format(name=name, dsn=dsn, database=database, policy=policy)
+        document = DOCUMENT.format(
+            name=name, dsn=dsn, database=database, policy=policy, tables=tables
+        )
         super().__init__(name, document)
+
+    def wait_until_named(self, *names):
+        """Wait until it is stored that there are tables of these names."""
+        wait_for("names", lambda: self.tables.named().tables.keys() >= set(names))
 
 
 class Wire:

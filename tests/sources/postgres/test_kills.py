@@ -1,6 +1,6 @@
 """A driver killed at every border, under live writers: nothing is lost, nothing out of order.
 
-``./dev.sh prove kills_postgres`` does the same to every victim on Spark.
+``./dev.sh prove kills`` does the same to every victim on Spark.
 """
 
 from functools import partial

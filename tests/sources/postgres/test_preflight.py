@@ -4,12 +4,13 @@ from contextlib import nullcontext
 
 import pytest
 
+from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.sources.postgres import forecast as forecasts
 from airflow_provider_deltaforge.sources.postgres import server_findings
 from airflow_provider_deltaforge.sources.postgres.forecast import forecast
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
-from tests.sources.postgres.copying import begun, fresh_database, source_of
+from tests.sources.postgres.copying import begun, copied, fresh_database, source_of
 from tests.sources.postgres.stream_reading import connect, drop_slots, execute
 
 GIB = 1 << 30
@@ -111,6 +112,37 @@ def test_missing_rights_are_named_with_their_grants(shop, either):
     assert "publish_via_partition_root" in found["publication"].data["sql"]
     execute(either, found["publication"].data["sql"], database=NAME)
     assert "publication" not in checked(source_of(either, NAME, "*.*", user="plain"))
+
+
+def test_columns_that_the_user_may_not_read_are_named(shop, either):
+    execute(
+        either,
+        "DROP ROLE IF EXISTS partly",
+        "CREATE ROLE partly LOGIN REPLICATION PASSWORD 'partly-secret'",
+    )
+    source = shop(
+        'CREATE TABLE "T" (id int PRIMARY KEY, a int, "B" int, c int)',
+        'ALTER TABLE "T" DROP COLUMN c',
+        "CREATE TABLE singly (id int PRIMARY KEY, a int)",
+        'GRANT SELECT (id, a) ON "T" TO partly',
+        "GRANT SELECT (id, a) ON singly TO partly",
+        "GRANT SELECT ON fine TO partly",
+        'CREATE PUBLICATION shop_pub FOR TABLE "T", singly, fine',
+        user="partly:partly-secret",
+    )
+    found = checked(source)
+    columns = found["column_privileges"]
+    assert columns.verdict == "fail"
+    assert columns.data["columns"] == {"public.T": ["B"], "public.singly": []}
+    assert "public.T (lacks B)" in columns.message
+    assert 'GRANT SELECT ON "public"."T", "public"."singly" TO "partly"' in columns.message
+    assert "privileges" not in found
+    with pytest.raises(AccessError, match="permission denied"):
+        copied(source)
+    drop_slots(either, NAME)
+    execute(either, 'GRANT SELECT ON "T", singly TO partly', database=NAME)
+    assert "column_privileges" not in checked(source)
+    copied(source)
 
 
 def test_rows_hidden_by_a_policy_fail(shop):

@@ -22,8 +22,9 @@ def command(postgres_server, database, tmp_path):
     """Run a command about the document, which is applied in a state store."""
     file, store = tmp_path / "shop.yaml", f"sqlite:///{tmp_path}/state.db"
     dsn = postgres_server.dsn(database)
-    file.write_text(DOCUMENT.format(name="shop", dsn=dsn, database=database, policy="halt"))
-    state = StoreLocation.from_dsn(store).open()
+    settings = {"policy": "halt", "tables": '["*"]'}
+    file.write_text(DOCUMENT.format(name="shop", dsn=dsn, database=database, **settings))
+    state = StoreLocation.from_dsn(store).create()
     pipelines.apply(state, file.read_text())
 
     def run(name, *given):
@@ -85,9 +86,9 @@ def test_no_slot_is_dropped_that_an_unread_document_may_name(
 ):
     source = source_of(postgres_server, database)
     source.beside("old").beginning()
-    state = StoreLocation.from_dsn(f"sqlite:///{tmp_path}/state.db").open()
+    state = StoreLocation.from_dsn(f"sqlite:///{tmp_path}/state.db").create()
     document = DOCUMENT.format(
-        name="other", dsn="${A_DSN}", database="${A_SLOT:-given}", policy="halt"
+        name="other", dsn="${A_DSN}", database="${A_SLOT:-given}", policy="halt", tables="[a]"
     )
     pipelines.apply(state, document)
     state.close()

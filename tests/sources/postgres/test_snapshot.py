@@ -12,8 +12,12 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 from airflow_provider_deltaforge.sources.postgres import views
-from airflow_provider_deltaforge.sources.postgres.copy_out import PART_BYTES, copy_out
-from airflow_provider_deltaforge.sources.postgres.copy_out import _through_libpq as through_libpq
+from airflow_provider_deltaforge.sources.postgres.copy_out import (
+    PART_BYTES,
+    CopyTag,
+    copy_out,
+    through_libpq,
+)
 from tests.sources.postgres.copying import begun, copied, source_of
 from tests.sources.postgres.stream_reading import connect, events, execute
 from tests.waiting import wait_for
@@ -315,14 +319,18 @@ def test_rows_through_libpq_equal_rows_past_it(shop, either):
     with connect(either, NAME) as connection:
         for sql in ("SELECT * FROM t ORDER BY id", "SELECT * FROM t WHERE id < 0"):
             past = list(copy_out(connection, sql, "reading"))
-            through = list(through_libpq(connection.pgconn, f"COPY ({sql}) TO STDOUT".encode(), ""))
+            through = list(
+                through_libpq(connection.pgconn, f"COPY ({sql}) TO STDOUT".encode(), "", CopyTag())
+            )
             assert b"".join(past) == b"".join(through)
             assert len(past) > 2 or not b"".join(past)
             assert all(part.endswith(b"\n") for part in (*past, *through))
         for sql in ("SELECT 1 / 0", "SELECT 6000 / (6000 - id) FROM t ORDER BY id"):
             with pytest.raises(Exception, match="reading: error 22012: division by zero"):
                 list(
-                    through_libpq(connection.pgconn, f"COPY ({sql}) TO STDOUT".encode(), "reading")
+                    through_libpq(
+                        connection.pgconn, f"COPY ({sql}) TO STDOUT".encode(), "reading", CopyTag()
+                    )
                 )
             assert connection.execute("SELECT 1").fetchall() == [(1,)]
             with pytest.raises(Exception, match="reading: error 22012: division by zero"):

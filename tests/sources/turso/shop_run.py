@@ -128,7 +128,7 @@ class ShopRun(ScriptedRun):
             snapshot=self.snapshot,
             directory=self.directory,
         )
-        self.store = StoreLocation.from_dsn(self.dsn).open()
+        self.store = StoreLocation.from_dsn(self.dsn).create()
         pipelines.apply(self.store, self.document)
         self.control = Control(self.store, NAME)
         self.want("running")

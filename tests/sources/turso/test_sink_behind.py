@@ -39,7 +39,7 @@ spec:
 def test_it_is_caught_up_with_nothing_lost_and_in_order(mode, tmp_path):
     name = f"behind-{tmp_path.name}".replace("_", "-")
     location = StoreLocation.from_dsn(f"memory://{name}")
-    store = location.open()
+    store = location.create()
     shop = Shop(tmp_path / "shop.db", mode)
     document = DOCUMENT.format(name=name, path=tmp_path / "shop.db", mode=mode)
     pipelines.apply(store, document)

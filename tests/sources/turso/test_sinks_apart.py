@@ -67,7 +67,7 @@ def path(tmp_path):
 def test_no_sink_misses_a_row(path, tmp_path, one, two):
     name = f"apart-{tmp_path.name}".replace("_", "-")
     location = StoreLocation.from_dsn(f"memory://{name}")
-    store, document = location.open(), DOCUMENT.format(name=name, path=path)
+    store, document = location.create(), DOCUMENT.format(name=name, path=path)
     pipelines.apply(store, document)
     control = Control(store, name)
     control.update(lambda old: old.model_copy(update={"desired": "running", "generation": 1}))

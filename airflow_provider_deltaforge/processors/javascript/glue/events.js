@@ -43,6 +43,7 @@ class Batch {
     const to = at[i + 1];
     if (from === to) return null;
     const text = cut(this.text, from, to);
+    if ((flags[i] & 4) !== 0) return readByToken(text);
     return (flags[i] & 2) === 0 ? parse(text) : parse(text, exact);
   }
 

@@ -1,8 +1,15 @@
+// ---- Text, which no sink takes with half a surrogate pair ----
+
+function wellFormed(value, what) {
+  if (isWellFormed(value)) return value;
+  throw refused(`${what} holds half a surrogate pair`);
+}
+
 // ---- Where an event goes ----
 
 function text(value, what) {
   switch (typeof value) {
-    case "string": return value;
+    case "string": return wellFormed(value, `route: ${what}`);
     case "number": case "bigint": case "boolean": return StringOf(value);
     case "undefined": return null;
     default:
@@ -34,6 +41,7 @@ function headers(wanted) {
   const found = {};
   const names = keys(wanted);
   for (let i = 0; i < names.length; i++) {
+    wellFormed(names[i], "route: the name of every header");
     const value = text(wanted[names[i]], "every header");
     if (value !== null) put(found, names[i], value);
   }
@@ -69,9 +77,13 @@ function image(value, field, batch, i) {
   if (typeof value !== "object" || isArray(value)) {
     throw refused(`${field} must be an object or null, not ${kind(value)}`);
   }
-  const written = stringify(value);
+  const written = imageText(value);
   if (written === undefined || codeAt(written, 0) !== 123) {
     throw refused(`${field} must be an object or null`);
+  }
+  // PostgreSQL's json takes halves: those of the row itself stay as they are.
+  if (hasHalf(written) && !(known && hasHalf(batch.rows[i].respelt(field)))) {
+    throw refused(`${field} holds text with half a surrogate pair`);
   }
   if (!known) return written;
   const was = cut(batch.text, at[i], at[i + 1]);
@@ -80,6 +92,35 @@ function image(value, field, batch, i) {
   const flags = field === "after" ? batch.afterFlag : batch.beforeFlag;
   if (was === "" || flags[i] === 0) return written;
   return written === batch.rows[i].respelt(field) ? undefined : written;
+}
+
+function hasHalf(written) {
+  return (holds(written, "\\ud") || holds(written, "\\uD")) && matches(HALF, written) !== null;
+}
+
+// An image as JSON: numbers that JSON has no form for are strings, as in rows of sources.
+function imageText(value) {
+  const written = stringify(value);
+  if (written === undefined || !holds(written, "null") || !hasNoForm(value)) return written;
+  return stringify(value, formed);
+}
+
+// At any depth, as V8 writes JSON: what is still to be looked at is a list.
+function hasNoForm(image) {
+  let rest = { value: image, next: null };
+  while (rest !== null) {
+    const { value } = rest;
+    rest = rest.next;
+    if (typeof value === "number" && !isFinite(value)) return true;
+    if (value === null || typeof value !== "object") continue;
+    const names = keys(value);
+    for (let i = 0; i < names.length; i++) rest = { value: value[names[i]], next: rest };
+  }
+  return false;
+}
+
+function formed(key, value) {
+  return typeof value !== "number" || isFinite(value) ? value : StringOf(value);
 }
 
 function headFrom(op, source, head, header) {
@@ -109,6 +150,9 @@ function headOf(op, db, schema, table) {
   if (typeof op !== "string" || !(op in OPS)) {
     throw refused("op must be one of c, u, d, r, t and ddl");
   }
+  wellFormed(db, "source.db");
+  wellFormed(table, "source.table");
+  if (schema !== null) wellFormed(schema, "source.schema");
   return `[${stringify(op)},${stringify(db)},${orNull(schema)},${stringify(table)}]`;
 }
 
@@ -132,6 +176,7 @@ function longer(tags, tag) {
   if (tags.longer === null) tags.longer = new MapOf();
   let found = mapGet(tags.longer, tag);
   if (found === undefined) {
+    wellFormed(tag, "a tag");
     const text = `${tags.text}${tags === noTags ? "" : ","}${stringify(tag)}`;
     found = { text, list: `${text}]`, longer: null };
     mapSet(tags.longer, tag, found);
@@ -173,6 +218,7 @@ function named(value, field) {
   if (value !== null && value !== undefined && typeof value !== "string") {
     throw refused(`${field} must be text, not ${kind(value)}`);
   }
+  if (typeof value === "string") wellFormed(value, field);
   return orNull(value);
 }
 

@@ -193,6 +193,9 @@ class Output {
     const was = known ? batch.extra("ddl", at) : null;
     let ddl = event.ddl === undefined || event.ddl === null ? "null" : stringify(event.ddl);
     if (ddl === undefined) throw refused("ddl cannot be written as JSON");
+    if (hasHalf(ddl) && (was === null || !hasHalf(stringify(parse(was))))) {
+      throw refused("ddl holds text with half a surrogate pair");
+    }
     if (ddl === (was === null ? "null" : stringify(parse(was)))) ddl = undefined;
     const misc = known && sameMisc(event, batch, at) ? undefined
       : miscOf(event.schema_version, event.schema_sequence, event.synthetic);

@@ -7,10 +7,15 @@ let notes = "";
 let noteCount = 0;
 const noted = { __proto__: null };
 
+// The beginning of a text as JSON, whole characters only.
+function beginning(text, most) {
+  return stringify(toWellFormed(cut(text, 0, most)));
+}
+
 function note(what, name) {
   if (noteCount >= 50 || name in noted) return;
   noted[name] = 1;
-  notes += `${notes === "" ? "" : ","}[${stringify(what)},${stringify(cut(name, 0, 100))}]`;
+  notes += `${notes === "" ? "" : ","}[${stringify(what)},${beginning(name, 100)}]`;
   noteCount++;
 }
 
@@ -40,7 +45,7 @@ function speaker(level) {
     }
     let line = "";
     for (let i = 0; i < values.length; i++) line += (i ? " " : "") + spoken(values[i]);
-    lines += `${lineCount++ ? "," : ""}[${stringify(level)},${stringify(cut(line, 0, 1000))}]`;
+    lines += `${lineCount++ ? "," : ""}[${stringify(level)},${beginning(line, 1000)}]`;
   };
 }
 
@@ -58,7 +63,7 @@ function described(error) {
   let name = kind(error);
   let stack = "";
   try {
-    if (isOurs(ours, error)) return `[true,${stringify(error.message)},""]`;
+    if (isOurs(ours, error)) return `[true,${beginning(error.message, 1000)},""]`;
     if (error instanceof Failure) {
       name = cut(StringOf(error.name), 0, 60);
       stack = cut(StringOf(error.stack), 0, 4000);
@@ -66,7 +71,7 @@ function described(error) {
   } catch (another) {
     name = "an error that cannot be shown";
   }
-  return `[false,${stringify(name)},${stringify(stack)}]`;
+  return `[false,${beginning(name, 60)},${beginning(stack, 4000)}]`;
 }
 
 // ---- The doors ----

@@ -1,0 +1,73 @@
+"""Whose writers may write: a key beside the streams, which each step of a writer watches.
+
+``WATCH`` is in force, and the key was seen to hold our claim, before the transaction of a step is
+sent. So a step that arrives after somebody else has claimed the sink is not carried out, whenever
+it was sent and wherever it lay in between. The key is watched again in the same breath as each
+step, so that this costs no round trip of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sinks.contract import Claim
+from airflow_provider_deltaforge.sinks.redis import entries
+
+_MULTI, _EXEC = entries.command("MULTI"), entries.command("EXEC")
+_ATTEMPTS = 100
+
+Ask = Callable[[Sequence[bytes]], list[Any]]
+"""Sends whole commands to the server that holds the key, and returns their answers."""
+
+
+class Fence:
+    """Keeps one sink's keys for one connection's thread.
+
+    Args:
+        claim: the right to write.
+        where: names the sink in messages for people.
+    """
+
+    def __init__(self, claim: Claim, where: str) -> None:
+        self._claim = claim
+        self._where = where
+        self.token = claim.token.encode()
+
+    def watch(self, key: str) -> list[bytes]:
+        """Return the commands that watch a key and ask for it; they have two answers."""
+        return [entries.command("WATCH", key), entries.command("GET", key)]
+
+    def is_ours(self, answers: Sequence[Any]) -> bool:
+        """Say whether the answers to ``watch`` say that we may write.
+
+        Raises:
+            redis.RedisError: the server refuses to tell.
+        """
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return bool(answers[1] == self.token)
+
+    def take(self, key: str, ask: Ask) -> None:
+        """Watch a key that holds our claim; claim it first if need be.
+
+        Between looking who has it and writing ourselves into it the state store is asked: whoever
+        is frozen there finds the key changed when it wakes up.
+
+        Raises:
+            FencedError: a newer epoch has begun.
+            RetryableError: the state store is away.
+        """
+        for _ in range(_ATTEMPTS):
+            if self.is_ours(ask(self.watch(key))):
+                return
+            self._claim.confirm()
+            put = entries.command("SET", key, self.token)
+            answers = ask([_MULTI, put, _EXEC])
+            refused = next((one for one in answers if isinstance(one, Exception)), None)
+            if refused is not None:
+                raise refused
+        raise RetryableError(
+            f"{self._where}: key {key!r} changes all the time; does another pipeline of this name, "
+            "with a state store of its own, write there? Rename one"
+        )

@@ -1,0 +1,148 @@
+"""The address of a MySQL or MariaDB server, and how TLS is used with it."""
+
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from pydantic import SecretStr
+
+from airflow_provider_deltaforge.errors import AccessError, SpecError
+
+SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
+
+_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_mode")
+_SCHEME = re.compile(r"(?:mysql|mariadb)://", re.IGNORECASE)
+_PLACE = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:/@?#\[\]]+))(?::(?P<port>[0-9]{1,5})?)?"
+    r"(?:/(?P<database>[^/@?#]*))?(?:\?(?P<query>[^#]*))?"
+)
+_PORT, _PORT_MAX = 3306, 65535
+_UNREADABLE = (
+    "source.dsn: cannot be read; write mysql://user:password@host:port/database, with '/', '?', "
+    "'#', '@', ':' and '%' of user and password percent-encoded (%2F, %3F, %23, %40, %3A, %25)"
+)
+
+
+@dataclass(frozen=True)
+class Dsn:
+    """Where and as whom to connect. Never prints the password."""
+
+    host: str
+    port: int
+    user: str
+    password: SecretStr
+    database: str | None = None
+    ssl_ca: str | None = None
+    ssl_mode: str = "preferred"
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return how connections are encrypted; None: as the driver does it by itself.
+
+        Raises:
+            AccessError: a file of certificates or keys cannot be read.
+        """
+        named = self.ssl_ca or self.ssl_cert
+        # Without a context the driver itself takes TLS if it is offered, unverified.
+        if self.ssl_mode == "disabled" or (self.ssl_mode == "preferred" and not named):
+            return None
+        context: ssl.SSLContext = _loaded(
+            "ssl_ca", self.ssl_ca, ssl.create_default_context, cafile=self.ssl_ca
+        )
+        context.check_hostname = self.ssl_mode == "verify_identity"
+        if not (self.ssl_mode.startswith("verify") or self.ssl_ca):
+            context.verify_mode = ssl.CERT_NONE
+        if self.ssl_cert:
+            files = {"certfile": self.ssl_cert, "keyfile": self.ssl_key, "password": ""}
+            _loaded("ssl_cert or ssl_key", self.ssl_cert, context.load_cert_chain, **files)
+        return context
+
+
+def parse_dsn(
+    text: str,
+    ssl_ca: str | None = None,
+    ssl_mode: str | None = None,
+    ssl_cert: str | None = None,
+    ssl_key: str | None = None,
+) -> Dsn:
+    """Read ``mysql://user:password@host:port/database?ssl_ca=…&ssl_mode=…``.
+
+    A password with characters that should have been percent-encoded is read where only one reading
+    is an address. Nothing of a text that is none is ever taken for a host, which errors show.
+
+    Raises:
+        SpecError: the text is no such URL; the message never quotes it.
+    """
+    scheme = _SCHEME.match(text)
+    login, place = next(_readings(text[scheme.end() :] if scheme else ""), (None, None))
+    if login is None or place is None:
+        raise SpecError(_UNREADABLE)
+    port = int(place["port"] or _PORT)
+    if not 0 < port <= _PORT_MAX:
+        raise SpecError(f"source.dsn: no port has the number {port}; write one up to {_PORT_MAX}")
+    options = _options(place["query"] or "")
+    given = {"ssl_ca": ssl_ca, "ssl_cert": ssl_cert, "ssl_key": ssl_key, "ssl_mode": ssl_mode}
+    found = {name: given[name] or options.get(name) for name in _OPTIONS}
+    if found["ssl_key"] and not found["ssl_cert"]:
+        raise SpecError(
+            "source.ssl_key: goes together with ssl_cert, the certificate it belongs to"
+        )
+    asked = found["ssl_ca"] or found["ssl_cert"]
+    mode = (found["ssl_mode"] or ("verify_identity" if asked else "preferred")).lower()
+    if mode not in SSL_MODES:
+        raise SpecError(f"source.ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
+    user, _, password = login.partition(":")
+    return Dsn(
+        host=place["six"] or place["name"],
+        port=port,
+        user=unquote(user),
+        password=SecretStr(unquote(password)),
+        database=unquote(place["database"] or "") or None,
+        ssl_ca=found["ssl_ca"],
+        ssl_mode=mode,
+        ssl_cert=found["ssl_cert"],
+        ssl_key=found["ssl_key"],
+    )
+
+
+def _readings(text: str) -> Iterator[tuple[str, "re.Match[str]"]]:
+    """Yield what may be login and place: as URLs are read, then with a login not encoded."""
+    until = re.search(r"[/?#]", text)
+    login, _, _ = text[: until.start() if until else len(text)].rpartition("@")
+    plain = _PLACE.fullmatch(text[len(login) + 1 :] if login else text.removeprefix("@"))
+    if plain is not None and _is_known(plain["query"] or "", shown=bool(login)):
+        yield login, plain
+    login, _, rest = text.rpartition("@")
+    place = _PLACE.fullmatch(rest)
+    if ":" in login and place is not None:
+        yield login, place
+
+
+def _is_known(query: str, *, shown: bool) -> bool:
+    """Say whether a query may be one; behind a login, an unknown option is named in an error."""
+    names = {name.replace("-", "_") for name in parse_qs(query, keep_blank_values=True)}
+    return names <= set(_OPTIONS) or (shown and "@" not in query)
+
+
+def _options(query: str) -> dict[str, str]:
+    told = parse_qs(query, keep_blank_values=True)
+    options = {key.replace("-", "_"): values[-1] for key, values in told.items()}
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        named = f" {unknown[0]!r}" if re.fullmatch(r"[a-z_]{1,32}", unknown[0]) else ""
+        raise SpecError(f"source.dsn: unknown option{named}; known: {', '.join(_OPTIONS)}")
+    return options
+
+
+def _loaded(key: str, path: str | None, load: Callable[..., Any], **files: Any) -> Any:
+    """Call what reads a file, and say which setting names one that cannot be read."""
+    try:
+        return load(**files)
+    except ssl.SSLError as error:
+        raise AccessError(f"{key}: {path!r} holds no such PEM: {error.reason}") from error
+    except OSError as error:
+        raise AccessError(f"{key}: {path!r} cannot be read: {error.strerror}") from error

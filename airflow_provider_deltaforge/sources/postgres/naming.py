@@ -1,0 +1,69 @@
+"""Which table has which name: the log of PostgreSQL does not tell of renames."""
+
+from typing import Any
+
+from airflow_provider_deltaforge.sources.contract import NamedTables
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, rows_of
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
+
+# What is not published yet is published, and copied, by ``Newcomers``. Partitions count as their
+# root.
+_NAMED = """
+SELECT DISTINCT rn.nspname, r.relname, r.oid
+  FROM pg_publication_tables p
+  JOIN pg_namespace n ON n.nspname = p.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+  JOIN pg_class r ON r.oid = coalesce(pg_partition_root(c.oid), c.oid)
+  JOIN pg_namespace rn ON rn.oid = r.relnamespace
+ WHERE p.pubname = %s
+"""
+
+
+def named_tables(connection: Any, info: ServerInfo, publication: str) -> NamedTables:
+    """Return which published table has which name now."""
+    rows = rows_of(connection, _NAMED, "looking for renamed tables", (publication,))
+    tables = {f"{schema}.{table}": str(oid) for schema, table, oid in sorted(rows)}
+    return NamedTables(f"{info.system_id}/{info.db}", tables)
+
+
+class Names:
+    """Finds tables that have taken a captured name. Used by the reader's thread.
+
+    Args:
+        publication: its name.
+        info: the server's.
+        matcher: which tables are captured.
+    """
+
+    def __init__(self, publication: str, info: ServerInfo, matcher: TableMatcher) -> None:
+        self._publication, self._info, self._matcher = publication, info, matcher
+        self.known: NamedTables | None = None
+
+    def look(self, connection: Any) -> list[str]:
+        """Return the full names that other tables have now, whose rows came under other names."""
+        now = named_tables(connection, self._info, self._publication)
+        known = self.known
+        self.known = now
+        if known is None or known.server != now.server or known == now:
+            return []
+        former = {oid: name for name, oid in known.tables.items()}
+        return [
+            name
+            for name, oid in now.tables.items()
+            if self._is_captured(name) and self._has_come(name, oid, known, former)
+        ]
+
+    def _has_come(self, name: str, oid: str, known: NamedTables, former: dict[str, str]) -> bool:
+        """Return True if rows under a name were delivered under no name, or under another's.
+
+        A captured table that takes a name which nobody had has its rows delivered, under its
+        former name.
+        """
+        was = known.tables.get(name)
+        if was is not None:
+            return was != oid
+        return oid in former and not self._is_captured(former[oid])
+
+    def _is_captured(self, name: str) -> bool:
+        schema, _, table = name.partition(".")
+        return self._matcher.matches(schema, table)

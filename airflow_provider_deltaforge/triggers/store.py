@@ -1,0 +1,47 @@
+"""Wait until a state store answers."""
+
+import time
+
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.triggers.looking import Looking
+
+STORE_BACK = "store_back"
+_MOST_S = 60.0
+
+
+class StoreTrigger(Looking):
+    """Fires ``{"event": "store_back"}`` when the state store answers.
+
+    Also after a minute: a store that was never made is there only once the task has made it.
+
+    Args:
+        deltaforge_conn_id: connection of the state store.
+        pipeline: what is waited for, for the log.
+        poll_s: seconds between two looks at the store.
+    """
+
+    def __init__(self, deltaforge_conn_id: str, pipeline: str, poll_s: float = 5.0) -> None:
+        super().__init__()
+        self.deltaforge_conn_id, self.pipeline, self.poll_s = deltaforge_conn_id, pipeline, poll_s
+        self._began_s = time.monotonic()
+
+    def look(self) -> tuple[TriggerEvent | None, str]:
+        """Return the event if the store answers. Blocking."""
+        error = store_trouble(self.deltaforge_conn_id)
+        if error is None or time.monotonic() - self._began_s > _MOST_S:
+            return TriggerEvent({"event": STORE_BACK}), "the state store answers"
+        return None, f"the state store is away: {error}"
+
+
+def store_trouble(conn_id: str) -> RetryableError | None:
+    """Return why a state store does not answer; None if it does."""
+    try:
+        with DeltaForgeHook(conn_id).store() as store:
+            Control.list_pipelines(store)
+    except RetryableError as error:
+        return error
+    return None

@@ -1,0 +1,57 @@
+"""What a rename says of the rows under captured names."""
+
+import pytest
+
+from airflow_provider_deltaforge.sources.mysql import ddl
+from airflow_provider_deltaforge.sources.mysql.appearing import unlogged
+from tests.servers import sql
+from tests.sources.mysql.table_run import TableRun
+from tests.waiting import wait_for
+
+
+@pytest.mark.parametrize(
+    ("statement", "copies"),
+    [
+        ("RENAME TABLE a TO tmp, b TO a, tmp TO b", ["a", "b"]),
+        ("RENAME TABLE a TO tmp, b TO a", ["a"]),
+        ("RENAME TABLE a TO tmp, tmp TO a", []),
+        ("RENAME TABLE a TO x, x TO y, y TO c", []),
+        ("RENAME TABLE a TO _a_del, _a_gho TO a", []),
+        ("RENAME TABLE other.n TO tmp, tmp TO c", ["c"]),
+        ("RENAME TABLE a TO other.n", []),
+        ("RENAME TABLE a TO tmp, b TO a, c TO b, tmp TO c", ["a", "b", "c"]),
+    ],
+)
+def test_a_name_on_the_way_is_no_name(statement, copies):
+    told = ddl.understand(statement)
+    found = unlogged(told, "shop", lambda db, _: db == "shop").copies
+    assert sorted(found) == [("shop", name) for name in copies]
+
+
+def test_a_swap_through_a_third_name_copies_both_tables_and_no_other(mysql_server, caplog):
+    name = "swapping"
+    sql.execute(
+        mysql_server,
+        f"DROP DATABASE IF EXISTS {name}",
+        f"CREATE DATABASE {name}",
+        f"CREATE TABLE {name}.a (id int PRIMARY KEY, x varchar(9))",
+        f"CREATE TABLE {name}.b (id int PRIMARY KEY, x varchar(9))",
+        f"INSERT INTO {name}.a VALUES (1, 'from a')",
+        f"INSERT INTO {name}.b VALUES (2, 'from b')",
+    )
+    run = TableRun(mysql_server, [f"{name}.%"]).start()
+    try:
+        sql.execute(mysql_server, f"INSERT INTO {name}.a VALUES (3, 'on')")
+        run.wait_row("a", {"id": 3, "x": "on"})
+        swap = f"RENAME TABLE {name}.a TO {name}.tmp, {name}.b TO {name}.a, {name}.tmp TO {name}.b"
+        sql.execute(mysql_server, swap)
+        wait_for("the copies", lambda: [r.state for r in run.requests()] == ["done", "done"])
+    finally:
+        run.stop()
+
+    assert {one.tables[0] for one in run.requests()} == {f"{name}.a", f"{name}.b"}
+    assert ("r", {"id": 2, "x": "from b"}) in run.rows("a")
+    assert ("r", {"id": 1, "x": "from a"}) in run.rows("b")
+    assert "Traceback" not in caplog.text
+    (told,) = [event["ddl"] for event in run.events() if event.get("ddl")]
+    assert sorted(told["copies"]) == [f"{name}.a", f"{name}.b"]

@@ -1,0 +1,236 @@
+"""Secrets that a document holds itself stay out of what is stored."""
+
+import pickle
+
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from airflow_provider_deltaforge import plugins
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.spark_submit import command
+from airflow_provider_deltaforge.engine.job import Job as LaneJob
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.inline_secrets import withhold
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+CANARY = "c4n4ry-пароль"
+WEBHOOK = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnktY2FuYXJ5"
+
+AVRO = {"type": "avro", "schema_registry_url": "https://r", "username": "u", "password": CANARY}
+MTLS = {"cert_file": "/c.pem", "key_password": CANARY}
+PG = {"slot": "s", "publication": "p"}
+SOURCES = {
+    "mysql": [{"dsn": f"mysql://u:{CANARY}@h/d"}, {"dsn": f"mysql://u:/{CANARY}?x@h/d"}],
+    "postgres": [
+        {**PG, "dsn": f"postgres://u:{CANARY}@h/d"},
+        {**PG, "dsn": f"host=h dbname=d password={CANARY}"},
+        {**PG, "dsn": f"postgres://u@h/d?sslpassword={CANARY}"},
+    ],
+    "turso": [{"url": "libsql://h?authToken=c4n4ry", "tables": ["a"], "auth_token": CANARY}],
+    "scripted": [],
+}
+SINKS = {
+    "kafka": [
+        {"brokers": "b", "topic": "t", "client_conf": {"sasl.password": CANARY}},
+        {"brokers": "b", "topic": "t", "client_conf": {"ssl.key.password": CANARY}},
+        {"brokers": "b", "topic": "t", "encoding": AVRO},
+        {"brokers": "b", "topic": "t", "encoding": {**AVRO, "cert_file": "/c"} | MTLS},
+    ],
+    "redis": [
+        {"uri": f"redis://:{CANARY}@h", "stream": "s"},
+        {"uri": f"redis+sentinel://h/m?sentinel_password={CANARY}", "stream": "s"},
+        {"uri": "redis://h", "stream": "s", "password": CANARY},
+        {"uri": "rediss://h", "stream": "s", **MTLS},
+    ],
+    "nats": [
+        {"url": f"nats://u:{CANARY}@h", "subject": "s"},
+        {"url": f"nats://{CANARY}@h", "subject": "s"},
+        {"url": "nats://h", "subject": "s", "username": "u", "password": CANARY},
+        {"url": "nats://h", "subject": "s", "token": CANARY},
+        {"url": "nats://h", "subject": "s", "nkey_seed": CANARY},
+    ],
+    "http": [
+        {"url": "https://h", "headers": {"Authorization": "Bearer c4n4ry-x"}},
+        {"url": "https://h", "headers": {"X-Shop": "c4n4ry-x"}},
+        {"url": f"https://h/x?token={CANARY}"},
+        {"url": "https://h", "proxy": f"http://u:{CANARY}@p:1"},
+        {"url": "https://h", "signing_secret": WEBHOOK},
+        {"url": "https://h", **MTLS},
+    ],
+    "file": [],
+    "memory": [],
+    "stdout": [],
+}
+PROCESSORS = {
+    "mask": [{"rules": [{"columns": ["a.b.c"], "action": "hash"}], "secret": f"{CANARY}-16-long"}],
+}
+CASES = [
+    pytest.param(where, name, config, id=f"{name}-{number}")
+    for where, kinds in (("source", SOURCES), ("sinks", SINKS), ("processors", PROCESSORS))
+    for name, configs in kinds.items()
+    for number, config in enumerate(configs)
+]
+
+
+def document(where="source", name="scripted", config=None, style=yaml.safe_dump):
+    plug = {"type": name, **config} if where == "processors" else {"type": name, "config": config}
+    spec = {
+        "source": {"type": "scripted", "config": {"id": "shop"}},
+        "sinks": [{"type": "memory", "config": {"id": "out"}}],
+    }
+    if where == "source":
+        plug["config"] = {"id": "shop", **config}
+        spec["source"] = plug
+    else:
+        spec[where] = [plug]
+    told = {
+        "apiVersion": "deltaforge/v1",
+        "kind": "Pipeline",
+        "metadata": {"name": "orders", "tenant": "t"},
+        "spec": spec,
+    }
+    return style(told)
+
+
+def json_style(told):
+    import json
+
+    return json.dumps(told)
+
+
+@pytest.mark.parametrize("style", [yaml.safe_dump, json_style])
+@pytest.mark.parametrize(("where", "name", "config"), CASES)
+def test_no_inline_secret_is_stored_sent_or_shown(
+    where, name, config, style, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("DELTAFORGE_JOBS", str(tmp_path / "jobs"))
+    text = document(where, name, config, style)
+    dsn = f"sqlite:///{tmp_path}/state.db"
+    store = StoreLocation.from_dsn(dsn).create()
+    if name == "turso":  # Of a file, which needs no token.
+        with pytest.raises(SpecError, match="auth_token"):
+            pipelines.apply(store, text)
+        held = withhold(text, load(text, expand=False))
+        assert "c4n4ry" not in held.text
+        return
+    pipelines.apply(store, text)
+
+    stored = Control(store, "orders").document()
+    job = LaneJob(stored, StoreLocation.from_dsn(dsn), "driver", 1)
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    kept += pickle.dumps(job) + repr(command(Job("orders", 1, "stream_job.py", dsn))).encode()
+    kept += caplog.text.encode()
+    for secret in ("c4n4ry", "пароль", WEBHOOK, r"\u043f\u0430\u0440"):
+        assert secret.encode() not in kept
+    assert "holds a secret" in caplog.text
+    assert load(stored) == load(text)
+    store.close()
+
+
+def test_every_secret_setting_of_every_plugin_is_among_the_cases():
+    rooms = ((plugins.SOURCES, SOURCES), (plugins.SINKS, SINKS), (plugins.PROCESSORS, PROCESSORS))
+    for room, cases in rooms:
+        for name in room.shipped:
+            fields = {
+                field
+                for field, info in room.load(name).model_fields.items()
+                if SecretStr in _types(info.annotation)
+            }
+            tested = {key for config in cases.get(name, ()) for key in config}
+            assert fields <= tested, name
+
+
+def _types(annotation):
+    parts = getattr(annotation, "__args__", ())
+    return {annotation, *(found for part in parts for found in _types(part))}
+
+
+def test_what_is_no_secret_is_stored_as_written():
+    text = """
+# Comments and 'quotes' stay.
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: orders, tenant: t}
+spec:
+  source: {type: mysql, config: {id: a, dsn: "mysql://root@h:3306/d?ssl_ca=/a.pem"}}
+  sinks:
+    - {type: redis, config: {uri: "redis://h:6379/0", stream: s, password: "${PW}"}}
+    - {type: nats, config: {url: "nats://one:4222,two:4222", subject: s, token: "${T:-}"}}
+    - type: http
+      config:
+        url: "https://h:8443/${source.table}?v=1"
+        headers: {Content-Type: text/plain, Authorization: "Bearer ${TOKEN}"}
+"""
+    held = withhold(text, load(text, expand=False))
+    assert held.text == text
+    assert not held.values
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dsn: 'mysql://u:{c}@h/d'  # why",
+        'dsn: "mysql://u:{c}@h/d"',
+        "dsn: mysql://u:{c}@h/d",
+        "dsn: |-\n        mysql://u:{c}@h/d\n      tables: [a.b]",
+        "dsn: >-\n        mysql://u:{c}@h/d\n      tables: [a.b]",
+        'dsn: "mysql://u:{c}@\\\n        h/d"',
+    ],
+)
+def test_however_it_is_written_it_is_taken_out(line):
+    text = (
+        "apiVersion: deltaforge/v1\nkind: Pipeline\nmetadata: {name: orders, tenant: t}\nspec:\n"
+        "  source:\n    type: mysql\n    config:\n      id: a\n      "
+        + line.replace("{c}", CANARY)
+        + "\n  sinks: [{type: memory, config: {id: m}}]\n"
+    )
+    held = withhold(text, load(text, expand=False))
+    assert CANARY not in held.text
+    assert list(held.values.values()) == [f"mysql://u:{CANARY}@h/d"]
+    assert load(held.text, held.values) == load(text, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("dsn: 'mysql://${USER}:c4n4ry@h/d'", "beside a variable"),
+        ("dsn: '${DSN:-mysql://u:c4n4ry@h/d}'", "as its default"),
+        ("dsn: 'mysql://u:${PW:-c4n4ry}@h/d'", "as its default"),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_refused_with_the_mend(line, what):
+    text = (
+        "apiVersion: deltaforge/v1\nkind: Pipeline\nmetadata: {name: orders, tenant: t}\nspec:\n"
+        f"  source: {{type: mysql, config: {{id: a, {line}}}}}\n"
+        "  sinks: [{type: memory, config: {id: m}}]\n"
+    )
+    with pytest.raises(SpecError, match=rf"spec\.source\.config\.dsn.*{what}.*\$\{{NAME\}}") as got:
+        withhold(text, load(text, expand=False))
+    assert "c4n4ry" not in str(got.value)
+
+
+def test_one_secret_under_two_keys_by_an_alias_is_refused():
+    text = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: orders, tenant: t}
+spec:
+  source: {type: scripted, config: {id: s}}
+  sinks:
+    - {type: redis, config: {id: a, uri: redis://h, stream: s, password: &p c4n4ry}}
+    - {type: redis, config: {id: b, uri: redis://h, stream: s, password: *p}}
+"""
+    with pytest.raises(SpecError, match=r"cannot be taken out; write \$\{NAME\}") as got:
+        withhold(text, load(text, expand=False))
+    assert "c4n4ry" not in str(got.value)
+
+
+def test_who_was_not_started_with_the_document_is_told_so():
+    text = document("source", "mysql", {"dsn": f"mysql://u:{CANARY}@h/d"})
+    stored = withhold(text, load(text, expand=False)).text
+    with pytest.raises(SpecError, match="deltaforge run FILE"):
+        load(stored, {})
