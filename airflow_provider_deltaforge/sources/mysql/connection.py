@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
 from airflow_provider_deltaforge.errors import (
     AccessError,
     DeltaForgeError,
@@ -34,10 +36,17 @@ class KickedError(RetryableError):
     """
 
 
+class TimeLimitError(RetryableError):
+    """A time limit of the server ended a statement."""
+
+
+# A limit of some milliseconds for everybody may end even the statement that lifts it.
+@retry(retry=retry_if_exception_type(TimeLimitError), stop=stop_after_attempt(10), reraise=True)
 def connect(dsn: Dsn, connect_timeout_s: float = 30, read_timeout_s: float = 90) -> Any:
     """Return an autocommitting pymysql connection, pinned as ``session`` says.
 
     Raises:
+        TimeLimitError: the server's time limit ended the first statements, ten times.
         AccessError: credentials or TLS were refused.
         RetryableError: the server is away.
     """
@@ -110,6 +119,8 @@ def translated(  # noqa: PLR0911 - one per reaction
         if any(word in lowered for word in _LOST_WORDS):
             return PositionLostError(f"{doing}: {text}; take a new snapshot of the tables")
         return FatalError(f"{doing}: the server refuses to send its log: {text}")
+    if code in (1969, 3024):
+        return TimeLimitError(f"{doing}: {text}")
     if isinstance(error, OSError) or code in (0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927):
         return RetryableError(f"{doing}: {text}")
     if 2000 <= code < 3000 or code in (1203, 1205, 1213, 1226, 3032):

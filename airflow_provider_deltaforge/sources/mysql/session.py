@@ -14,9 +14,9 @@ from airflow_provider_deltaforge.errors import FatalError
 _NO_LIMIT = "18446744073709551615"
 FIRST = (
     f"SET SESSION sql_mode = '', sql_select_limit = {_NO_LIMIT}, sql_big_selects = 1, "
-    "time_zone = '+00:00'"
+    "time_zone = '+00:00' /*M!100108 , max_statement_time = 0 */"
 )
-"""What even the list of variables depends on; every server has these."""
+"""What even the list of variables depends on; every server has these, MariaDB a time limit too."""
 
 _PINNED: Mapping[str, str] = {
     # Which rows, and how many.

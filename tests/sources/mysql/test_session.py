@@ -54,15 +54,17 @@ def server(request):
 def defaults(server, **settings):
     """Set global variables; put back what they were."""
     names = ", ".join(f"@@GLOBAL.{name}" for name in settings)
-    before = sql.execute(server, f"SELECT {names}")[0]
-    try:
-        for name, value in settings.items():
-            sql.execute(server, f"SET GLOBAL {name} = {value}")
-        yield
-    finally:
-        # The limit first: it holds for the sessions that put the others back.
-        for name, value in zip(settings, before, strict=True):
-            sql.execute(server, f"SET GLOBAL {name} = {session_literal(value)}")
+    # One session for both ends: none of the limits holds for it.
+    with contextlib.closing(sql.connect(server)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {names}")
+        before = cursor.fetchone()
+        try:
+            for name, value in settings.items():
+                cursor.execute(f"SET GLOBAL {name} = {value}")
+            yield
+        finally:
+            for name, value in zip(settings, before, strict=True):
+                cursor.execute(f"SET GLOBAL {name} = {session_literal(value)}")
 
 
 def session_literal(value):
@@ -144,3 +146,10 @@ def test_a_session_that_is_not_as_set_is_an_error(server):
     with pytest.raises(FatalError, match="sql_select_limit is '5'"):
         session.check_pinned(connection)
     connection.close()
+
+
+def test_a_limit_of_time_that_ends_its_own_lifting_is_tried_again(mariadb_server):
+    source = source_of(mariadb_server, "pinned")
+    with defaults(mariadb_server, max_statement_time="0.0001"):
+        for _ in range(200):
+            source.connect().close()
