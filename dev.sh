@@ -200,10 +200,10 @@ install_package() {
 compile_kernels() {
     local warm=airflow_provider_deltaforge large
     trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
-    "$PY" -m "$warm.sources.mysql.warm" &
+    "$PY" -m "$warm.sources.mysql.precompile" &
     large=$!
-    "$PY" -m "$warm.sources.postgres.warm" &&
-        "$PY" -m "$warm.processors.warm" &&
+    "$PY" -m "$warm.sources.postgres.precompile" &&
+        "$PY" -m "$warm.processors.precompile" &&
         wait "$large"
 }
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.encoder import AvroEncoder
 from airflow_provider_deltaforge.encodings.contract import Bodies, Wanted
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.shapes import NATIVE
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 
 ORIGIN = Origin("orders-cdc", "acme", "mysql")

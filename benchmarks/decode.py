@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_deltaforge.events.ids import id_key
-from airflow_provider_deltaforge.sources.mysql import decoder, text_rows
+from airflow_provider_deltaforge.sources.mysql.binlog import decoder
 from airflow_provider_deltaforge.sources.mysql.catalog import captured_tables
+from airflow_provider_deltaforge.sources.mysql.snapshot import text_rows_kernel
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from benchmarks import workload
 from tests.servers import mysql
@@ -46,7 +47,7 @@ def main() -> None:
             asked.keep.write_bytes(pickle.dumps(captured))
     schema, packets = captured.pop("snapshot")
     figures = {name: _decode_rate(chunks) for name, chunks in captured.items()}
-    figures["snapshot"] = _render_rate(text_rows.shape_of(schema), packets)
+    figures["snapshot"] = _render_rate(text_rows_kernel.shape_of(schema), packets)
     print(json.dumps(figures, indent=2))
 
 
@@ -103,7 +104,7 @@ def _select(server: Server, source: MySqlSource) -> tuple[Any, bytes]:
     """Return the table's description and the packets of its rows, as the server sends them."""
     with connect(server, workload.DATABASE) as connection, connection.cursor() as cursor:
         schema = captured_tables(connection, source.matcher)[0]
-        shape = text_rows.shape_of(schema)
+        shape = text_rows_kernel.shape_of(schema)
         cursor.execute(f"SELECT {shape.select} FROM {workload.TABLE} LIMIT 30000")
         rows = cursor.fetchall()
     return schema, b"".join(_packet(row) for row in rows)
@@ -137,11 +138,11 @@ def _render_rate(shape: Any, packets: bytes) -> dict[str, float]:
     starts, stops = (np.empty(40_000, np.int64) for _ in range(2))
 
     def render() -> int:
-        n, _, _ = text_rows.frame_rows(data, 0, len(data), starts, stops, 0)
-        room = text_rows.rows_bound(shape, n, len(data))
+        n, _, _ = text_rows_kernel.frame_rows(data, 0, len(data), starts, stops, 0)
+        room = text_rows_kernel.rows_bound(shape, n, len(data))
         rows, keys = np.empty(room, np.uint8), np.empty(room, np.uint8)
         row_ends, key_ends = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
-        text_rows.render_rows(
+        text_rows_kernel.render_rows(
             data, starts[:n], stops[:n], shape.kinds, shape.names, shape.name_ends, shape.key,
             rows, row_ends, keys, key_ends,
         )  # fmt: skip

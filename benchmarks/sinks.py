@@ -20,7 +20,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from airflow_provider_deltaforge.events.binary_columns import uuid_texts
+from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import Sink
 from benchmarks import nats_streams, redis_streams, webhooks

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sources.contract import Source

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events.binary_columns import uuid_texts
+from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import Sink
 from tests.servers.process import HOST, Server, answers, free_port

@@ -19,9 +19,9 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch import Job
 from airflow_provider_deltaforge.control.spark_submit import command, environment
 from airflow_provider_deltaforge.spec.load import load as load_document
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from benchmarks import workload
 from benchmarks.processes import Sampler, wait_until
 from tests.servers.process import Server
@@ -29,7 +29,7 @@ from tests.sinks.kafka_reader import read_timestamps
 
 TUNED = {"max_events": 16000, "max_ms": 100, "max_inflight": 4}
 _LOCAL = (
-    "import sys; from airflow_provider_deltaforge.engine.local import run_local; "
+    "import sys; from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "sys.exit(run_local(sys.argv[1], StoreLocation.from_environment(), 1))"
 )

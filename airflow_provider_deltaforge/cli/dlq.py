@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.cli.replay import replay
 from airflow_provider_deltaforge.control import dead_letters
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.dead_letters import Which
+from airflow_provider_deltaforge.storage.records.dead_letters import Which
 
 app = typer.Typer(
     help="Events that were set aside (`spec.journal`): look, send again, make room.",

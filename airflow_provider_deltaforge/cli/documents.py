@@ -10,10 +10,10 @@ from rich.text import Text
 from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
 from airflow_provider_deltaforge.cli.options import err, out
 from airflow_provider_deltaforge.cli.views import findings_table
+from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.control.preflight import preflight as ask
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.processors.warm import warm_for
+from airflow_provider_deltaforge.processors.precompile import warm_for
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.json_schema import json_schema
 from airflow_provider_deltaforge.spec.load import load, read_document

@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.schemas.drift import Delta, described
-from airflow_provider_deltaforge.storage.failover import Failovers, Reconciliation
+from airflow_provider_deltaforge.storage.records.failover import Failovers, Reconciliation
 
 
 def failovers(

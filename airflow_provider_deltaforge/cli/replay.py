@@ -26,12 +26,12 @@ from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.control.starting import comes_back
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.errors import FencedError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.dead_letters import Damaged, Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.replays import Overtaken, Replay, new_ticket
+from airflow_provider_deltaforge.storage.records.dead_letters import Damaged, Which
+from airflow_provider_deltaforge.storage.records.replays import Overtaken, Replay, new_ticket
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
@@ -208,7 +208,7 @@ class _Task:
         self._told = told
 
     def _work(self, ticket: str) -> None:
-        from airflow_provider_deltaforge.engine.replay_serving import replay_here
+        from airflow_provider_deltaforge.engine.replay.requests import replay_here
 
         location = StoreLocation.from_dsn(self._dsn)
         try:

@@ -34,7 +34,7 @@ from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import DRAINED, Verdict
-from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.spec.load import read_document
 from airflow_provider_deltaforge.storage.contract import Store
@@ -192,7 +192,7 @@ def _run_lane(
     state: Store, store: str, name: str, backend: LocalBackend, stopping: threading.Event
 ) -> Verdict:
     """Run the lane here; a signal asks it to drain."""
-    from airflow_provider_deltaforge.engine.local import run_local
+    from airflow_provider_deltaforge.engine.driver.local import run_local
     from airflow_provider_deltaforge.storage.location import StoreLocation
 
     owner = owner_token()

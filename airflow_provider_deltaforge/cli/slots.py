@@ -9,12 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from airflow_provider_deltaforge.cli.options import (
-    GivenStoreOption,
-    chosen_store,
-    opened,
-    out,
-)
+from airflow_provider_deltaforge.cli.options import GivenStoreOption, chosen_store, opened, out
 from airflow_provider_deltaforge.control.slots import OwnedSlot, drop_slot, list_slots
 from airflow_provider_deltaforge.spec.load import load, read_document
 

@@ -7,7 +7,7 @@ from typing import Any
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, DeadLetters, Which
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 LIMIT = 50

@@ -2,9 +2,9 @@
 
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 
 def why_not_due(store: Store, name: str, *, expand: bool = False) -> str | None:

@@ -16,9 +16,9 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load, spec_hash
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.checkpoints import begins_anew
 from airflow_provider_deltaforge.storage.contract import Delete, Store
-from airflow_provider_deltaforge.storage.control import ALIVE_S, Control, ControlRecord
+from airflow_provider_deltaforge.storage.records.checkpoints import begins_anew
+from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control, ControlRecord
 
 STOP_GRACE_S = 30.0
 _POLL_S = 0.2

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import ControlRecord
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, DeadLetters, Which
-from airflow_provider_deltaforge.storage.replays import (
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.replays import (
     Overtaken,
     Replay,
     ReplayRequest,
@@ -103,7 +103,7 @@ def foresee(store: Store, name: str, which: Which, overtaken: Overtaken) -> Iter
     Raises:
         SpecError: there is no such pipeline, or it was never applied.
     """
-    from airflow_provider_deltaforge.engine.replay_plan import Plan
+    from airflow_provider_deltaforge.engine.replay.plan import Plan
 
     document = existing(store, name).document()
     if document is None:

@@ -13,8 +13,8 @@ from typing import Any
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry, named
-from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.schemas.versions import TableName, Version, name_of
 from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.spec.document import Pipeline

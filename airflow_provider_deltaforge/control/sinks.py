@@ -6,7 +6,7 @@ from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.gaps import Gaps, Wanted
+from airflow_provider_deltaforge.storage.records.gaps import Gaps, Wanted
 
 
 def entries(store: Store, name: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import ControlRecord
-from airflow_provider_deltaforge.storage.requests import Request, Result, Results
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.requests import Request, Result, Results
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 SCRIPT = SNAPSHOT_SCRIPT
 

@@ -27,9 +27,14 @@ from airflow_provider_deltaforge.control.supervise import HOPELESS
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage import moments
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import ALIVE_S, Control, ControlRecord, Desired
-from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.control import (
+    ALIVE_S,
+    Control,
+    ControlRecord,
+    Desired,
+)
+from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 SNAPSHOT_SCRIPT = "snapshot_job.py"
 REQUESTS_ONLY = "--requests"

@@ -2,7 +2,7 @@
 
 Whether a driver lives is decided where it can be known at once: by the lock of its process, or by
 the clock of the machine that it shares with us. Elsewhere only heartbeats tell, and only by the
-time that passes here without one; see ``storage.heartbeats``.
+time that passes here without one; see ``storage.records.heartbeats``.
 """
 
 import socket
@@ -17,10 +17,15 @@ from airflow_provider_deltaforge.control.supervise import DRAINED
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.storage import moments
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import ALIVE_S, Control, ControlRecord, Progress
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS, Heard
-from airflow_provider_deltaforge.storage.tables import StoppedTable, Tables
+from airflow_provider_deltaforge.storage.records.control import (
+    ALIVE_S,
+    Control,
+    ControlRecord,
+    Progress,
+)
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, Heard
+from airflow_provider_deltaforge.storage.records.tables import StoppedTable, Tables
 
 LOST_AFTER_S = ALIVE_S
 """A driver that was not heard for this long is not called running any more."""

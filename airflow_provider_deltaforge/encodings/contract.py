@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.events.shapes import Shape
-from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
 Schemas: TypeAlias = Callable[[str, str | None, str, str | None], TableSchema | None]

@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.envelopes.columns import (
     Piece,
     has_rfc3339,
@@ -17,7 +18,6 @@ from airflow_provider_deltaforge.envelopes.columns import (
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
 from airflow_provider_deltaforge.envelopes.native import optional_details
 from airflow_provider_deltaforge.envelopes.shapes import CLOUDEVENTS
-from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.shapes import Shape
 
 _SUFFIXES = {

@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events.json_strings import quoted
-from airflow_provider_deltaforge.events.value_codes import Codes, combinations
+from airflow_provider_deltaforge.columns.json_strings import quoted
+from airflow_provider_deltaforge.columns.value_codes import Codes, combinations
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 

@@ -6,6 +6,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
+from airflow_provider_deltaforge.columns.value_codes import codes
 from airflow_provider_deltaforge.envelopes.columns import (
     Piece,
     integer_texts,
@@ -18,9 +20,7 @@ from airflow_provider_deltaforge.envelopes.columns import (
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
 from airflow_provider_deltaforge.envelopes.shapes import NATIVE
-from airflow_provider_deltaforge.events.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.shapes import Shape
-from airflow_provider_deltaforge.events.value_codes import codes
 
 
 class NativeEnvelope(Envelope):

@@ -2,24 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-if TYPE_CHECKING:  # A floor above us, which batches only carry.
-    from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 
 TEXT = pa.dictionary(pa.int32(), pa.utf8())
 
 OUTBOX = "__outbox"
 """Stands in the column ``schema`` of an event that is an outbox message."""
-
-UNCHANGED = b'{"_unchanged":true}'
-"""Stands in a row image for a value that the log does not repeat, because it did not change.
-
-A source writes no value of a row with these very bytes (``{"_unchanged": true}`` has a space), so
-processors know the mark by them; consumers know it by the event's field ``unchanged``.
-"""
 
 ROUTING = pa.struct(
     [

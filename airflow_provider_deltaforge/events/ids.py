@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_deltaforge.events.compiled import kernel as _kernel
+from airflow_provider_deltaforge.columns.compiled import kernel as _kernel
 
 _U = np.uint64
 _MASK = 0xFFFFFFFFFFFFFFFF

@@ -15,18 +15,14 @@ from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.control.snapshots import RequestState
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.errors import (
-    AccessError,
-    DeltaForgeError,
-    RetryableError,
-)
+from airflow_provider_deltaforge.errors import AccessError, DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.connection_dsn import dsn_of
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord
-from airflow_provider_deltaforge.storage.dead_letters import Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.replays import Overtaken
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.records.dead_letters import Which
+from airflow_provider_deltaforge.storage.records.replays import Overtaken
 
 _T = TypeVar("_T")
 

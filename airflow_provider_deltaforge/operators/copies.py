@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask, Watch
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
 from airflow_provider_deltaforge.triggers.withdrawing import withdraw_from_worker
 

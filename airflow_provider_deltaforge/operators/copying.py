@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.hooks.jobs import attendance
 from airflow_provider_deltaforge.operators.copies import Copy
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, give_up
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.triggers.snapshot import (
     SnapshotTrigger,
     counts_of,

@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.hooks.jobs import Watch, owner_token, request_i
 from airflow_provider_deltaforge.operators.copies import Copy
 from airflow_provider_deltaforge.operators.copying import CopyingOperator
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.requests import Results
+from airflow_provider_deltaforge.storage.records.requests import Results
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
 

@@ -16,9 +16,9 @@ from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.plugins_airflow.advice import advice
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord
-from airflow_provider_deltaforge.storage.requests import Results
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.records.requests import Results
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted, redacted_document
 
 LOG_LINES_MAX = 2000

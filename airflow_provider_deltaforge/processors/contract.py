@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
 

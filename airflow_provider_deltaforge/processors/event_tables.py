@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.value_codes import combinations
 from airflow_provider_deltaforge.events.change import OUTBOX
-from airflow_provider_deltaforge.events.value_codes import combinations
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 Table = tuple[str, str | None, str]

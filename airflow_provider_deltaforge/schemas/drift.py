@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 
 _FIRST_PLANE = 0xFFFF
 

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 
 
 class SchemaHistory(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.versions import (
     Compare,
     TableName,
@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.schemas.versions import (
 )
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Append, Entry, Fence, Store
-from airflow_provider_deltaforge.storage.records import Record
+from airflow_provider_deltaforge.storage.records.record import Record
 
 Found = tuple[TableSchema, Position | None]
 """A schema, and the position from which on it is in force; None when nobody knows."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 
 Compare = Callable[[Position, Position], int]
 TableName = tuple[str, str | None, str]

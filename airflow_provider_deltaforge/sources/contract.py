@@ -9,8 +9,8 @@ from pydantic import PositiveInt
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
 Identity = Mapping[str, Any]

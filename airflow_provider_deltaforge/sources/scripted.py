@@ -17,8 +17,8 @@ from pydantic import Field
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import Finding, Source, TableChunk
 
 _POLL_S = 0.002

@@ -2,13 +2,7 @@
 
 from typing import Literal
 
-from pydantic import (
-    NonNegativeInt,
-    PositiveInt,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import NonNegativeInt, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.plugins import STORES
 from airflow_provider_deltaforge.spec.choice import refusal

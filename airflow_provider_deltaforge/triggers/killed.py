@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner, 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import Watch
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control
 
 GRACE_S = 3.0
 PATIENCE_S = 60.0

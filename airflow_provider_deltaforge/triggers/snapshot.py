@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import Silence
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from airflow_provider_deltaforge.triggers.withdrawing import withdraw_unless_adopted
 

@@ -6,7 +6,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.triggers.looking import Looking
 
 STORE_BACK = "store_back"

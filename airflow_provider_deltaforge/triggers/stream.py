@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
 from airflow_provider_deltaforge.triggers.looking import Looking
 from airflow_provider_deltaforge.triggers.settling import settled

@@ -11,9 +11,9 @@ from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.plugins_airflow import page
-from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.requests import Request, Results, result_of
-from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.requests import Request, Results, result_of
+from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
 

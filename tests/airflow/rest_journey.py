@@ -16,8 +16,8 @@ from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.airflow.service.stage import DAGS, Stage, stage_environment, unpause
 from tests.architecture.probe import CHECKOUT
 from tests.e2e import shop

@@ -7,8 +7,8 @@ from airflow_provider_deltaforge.control import launch_local, pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.operators.control import DeltaForgeControlOperator
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.airflow.bench import context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of, wait_until
 

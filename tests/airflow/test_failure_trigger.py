@@ -66,7 +66,7 @@ def fail(store, backend, dsn):
 
 
 def pipelines_of(store):
-    from airflow_provider_deltaforge.storage.control import Control
+    from airflow_provider_deltaforge.storage.records.control import Control
 
     return Control.list_pipelines(store)
 

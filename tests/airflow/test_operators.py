@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.hooks.jobs import Watch
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.airflow.bench import context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, fake_driver, wait_until
 

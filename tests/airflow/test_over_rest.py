@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.airflow import home_contents
 from tests.airflow.rest_journey import COPY, DAYS, OLD_ORDERS, PATIENCE_S, PIPELINE, Journey, day_of
 from tests.airflow.service.cases import Chain

@@ -16,8 +16,8 @@ from airflow_provider_deltaforge.sensors.deltaforge import (
     DeltaForgeSnapshotSensor,
     DeltaForgeStatusSensor,
 )
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
 from tests.airflow.bench import context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of, wait_until

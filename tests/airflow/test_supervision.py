@@ -5,10 +5,7 @@ import signal
 from datetime import timedelta
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
@@ -17,7 +14,7 @@ from airflow_provider_deltaforge.control.supervise import Verdict
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.pipeline import give_up
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.triggers import killed
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from tests.airflow.bench import airflow_says, context, deferred, fired, travelled

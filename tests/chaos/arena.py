@@ -13,9 +13,9 @@ from typing import Any
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.chaos.judge import judge
 from tests.chaos.ledger import DATABASES, Ledger
 from tests.chaos.proxy import Proxy

@@ -20,7 +20,7 @@ _DEAD_S = 120.0
 _RUN = (
     "import sys, time; shift = int(sys.argv[2]); wall, wall_ns = time.time, time.time_ns; "
     "time.time = lambda: wall() + shift; time.time_ns = lambda: wall_ns() + shift * 10**9; "
-    "from airflow_provider_deltaforge.engine.local import run_local; "
+    "from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "sys.exit(run_local(sys.argv[1], StoreLocation.from_environment(), 1))"
 )

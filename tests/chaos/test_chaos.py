@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.chaos import faults, zombies
 from tests.chaos.arena import Arena
 from tests.chaos.judge import judge

@@ -3,7 +3,7 @@
 import subprocess
 import time
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.chaos.arena import Arena
 from tests.waiting import wait_for
 

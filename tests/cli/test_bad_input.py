@@ -14,8 +14,8 @@ from airflow_provider_deltaforge.cli.exit_codes import exit_code
 from airflow_provider_deltaforge.control import pipelines, spark_submit
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.spec.load import check, load, read_document
-from airflow_provider_deltaforge.storage.control import Control, Progress
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control, Progress
 from tests.engine.in_process import DOCUMENT
 
 TEXT = DOCUMENT.format(

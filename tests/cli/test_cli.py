@@ -19,8 +19,8 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SpecError,
 )
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT, job_of, wait_until
 from tests.servers.process import free_port
 from tests.waiting import PATIENCE_S

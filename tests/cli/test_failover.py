@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.failover import Failovers, Reconciliation, pair_id
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.failover import Failovers, Reconciliation, pair_id
 
 FORMER = {"type": "my_sql", "server_uuid": "aaa"}
 PRESENT = {"type": "my_sql", "server_uuid": "bbb"}

@@ -11,11 +11,12 @@ from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.control import status as status_module
 from airflow_provider_deltaforge.control.starting import comes_back
-from airflow_provider_deltaforge.engine import heart, replay_serving, staying
+from airflow_provider_deltaforge.engine.base import heartbeat, restarts
+from airflow_provider_deltaforge.engine.replay import requests
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
 from tests.engine.driving import Driving
 from tests.engine.running import begun, events, run_to_the_end
 from tests.waiting import PATIENCE_S, wait_until
@@ -23,8 +24,8 @@ from tests.waiting import PATIENCE_S, wait_until
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
-    monkeypatch.setattr(staying, "_POLL_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
+    monkeypatch.setattr(restarts, "_POLL_S", 0.05)
     monkeypatch.setattr(command, "_LOOK_S", 0.1)
 
 
@@ -122,7 +123,7 @@ def test_without_a_driver_the_command_sends_them_itself(refused):
 
 def test_without_a_driver_its_request_is_gone_when_the_command_returns(refused, monkeypatch):
     refused.log().refuses = None
-    remove, join, waits = replay_serving.remove, threading.Thread.join, threading.Event()
+    remove, join, waits = requests.remove, threading.Thread.join, threading.Event()
 
     def late(*words):
         waits.wait(PATIENCE_S)
@@ -133,7 +134,7 @@ def test_without_a_driver_its_request_is_gone_when_the_command_returns(refused, 
             waits.set()
         join(thread, timeout)
 
-    monkeypatch.setattr(replay_serving, "remove", late)
+    monkeypatch.setattr(requests, "remove", late)
     monkeypatch.setattr(threading.Thread, "join", joined)
     told = deltaforge(refused, "--all")
     left = refused.control.read().replays
@@ -196,7 +197,7 @@ def test_an_outage_of_the_store_is_waited_for(refused, monkeypatch, call):
 
 def test_an_outage_where_the_command_works_itself_is_waited_for(refused, monkeypatch):
     refused.log().refuses = None
-    works = replay_serving.replay_here
+    works = requests.replay_here
     away = [RetryableError("the store is away")]
 
     def flaky(*words):
@@ -204,7 +205,7 @@ def test_an_outage_where_the_command_works_itself_is_waited_for(refused, monkeyp
             raise away.pop()
         return works(*words)
 
-    monkeypatch.setattr(replay_serving, "replay_here", flaky)
+    monkeypatch.setattr(requests, "replay_here", flaky)
     told = deltaforge(refused, "--all")
     assert told.exit_code == 0, told.exception
     assert "3 sent" in told.stdout
@@ -263,9 +264,7 @@ def test_whoever_does_not_wait_for_that_is_told_how_to_withdraw_it_later(refused
 def test_what_is_done_cannot_be_withdrawn(refused):
     refused.log().refuses = None
     ticket = replays.request(refused.store, refused.name, Which(), "skip", "me")
-    replay_serving.replay_here(
-        refused.name, refused.location, ticket, lambda *_: None, threading.Event()
-    )
+    requests.replay_here(refused.name, refused.location, ticket, lambda *_: None, threading.Event())
     told = deltaforge(refused, "--withdraw", ticket)
     assert (told.exit_code, "done: 3 sent" in told.stdout) == (1, True)
 

@@ -15,8 +15,8 @@ from airflow_provider_deltaforge.control import launch_local
 from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT
 from tests.waiting import PATIENCE_S, wait_until
 

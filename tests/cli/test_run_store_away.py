@@ -5,7 +5,7 @@ import threading
 from airflow_provider_deltaforge.cli import run
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.supervise import RETRYABLE, Verdict
-from airflow_provider_deltaforge.engine import local
+from airflow_provider_deltaforge.engine.driver import local
 from airflow_provider_deltaforge.errors import RetryableError
 
 DSN = "memory://away"

@@ -5,9 +5,9 @@ from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.control import Control, Progress, SinkProgress
-from airflow_provider_deltaforge.storage.gaps import Gaps
-from airflow_provider_deltaforge.storage.records import now_ms
+from airflow_provider_deltaforge.storage.records.control import Control, Progress, SinkProgress
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.record import now_ms
 
 
 def deltaforge(*words):

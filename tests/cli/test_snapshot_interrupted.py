@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.cli.test_cli import FAKE_CLI, ROOT
 from tests.control.bench import DOCUMENT
 from tests.waiting import PATIENCE_S, wait_until

@@ -33,8 +33,8 @@ def main() -> int:
 
 def drive(pipeline: str, generation: int, behaviour: str) -> int:
     from airflow_provider_deltaforge.errors import FencedError
-    from airflow_provider_deltaforge.storage.control import Control
     from airflow_provider_deltaforge.storage.location import StoreLocation
+    from airflow_provider_deltaforge.storage.records.control import Control
 
     store = StoreLocation.from_dsn(os.environ["DELTAFORGE_STORE"]).create()
     control = Control(store, pipeline)
@@ -68,7 +68,7 @@ def drive(pipeline: str, generation: int, behaviour: str) -> int:
 
 def progress(status: str, epoch: int, generation: int, events: int, **more: object) -> object:
     from airflow_provider_deltaforge.storage import moments
-    from airflow_provider_deltaforge.storage.control import Progress
+    from airflow_provider_deltaforge.storage.records.control import Progress
 
     now_ms = int(time.time() * 1000)
     more.setdefault("boot", moments.boot())

@@ -9,9 +9,9 @@ from airflow_provider_deltaforge.control import status as status_module
 from airflow_provider_deltaforge.control.launch import Job, JobState, JobStatus
 from airflow_provider_deltaforge.control.status import status, statuses
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.storage.control import ALIVE_S, Control
-from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control
+from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS
 from tests.control.bench import DOCUMENT, wait_until
 from tests.control.driver import progress
 

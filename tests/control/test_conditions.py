@@ -8,8 +8,8 @@ from airflow_provider_deltaforge.control import conditions, pipelines
 from airflow_provider_deltaforge.control.conditions import look
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT, wait_until
 
 TWO_SINKS = (

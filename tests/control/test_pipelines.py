@@ -9,9 +9,9 @@ from airflow_provider_deltaforge.control.launch import JobState, JobStatus
 from airflow_provider_deltaforge.control.status import judge_status, status
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord, SinkProgress
-from airflow_provider_deltaforge.storage.heartbeats import Heard
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord, SinkProgress
+from airflow_provider_deltaforge.storage.records.heartbeats import Heard
 from tests.control.bench import DOCUMENT, job_of, wait_until
 from tests.control.driver import progress
 

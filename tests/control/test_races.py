@@ -10,17 +10,12 @@ from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
 from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.control.supervise import (
-    RETRYABLE,
-    Ending,
-    RestartBudget,
-    judge,
-)
+from airflow_provider_deltaforge.control.supervise import RETRYABLE, Ending, RestartBudget, judge
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Put
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT, job_of, wait_until
 
 

@@ -6,8 +6,8 @@ from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.requests import Results, result_of
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.requests import Results, result_of
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
 

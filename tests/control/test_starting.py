@@ -8,9 +8,9 @@ from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control.launch import Job, JobState, JobStatus
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.snapshots import Run
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.snapshots import Run
 from tests.control.bench import DOCUMENT
 from tests.control.driver import progress
 

@@ -16,14 +16,14 @@ from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, Border
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.e2e.exact_kills import Kill, planned
 from tests.e2e.exact_sources import SHOPS, WIDER, Shop
 from tests.engine.exact_run import PLACES, Place, new_place

@@ -12,9 +12,9 @@ import yaml
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control, Progress, SinkProgress
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control, Progress, SinkProgress
 from tests.engine.driving import Driving
 from tests.servers import sql
 from tests.servers.process import Server

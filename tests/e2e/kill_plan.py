@@ -4,7 +4,7 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.e2e.exact_kills import OF_BATCHES, Kill
 from tests.engine.spark_kills import Victim, possible
 

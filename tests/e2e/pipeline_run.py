@@ -17,11 +17,11 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch import Job
 from airflow_provider_deltaforge.control.spark_submit import command, environment
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, Border
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.e2e import shop
 from tests.engine.forked import Forked
 from tests.oracle.mysql_history import history, name_of, new_file, table_rows
@@ -62,7 +62,7 @@ spec:
 
 LOCAL = (
     "import sys, logging; logging.basicConfig(level=logging.INFO); "
-    "from airflow_provider_deltaforge.engine.local import run_local; "
+    "from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "sys.exit(run_local(sys.argv[1], StoreLocation.from_environment(), int(sys.argv[2])))"
 )

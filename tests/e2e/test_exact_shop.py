@@ -5,7 +5,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.e2e.exact_kills import OF_BATCHES, VICTIMS, planned
 from tests.e2e.exact_shop import run_chain
 from tests.e2e.exact_sources import SERVERLESS, SHOPS

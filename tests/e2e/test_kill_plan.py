@@ -4,17 +4,9 @@ import itertools
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.e2e.exact_sources import SHOPS
-from tests.e2e.kill_plan import (
-    BORDERS,
-    OF_REQUESTS,
-    OF_SNAPSHOTS,
-    SEEDS,
-    cells,
-    planned,
-    shown,
-)
+from tests.e2e.kill_plan import BORDERS, OF_REQUESTS, OF_SNAPSHOTS, SEEDS, cells, planned, shown
 from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.spark_kills import IN_APPLICATION, Victim, possible
 

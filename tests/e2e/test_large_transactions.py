@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.e2e import shop
 from tests.e2e.pipeline_run import PipelineRun
 from tests.engine.scripted_run import kill

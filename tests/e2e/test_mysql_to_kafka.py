@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.e2e import shop
 from tests.e2e.pipeline_run import run_in
 from tests.engine.scripted_run import kill

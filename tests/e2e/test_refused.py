@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.e2e.pipeline_run import PATIENCE_S, run_in
 from tests.servers import kafka, sql
 

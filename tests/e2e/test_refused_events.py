@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.e2e import shop
 from tests.e2e.pipeline_run import PATIENCE_S, PipelineRun
 from tests.servers import sql

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.e2e import shop
 from tests.e2e.pipeline_run import PATIENCE_S, run_in
 from tests.engine.scripted_run import kill

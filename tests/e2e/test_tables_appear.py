@@ -4,9 +4,9 @@ import os
 import signal
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.tables import Tables
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.tables import Tables
 from tests.e2e.pipeline_run import run_in
 from tests.servers import sql
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes, type_of
-from airflow_provider_deltaforge.schemas.table import Column
+from airflow_provider_deltaforge.events.schema import Column
 
 PAGE = Path(__file__).parents[2] / "docs" / "avro.md"
 

@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.encoder import AvroEncoder
 from airflow_provider_deltaforge.encodings.contract import Bodies, Wanted
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 

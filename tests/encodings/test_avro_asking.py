@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_deltaforge.encodings.avro import AvroEncoding
 from airflow_provider_deltaforge.encodings.contract import UnaskedError
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from tests.encodings.answering import Answering
 from tests.envelopes.changes import ORIGIN, change, change_rows

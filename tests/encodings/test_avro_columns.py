@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.names import apart, is_legal
 from airflow_provider_deltaforge.encodings.contract import Wanted
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.spec.load import load
 from tests.encodings import avro_page
 from tests.encodings.avro_reading import Writing

@@ -11,18 +11,18 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.encodings.avro import AvroEncoding
-from airflow_provider_deltaforge.encodings.avro import subjects as registering
-from airflow_provider_deltaforge.engine import catching_up, heart
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.encodings.avro import AvroEncoding, subjects
+from airflow_provider_deltaforge.engine.base import heartbeat
+from airflow_provider_deltaforge.engine.catch_up import catch_up
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.encodings.answering import Answering
 from tests.encodings.avro_reading import absent, collect, id_in, read, rows_in
 from tests.engine.driving import DrivenRun
@@ -142,12 +142,12 @@ def test_subjects_follow_the_strategy_and_the_topic_of_each_message(registry, re
             f"bare-{bare_record}",
         },
     }
-    for strategy, subjects in expected.items():
+    for strategy, wanted in expected.items():
         before = set(registry.get_subjects())
         messages, rejections = renderer((ORDERS, other), subject_strategy=strategy).render(rows)
 
         assert rejections == []
-        assert set(registry.get_subjects()) - before == subjects
+        assert set(registry.get_subjects()) - before == wanted
         found = read(registry, messages)
         assert [event["source"]["table"] for event in found[:3]] == ["orders", "parts", "orders"]
         assert found[3] == {"id": 1, "sku": "sku-1", "total": "12.50", "_raw": None}
@@ -326,7 +326,7 @@ def test_refusals_are_told_apart_and_hold_no_secret(renderer, status, code, erro
 
 
 def test_a_registry_that_never_answers_is_given_up_in_time(renderer, monkeypatch):
-    monkeypatch.setattr(registering, "_REQUEST_S", 0.2)
+    monkeypatch.setattr(subjects, "_REQUEST_S", 0.2)
     server = Answering()
     try:
         with pytest.raises(RetryableError, match="does not answer"):
@@ -337,7 +337,7 @@ def test_a_registry_that_never_answers_is_given_up_in_time(renderer, monkeypatch
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
 
 
 def lane_of(url, **more):
@@ -376,7 +376,7 @@ def test_a_lane_is_blocked_while_the_registry_is_away_and_loses_nothing(
 def test_an_optional_sink_waits_for_its_registry_alone_and_misses_nothing(
     registry, schema_registry_server, quick, monkeypatch, status, error_class
 ):
-    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.5)
+    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.5)
     port = free_port()
     gate = None if status is None else Answering(status, port=port)
     pipeline = InProcess(sinks=("out", "side"), optional=("side",))

@@ -3,12 +3,12 @@
 import threading
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
-from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.sinks.memory import memory_log
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.waiting import PATIENCE_S, wait_for
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.oracle.readers import seen_in
 from tests.oracle.verdict import Seen, judge

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from airflow_provider_deltaforge.engine import borders
-from airflow_provider_deltaforge.engine.local import run_local
-from airflow_provider_deltaforge.engine.replay_serving import replay_here
+from airflow_provider_deltaforge.engine.base import crash_points
+from airflow_provider_deltaforge.engine.driver.local import run_local
+from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.engine import picky
@@ -26,11 +26,11 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
         __name__,
-        "airflow_provider_deltaforge.engine.registering",
+        "airflow_provider_deltaforge.engine.read.registrar",
         "airflow_provider_deltaforge.sinks.file",
-        "airflow_provider_deltaforge.sources.postgres.decoder",
-        "airflow_provider_deltaforge.sources.postgres.reader",
-        "airflow_provider_deltaforge.sources.postgres.snapshot",
+        "airflow_provider_deltaforge.sources.postgres.wal.decoder",
+        "airflow_provider_deltaforge.sources.postgres.wal.reader",
+        "airflow_provider_deltaforge.sources.postgres.snapshot.snapshotter",
         "confluent_kafka.admin",
         "nats",
         "psycopg",
@@ -103,7 +103,7 @@ def _run(
         os.dup2(told.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
-    borders._hold = borders.asked_hold()
+    crash_points._hold = crash_points.asked_hold()
     PROCESSORS.shipped.update(picky.PLACE)
     logging.basicConfig(level=logging.INFO)
     location = StoreLocation.from_environment()

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.job import Bench, Job
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
 from airflow_provider_deltaforge.sinks.memory import MemoryLog, memory_log
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 
 NAME = "inside"
 DRIVER = "driver"

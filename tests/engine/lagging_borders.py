@@ -1,6 +1,6 @@
 """The borders that only some pipelines cross, and where else they are shown."""
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 
 OF_LAGGARDS = frozenset(
     {

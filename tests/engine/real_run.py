@@ -12,11 +12,11 @@ import yaml
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
-from airflow_provider_deltaforge.engine.local import LocalRunner
-from airflow_provider_deltaforge.engine.outcome import Outcome
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.servers import sql
 from tests.servers.process import Server
 from tests.waiting import PATIENCE_S

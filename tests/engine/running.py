@@ -4,7 +4,7 @@ import threading
 
 import orjson
 
-from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.lane.lane import Lane
 from tests.engine.in_process import InProcess
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -11,12 +11,12 @@ from typing import Any
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch import Job
 from airflow_provider_deltaforge.control.spark_submit import command, environment
-from airflow_provider_deltaforge.engine.borders import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, Border
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.forked import Forked, prepare
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, Seen, judge

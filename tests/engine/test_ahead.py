@@ -1,6 +1,6 @@
 """Who lacks a batch, of sinks that hold more than the place where the lane reads."""
 
-from airflow_provider_deltaforge.engine.ahead import Ahead
+from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 
 SOURCE = ScriptedSource()

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.engine.batcher import Batcher, Limits
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 
 ROW_BYTES = 100

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.batcher import Batcher, Limits
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.spec.policies import Batch

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.engine import catching_up
+from airflow_provider_deltaforge.engine.catch_up import catch_up
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.lagging import (
     AWAY,
     MODES,
@@ -100,7 +100,7 @@ def test_a_sink_that_hangs_is_left_after_the_deadline_of_the_document():
 
 
 def test_refused_access_stops_a_required_sink_and_leaves_an_optional_one(monkeypatch):
-    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.5)
+    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.5)
     made = pipeline()
     made.log("side").fail_next(1, AccessError("the password has expired"))
     running = RunningLane(made)

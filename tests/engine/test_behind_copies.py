@@ -8,11 +8,11 @@ import pytest
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.engine.standing import laggards
+from airflow_provider_deltaforge.engine.catch_up.start_positions import laggards
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.engine.lagging import AWAY, ROWS, at, delivered, end, pipeline, stood, whole

@@ -8,11 +8,12 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import replays, snapshots
-from airflow_provider_deltaforge.engine import catching_up, heart, listening
-from airflow_provider_deltaforge.engine.replay_serving import replay_here
+from airflow_provider_deltaforge.engine.base import control_watcher, heartbeat
+from airflow_provider_deltaforge.engine.catch_up import catch_up
+from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
-from airflow_provider_deltaforge.storage.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.gated import SINK, gates
@@ -99,7 +100,7 @@ def test_a_required_sink_whose_encoding_is_away_blocks_until_it_is_back(gate):
 
 
 def test_refused_access_of_an_encoding_concerns_its_sink_alone(gate, monkeypatch):
-    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.5)
+    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.5)
     made = growing()
     gate["side"].error = DENIED
     running = RunningLane(made)
@@ -118,7 +119,7 @@ def test_refused_access_of_an_encoding_concerns_its_sink_alone(gate, monkeypatch
 def test_what_nobody_has_foreseen_of_an_encoding_is_logged_once_with_its_way(
     gate, monkeypatch, caplog
 ):
-    monkeypatch.setattr(catching_up, "_AGAIN_S", 0.1)
+    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.1)
     made = growing()
     gate["side"].error = KeyError("password: s3cret")
     running = RunningLane(made)
@@ -229,8 +230,8 @@ def test_what_cannot_be_encoded_for_a_sink_that_was_behind_is_set_aside_once(gat
 
 
 def test_what_took_long_to_encode_is_not_written_if_a_newer_lane_has_started(gate, monkeypatch):
-    monkeypatch.setattr(heart, "_BEAT_S", 3600.0)  # As of a process that was frozen meanwhile.
-    monkeypatch.setattr(listening, "_CONFIRMED_S", 0.0)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 3600.0)  # As of a process that was frozen meanwhile.
+    monkeypatch.setattr(control_watcher, "_CONFIRMED_S", 0.0)
     made = growing(transactions=20, source="")
     gate["main"].error = AWAY
     running = RunningLane(made)

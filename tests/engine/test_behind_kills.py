@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.gaps import Gaps
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.lagging_borders import OF_LAGGARDS
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file

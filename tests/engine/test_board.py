@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from airflow_provider_deltaforge.engine import board as board_module
-from airflow_provider_deltaforge.engine.batch_facts import BatchFacts, Taken
-from airflow_provider_deltaforge.engine.board import Board
-from airflow_provider_deltaforge.engine.tallies import LATENCY_BUCKETS_S
+from airflow_provider_deltaforge.engine.base import lane_stats as board_module
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts, Taken
+from airflow_provider_deltaforge.engine.base.lane_stats import Board
+from airflow_provider_deltaforge.engine.base.processor_stats import LATENCY_BUCKETS_S
 
 
 class Clock:

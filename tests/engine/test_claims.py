@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.engine import claims
-from airflow_provider_deltaforge.engine.claims import Claims
+from airflow_provider_deltaforge.engine.deliver import sink_fences
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import LEASE, take_lease
 from airflow_provider_deltaforge.sinks.file import FileSink
@@ -27,8 +27,8 @@ def pipeline():
 
 @pytest.fixture
 def short_lease(monkeypatch):
-    monkeypatch.setattr(claims, "LEASE_S", 0.3)
-    monkeypatch.setattr(claims, "_RENEWED_S", 0.3)
+    monkeypatch.setattr(sink_fences, "LEASE_S", 0.3)
+    monkeypatch.setattr(sink_fences, "_RENEWED_S", 0.3)
 
 
 def claim(bench, *, over=True):
@@ -39,7 +39,7 @@ def claim(bench, *, over=True):
 def lives_s(pipeline):
     """Return how long the writers that the store knows may live."""
     stored = pipeline.store.items(names.WRITERS, f"{pipeline.name}/out/")
-    return [claims.WriterRecord.from_stored(text, key).lives_s for key, text in stored]
+    return [sink_fences.WriterRecord.from_stored(text, key).lives_s for key, text in stored]
 
 
 def test_of_two_writers_of_an_epoch_one_stays_known_when_the_other_is_closed(pipeline):
@@ -138,12 +138,12 @@ def take_slowly(listener, size):
 def test_a_store_that_is_away_for_a_moment_ends_no_lease(pipeline, monkeypatch):
     right = claim(pipeline.bench())
     right.hold()
-    monkeypatch.setattr(claims, "_RENEWED_S", 0.0)
+    monkeypatch.setattr(sink_fences, "_RENEWED_S", 0.0)
     monkeypatch.setattr(type(pipeline.control), "held_epoch", away)
 
     right.hold()
 
-    monkeypatch.setattr(claims, "_LEAST_S", claims.LEASE_S)
+    monkeypatch.setattr(sink_fences, "_LEAST_S", sink_fences.LEASE_S)
     with pytest.raises(RetryableError):
         right.hold()
 

@@ -5,15 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_deltaforge.engine import copying
-from airflow_provider_deltaforge.engine.copying import await_hands, copy_chunks
-from airflow_provider_deltaforge.engine.job import Job
-from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.driver.local import LocalRunner
+from airflow_provider_deltaforge.engine.snapshot import chunk_copy
+from airflow_provider_deltaforge.engine.snapshot.chunk_copy import await_hands, copy_chunks
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter
-from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
 from tests.engine.in_process import DRIVER, InProcess
 from tests.waiting import PATIENCE_S
 
@@ -64,7 +64,7 @@ def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
         return read(*told)
 
     monkeypatch.setattr(ScriptedSnapshotter, "read", frozen)
-    monkeypatch.setattr(copying, "_LISTEN_S", 3600)
+    monkeypatch.setattr(chunk_copy, "_LISTEN_S", 3600)
     told = list(copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]))
 
     assert [copied.outcome.error_class for copied in told] == [error_class]
@@ -98,7 +98,7 @@ def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
 
 
 def test_tables_that_were_never_begun_are_not_waited_for(monkeypatch, caplog):
-    monkeypatch.setattr(copying, "_HANDS_S", 0)
+    monkeypatch.setattr(chunk_copy, "_HANDS_S", 0)
     begun, over = threading.Event(), threading.Event()
     pool = ThreadPoolExecutor(1)
     working = [pool.submit(lambda: begun.set() or over.wait()), pool.submit(over.wait)]

@@ -6,15 +6,15 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines, sinks
-from airflow_provider_deltaforge.engine import cursors
-from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.deliver import sink_positions
+from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.gaps import Gaps
-from airflow_provider_deltaforge.storage.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
 from tests.engine import exact_memory
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.waiting import PATIENCE_S, wait_until
@@ -189,11 +189,11 @@ def test_a_sink_that_lost_its_position_alone_stops_the_pipeline_until_somebody_s
 def test_a_sink_that_has_its_data_again_goes_on(begun):
     pipeline = begun()
     finish(pipeline)
-    cursors = list(held(pipeline).cursors)
+    sink_positions = list(held(pipeline).cursors)
     held(pipeline).cursors.clear()
     assert Running(pipeline).end().error_class == "position_lost"
 
-    held(pipeline).cursors.extend(cursors)
+    held(pipeline).cursors.extend(sink_positions)
     finish(pipeline)
     assert Gaps(pipeline.store, pipeline.name).open() == {}
 
@@ -372,7 +372,7 @@ def test_who_tells_its_position_too_late_does_not_shut_out_the_writer_of_the_lan
         return told(writer)
 
     pipeline = begun(sinks=("fast", "slow"), optional=("slow",))
-    monkeypatch.setattr(cursors, "_OPTIONAL_S", 0.1)
+    monkeypatch.setattr(sink_positions, "_OPTIONAL_S", 0.1)
     monkeypatch.setattr(exact_memory._Writer, "recover", slow_is_away)
     running = Running(pipeline)
     wait_until(lambda: pipeline.checkpoints().load().get("fast") == {"tx": TRANSACTIONS})

@@ -7,16 +7,17 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine import dead_letters, heart
-from airflow_provider_deltaforge.engine.copying import copy_chunks
-from airflow_provider_deltaforge.engine.dead_letters import LetterBox
-from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
-from airflow_provider_deltaforge.engine.job import Job
-from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.engine.base import heartbeat
+from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.dead_letters import queue as dead_letter_queue
+from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.driver.local import LocalRunner
+from airflow_provider_deltaforge.engine.snapshot.chunk_copy import copy_chunks
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.planted import keeping, plant, refusing
 from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
@@ -29,8 +30,8 @@ PICKY = "{type: planted, id: picky}"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let a lane hear soon that it is to stop."""
-    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
-    monkeypatch.setattr(dead_letters, "_POLL_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
+    monkeypatch.setattr(dead_letter_queue, "_POLL_S", 0.05)
 
 
 def row_of(text):
@@ -166,7 +167,7 @@ def test_entries_and_position_are_stored_together_or_not_at_all(picky, monkeypat
 def test_of_a_transaction_that_is_refused_in_masses_entries_are_stored_before_its_end(
     picky, monkeypatch
 ):
-    monkeypatch.setattr(dead_letters, "_HELD_LETTERS", 1)
+    monkeypatch.setattr(dead_letter_queue, "_HELD_LETTERS", 1)
     pipeline = begun(
         rows=40,
         transactions=3,
@@ -287,7 +288,7 @@ def test_a_snapshot_waits_for_room_visibly_and_goes_on_with_it(monkeypatch):
 
 
 def test_what_is_too_old_is_forgotten(monkeypatch):
-    monkeypatch.setattr(dead_letters, "_FIRST_EXPIRY_S", 0.0)
+    monkeypatch.setattr(dead_letter_queue, "_FIRST_EXPIRY_S", 0.0)
     pipeline = begun(journal="enabled: true, dlq: {max_age_secs: 3600}", transactions=1)
     store = pipeline.store
     state = store._state

@@ -7,16 +7,16 @@ import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine import driver
-from airflow_provider_deltaforge.engine import lane as lane_module
-from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
-from airflow_provider_deltaforge.engine.heart import Heart
-from airflow_provider_deltaforge.engine.local import LocalRunner
-from airflow_provider_deltaforge.engine.staying import Deaths
+from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.restarts import Deaths
+from airflow_provider_deltaforge.engine.driver import driver
+from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
+from airflow_provider_deltaforge.engine.driver.local import LocalRunner
+from airflow_provider_deltaforge.engine.lane import lane as lane_module
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.memory import MemoryStore
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
 from tests.waiting import wait_until

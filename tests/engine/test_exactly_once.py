@@ -12,9 +12,9 @@ from contextlib import closing
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from airflow_provider_deltaforge.plugins import PROCESSORS
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, exact_run
 from tests.engine.scripted_run import NAME, PATIENCE_S, kill

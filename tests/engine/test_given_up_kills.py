@@ -6,9 +6,9 @@ With a file, and in every run of the tests: ``test_behind_kills``.
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.gaps import Gaps
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.exact_run import PLACES, new_place
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.identity import Succession
-from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.registering import registry_of
+from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.lane.source_identity import Succession
+from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.errors import (
     FencedError,
     PositionLostError,
@@ -17,9 +17,9 @@ from airflow_provider_deltaforge.errors import (
     ServerChangedError,
 )
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.failover import Failovers
+from airflow_provider_deltaforge.storage.records.failover import Failovers
 from tests.engine.in_process import InProcess
 from tests.waiting import PATIENCE_S, wait_until
 

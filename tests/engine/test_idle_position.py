@@ -1,10 +1,10 @@
 """The position of transactions that held nothing, beside one that is not over."""
 
-from airflow_provider_deltaforge.engine import idling
-from airflow_provider_deltaforge.engine.batcher import SourceBatch
-from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.read import empty_progress
+from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.planted import plant, refusing
 from tests.engine.running import begun
 
@@ -47,7 +47,7 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
 
     deliver(SourceBatch(rows.slice(0, 0), {"tx": 1}, 0))
     deliver(SourceBatch(rows.slice(0, 2), None, 1, splits_transaction=True))
-    monkeypatch.setattr(idling, "_CHECKPOINT_S", 0.0)
+    monkeypatch.setattr(empty_progress, "_CHECKPOINT_S", 0.0)
     lane._checkpoint_idle(quiet)
     assert queue.count() == 0
 

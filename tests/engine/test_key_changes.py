@@ -6,19 +6,19 @@ import re
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.former_keys import with_former_keys, without_foreign
-from airflow_provider_deltaforge.engine.letters import LetterWriter
-from airflow_provider_deltaforge.engine.places import place_of, places_of
-from airflow_provider_deltaforge.engine.processing import Chained
-from airflow_provider_deltaforge.engine.render import Renderer
-from airflow_provider_deltaforge.engine.restoring import restored
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
+from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
+from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys, without_foreign
+from airflow_provider_deltaforge.engine.render.processor_chain import Chained
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.mask.settings import Mask
 from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.memory import MemorySink
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, Stored
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, Stored
 from tests.envelopes.changes import ORIGIN, change, change_rows
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from airflow_provider_deltaforge.control import replays, snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
 from tests.engine import picky
 from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.scripted_run import NAME, ScriptedRun, kill

@@ -6,14 +6,14 @@ import time
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.heart import Heart
-from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.outcome import Outcome
-from airflow_provider_deltaforge.engine.tables import TableWatch
+from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
+from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.engine.in_process import InProcess
 from tests.waiting import PATIENCE_S, wait_until
 

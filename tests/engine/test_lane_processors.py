@@ -5,16 +5,16 @@ import threading
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine import board, heart
-from airflow_provider_deltaforge.engine.copying import copy_chunks
-from airflow_provider_deltaforge.engine.driver import Assignment, drive_stream
-from airflow_provider_deltaforge.engine.job import Job
-from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.local import LocalRunner
+from airflow_provider_deltaforge.engine.base import heartbeat, lane_stats
+from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.driver.local import LocalRunner
+from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.snapshot.chunk_copy import copy_chunks
 from airflow_provider_deltaforge.errors import EventError, RetryableError
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.planted import CLOSED, doubling, keeping, plant, refusing
 from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
@@ -26,7 +26,7 @@ CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 1
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let a lane hear soon that it is to stop."""
-    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
 
 
 def row_of(text):
@@ -130,7 +130,7 @@ def test_a_processor_that_waits_blocks_the_pipeline_visibly_until_it_works(monke
 
 
 def test_a_processor_that_does_not_return_is_seen(monkeypatch):
-    monkeypatch.setattr(board, "_LONG_CALL_S", 0.2)
+    monkeypatch.setattr(lane_stats, "_LONG_CALL_S", 0.2)
     returns = threading.Event()
 
     def work(rows):

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.encodings.contract import UnaskedError
-from airflow_provider_deltaforge.engine import later
-from airflow_provider_deltaforge.engine.later import Desk
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.render import render_queue
+from airflow_provider_deltaforge.engine.render.render_queue import Desk
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from tests.envelopes.changes import ORIGIN
@@ -53,7 +53,7 @@ class Numbers:
 
 
 def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_before(monkeypatch):
-    monkeypatch.setattr(later, "_MOMENT_S", PATIENCE_S, raising=False)
+    monkeypatch.setattr(render_queue, "_MOMENT_S", PATIENCE_S, raising=False)
     renderer = Numbers()
     desk = Desk(renderer)
     first, second = desk.ahead(1, wanted=True), desk.ahead(2, wanted=True)

@@ -9,7 +9,7 @@ from tests.architecture.probe import CHECKOUT
 
 DRIVER = """
 import sys
-from airflow_provider_deltaforge.engine.local import run_local
+from airflow_provider_deltaforge.engine.driver.local import run_local
 from airflow_provider_deltaforge.storage.location import StoreLocation
 loaded = "pandas" in sys.modules
 run_local("nobody", StoreLocation.from_dsn("sqlite:///" + sys.argv[1] + "/state.db"), 1)
@@ -44,7 +44,7 @@ HOLES = """
 import sys
 import numpy as np
 import psutil
-from airflow_provider_deltaforge.engine.leanness import stay_lean
+from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 if sys.argv[1] == "lean":
     stay_lean()
 np.ones(16 << 20, np.uint8)

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.engine.dead_letters import NAME, LetterBox
-from airflow_provider_deltaforge.engine.letters import Letter
-from airflow_provider_deltaforge.engine.tallies import LetterTallies
+from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter
+from airflow_provider_deltaforge.engine.dead_letters.queue import NAME, LetterBox
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Refusal
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Refusal
 from tests.engine.in_process import InProcess
 
 LETTER = Letter(Refusal(processor_id="p", error_kind="processor", error_message="why"), b"{}")
@@ -55,7 +55,7 @@ def test_trouble_is_over_with_room_also_if_the_store_was_away_meanwhile(monkeypa
     made.box._held = [LETTER]
     # Full; asked once more for the reason; away when it is looked at again.
     made.answers = [None, None, None, RetryableError("away")]
-    monkeypatch.setattr("airflow_provider_deltaforge.engine.dead_letters._POLL_S", 0.01)
+    monkeypatch.setattr("airflow_provider_deltaforge.engine.dead_letters.queue._POLL_S", 0.01)
     with pytest.raises(RetryableError, match="away"):
         made.box.awaits_room()
     assert made.troubles[NAME] is not None

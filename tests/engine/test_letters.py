@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.letters import LetterWriter
-from airflow_provider_deltaforge.engine.processing import Chained
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
+from airflow_provider_deltaforge.engine.render.processor_chain import Chained
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter
 from tests.engine.in_process import InProcess
 
 IMAGES = [

@@ -1,7 +1,7 @@
 """Where a sink that is behind may join."""
 
-from airflow_provider_deltaforge.engine.batcher import Batcher, Limits
-from airflow_provider_deltaforge.engine.meeting import Meeting
+from airflow_provider_deltaforge.engine.catch_up.rejoin_point import Meeting
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from tests.engine.test_batcher import batch_of
 

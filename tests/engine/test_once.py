@@ -5,11 +5,11 @@ import threading
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.sinking import Parcel, SinkThread
+from airflow_provider_deltaforge.engine.deliver.sink_thread import Parcel, SinkThread
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import Cursor
-from airflow_provider_deltaforge.storage.checkpoints import Stand
+from airflow_provider_deltaforge.storage.records.checkpoints import Stand
 from tests.engine.exact_memory import HELD, ExactSink
 from tests.waiting import PATIENCE_S
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.patience import patiently
+from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.errors import RetryableError
 
 

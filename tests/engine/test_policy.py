@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_deltaforge.engine.ahead import Ahead
-from airflow_provider_deltaforge.engine.delivering import Delivering
-from airflow_provider_deltaforge.engine.policy import Policy
-from airflow_provider_deltaforge.engine.stragglers import Stragglers
+from airflow_provider_deltaforge.engine.base.commit_policy import Policy
+from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import Stragglers
+from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
+from airflow_provider_deltaforge.engine.lane.delivery import Delivering
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.source import TursoSource

@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_provider_deltaforge.control import sinks
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME
 from tests.sinks import nats_reader

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.processing import Chain
-from airflow_provider_deltaforge.engine.tallies import Tallies
+from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.render.processor_chain import Chain
 from airflow_provider_deltaforge.errors import EventError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from airflow_provider_deltaforge.engine.batcher import Batcher, Limits
-from airflow_provider_deltaforge.engine.reading import _BYTES_AHEAD, Pump
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits
+from airflow_provider_deltaforge.engine.read.read_ahead import _BYTES_AHEAD, Pump
 from airflow_provider_deltaforge.errors import ServerChangedError
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from tests.engine.test_batcher import batch_of

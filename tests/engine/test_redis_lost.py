@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from airflow_provider_deltaforge.control import sinks
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME
 from tests.servers import redis as servers

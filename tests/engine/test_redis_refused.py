@@ -5,7 +5,7 @@ import uuid
 import redis
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.exact_run import ExactRun, Place
 from tests.engine.scripted_run import NAME, kill
 from tests.oracle.verdict import judge

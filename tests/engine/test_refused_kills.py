@@ -15,9 +15,9 @@ from confluent_kafka.admin import (
 )
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from airflow_provider_deltaforge.plugins import PROCESSORS
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, ExactRun, new_place
 from tests.engine.scripted_run import NAME, kill

@@ -8,13 +8,13 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.driver import drive_snapshot
-from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.registering import Registrar, lookup, registry_of
+from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
+from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage import names
 from tests.engine.driving import Driving
@@ -191,7 +191,7 @@ right = Registry.register_all
             id="positions do not count",
         ),
         pytest.param(
-            "airflow_provider_deltaforge.engine.registering._ordinals",
+            "airflow_provider_deltaforge.engine.read.registrar._ordinals",
             by_fingerprint,
             id="tables of one form are one",
         ),

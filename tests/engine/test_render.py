@@ -4,7 +4,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.sinks.contract import SinkFilter
 from airflow_provider_deltaforge.sinks.http import HttpSink

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.render import Renderer
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource

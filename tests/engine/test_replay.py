@@ -7,15 +7,17 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine import dead_letters, heart, replaying, staying
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.engine.driver import drive_snapshot
-from airflow_provider_deltaforge.engine.replay_serving import replay_here
+from airflow_provider_deltaforge.engine.base import heartbeat, restarts
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.dead_letters import queue
+from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
+from airflow_provider_deltaforge.engine.replay import replay
+from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import Cursor
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
 from tests.engine import exact_memory
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
@@ -31,9 +33,9 @@ EVERY = Which()
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let lanes and drivers hear soon what is wanted of them."""
-    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
-    monkeypatch.setattr(dead_letters, "_POLL_S", 0.05)
-    monkeypatch.setattr(staying, "_POLL_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
+    monkeypatch.setattr(queue, "_POLL_S", 0.05)
+    monkeypatch.setattr(restarts, "_POLL_S", 0.05)
 
 
 def entries(pipeline):
@@ -422,9 +424,9 @@ def test_a_driver_that_starts_meanwhile_goes_on_with_it(monkeypatch):
     refuses(pipeline, max(history(pipeline)[1]))
     run_to_the_end(pipeline)
     takes_all(pipeline)
-    real = replaying.crossing
+    real = replay.crossing
     monkeypatch.setattr(
-        replaying, "crossing", lambda at: pipeline.control.take_epoch("newer") and real(at)
+        replay, "crossing", lambda at: pipeline.control.take_epoch("newer") and real(at)
     )
     with pytest.raises(FencedError):
         here(pipeline)
@@ -432,8 +434,8 @@ def test_a_driver_that_starts_meanwhile_goes_on_with_it(monkeypatch):
 
 
 def test_many_rounds_leave_nothing(monkeypatch):
-    monkeypatch.setattr(replaying, "ROUND", 7)
-    monkeypatch.setattr(replaying, "PAGE", 3)
+    monkeypatch.setattr(replay, "ROUND", 7)
+    monkeypatch.setattr(replay, "PAGE", 3)
     pipeline = begun(journal=HOLDS)
     pipeline.log().refuses = lambda _: True
     run_to_the_end(pipeline)
@@ -474,7 +476,7 @@ def test_an_optional_sink_that_holds_the_position_and_is_away_is_not_waited_for(
 
 
 def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
-    monkeypatch.setattr(replaying, "ROUND", 1)
+    monkeypatch.setattr(replay, "ROUND", 1)
     pipeline = begun(journal="enabled: true")
     refuses(pipeline, *(max(history(pipeline)[key]) for key in (1, 2, 3)))
     run_to_the_end(pipeline)
@@ -491,7 +493,7 @@ def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(replaying, "crossing", killed)
+        patched.setattr(replay, "crossing", killed)
         with pytest.raises(KeyboardInterrupt):
             serve()
     assert counts(serve()) == {"sent": 1, "refused": 2}

@@ -6,9 +6,9 @@ from collections import defaultdict
 import pytest
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine.replay_serving import replay_here
+from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
 from tests.engine import exact_memory
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.running import RunningLane, run_to_the_end

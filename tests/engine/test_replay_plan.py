@@ -2,9 +2,14 @@
 
 import uuid
 
-from airflow_provider_deltaforge.engine.places import Place
-from airflow_provider_deltaforge.engine.replay_plan import Plan
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, Refusal, Rest, Which
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import Place
+from airflow_provider_deltaforge.engine.replay.plan import Plan
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetter,
+    Refusal,
+    Rest,
+    Which,
+)
 from tests.engine.in_process import InProcess
 
 

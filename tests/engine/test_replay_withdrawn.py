@@ -3,10 +3,12 @@
 import threading
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine import heart, rendering, withdrawing
-from airflow_provider_deltaforge.engine.replay_serving import replay_here
+from airflow_provider_deltaforge.engine.base import heartbeat
+from airflow_provider_deltaforge.engine.render import render_stage
+from airflow_provider_deltaforge.engine.replay import cancellation
+from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
 from tests.engine import exact_memory
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
@@ -22,8 +24,8 @@ def entries(pipeline):
 
 
 def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
-    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
-    monkeypatch.setattr(withdrawing, "_LOOK_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
+    monkeypatch.setattr(cancellation, "_LOOK_S", 0.05)
     plant(monkeypatch, picky=refusing(lambda text: b'"id":1,' in text))
     picky = "{type: planted, id: picky}"
     pipeline = begun(sinks=("out", "other"), processors=picky, journal="enabled: true")
@@ -50,7 +52,7 @@ def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
 
 
 def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeypatch):
-    monkeypatch.setattr(withdrawing, "_LOOK_S", 0.0)
+    monkeypatch.setattr(cancellation, "_LOOK_S", 0.0)
     pipeline = begun(journal="enabled: true")
     pipeline.want("stopped")
     ticket = replays.request(pipeline.store, pipeline.name, Which(), "skip", "a test")
@@ -63,7 +65,7 @@ def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeyp
         replays.cancel(pipeline.store, pipeline.name, ticket, "changed my mind")
         raise RetryableError("away")
 
-    monkeypatch.setattr(rendering.Rendering, "open", away)
+    monkeypatch.setattr(render_stage.Rendering, "open", away)
     where, ending = pipeline.location, threading.Event()
     told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
     assert (told.state, told.reason) == ("cancelled", "changed my mind")

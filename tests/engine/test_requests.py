@@ -8,12 +8,12 @@ import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.driver import drive_snapshot, drive_stream
-from airflow_provider_deltaforge.engine.staying import Deaths
+from airflow_provider_deltaforge.engine.base.restarts import Deaths
+from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter, ScriptedSource
-from airflow_provider_deltaforge.storage.requests import Results, result_of
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.requests import Results, result_of
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
 from tests.waiting import wait_until

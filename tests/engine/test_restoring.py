@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.letters import LetterWriter
-from airflow_provider_deltaforge.engine.places import place_of, places_of
-from airflow_provider_deltaforge.engine.processing import Chained, Refused
-from airflow_provider_deltaforge.engine.restoring import restored
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
+from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
+from airflow_provider_deltaforge.engine.render.processor_chain import Chained, Refused
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetter, Stored
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, Stored
 from tests.engine.in_process import InProcess
 
 PLAIN = {"db": "shop", "table": "orders", "ts_ms": 7, "tx_end": False, "op": "u", "row": 0}

@@ -5,14 +5,15 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine import dead_letters, heart, row_order
-from airflow_provider_deltaforge.engine.letters import LetterWriter
-from airflow_provider_deltaforge.engine.processing import Chained, Refused
-from airflow_provider_deltaforge.engine.rendering import Rendered
-from airflow_provider_deltaforge.engine.row_order import RowOrder
+from airflow_provider_deltaforge.engine.base import heartbeat
+from airflow_provider_deltaforge.engine.dead_letters import queue, row_ordering
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
+from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrder
+from airflow_provider_deltaforge.engine.render.processor_chain import Chained, Refused
+from airflow_provider_deltaforge.engine.render.render_stage import Rendered
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.in_process import InProcess
 from tests.engine.planted import plant, refusing
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
@@ -24,8 +25,8 @@ HOLDS = "enabled: true, dlq: {hold_keys: true}"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let a lane hear soon that it is to stop."""
-    monkeypatch.setattr(heart, "_BEAT_S", 0.05)
-    monkeypatch.setattr(dead_letters, "_POLL_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
+    monkeypatch.setattr(queue, "_POLL_S", 0.05)
 
 
 def entries(pipeline):
@@ -226,14 +227,14 @@ def test_a_row_that_many_wait_for_is_looked_up_once_an_event(monkeypatch):
     sink.order.read_on()
     sink.order.held_back(sink.given(sink.refused(1)), [], ["out"])
     looked = []
-    real = row_order.newer
+    real = row_ordering.newer
 
     def counted(*told):
         for found in real(*told):
             looked.append(found)
             yield found
 
-    monkeypatch.setattr(row_order, "newer", counted)
+    monkeypatch.setattr(row_ordering, "newer", counted)
     rows = Chained(sink.rows(*range(2, 52)))
     count = rows.rows.num_rows
     given = sink.given(rows)

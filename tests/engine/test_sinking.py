@@ -4,8 +4,8 @@ import threading
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.sinking import Parcel, SinkThread
+from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_thread import Parcel, SinkThread
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages
 from tests.waiting import PATIENCE_S

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.board import Board
+from airflow_provider_deltaforge.engine.base.lane_stats import Board
 from airflow_provider_deltaforge.errors import RetryableError
 from tests.engine.real_run import RealRun
 from tests.waiting import wait_until

@@ -13,9 +13,9 @@ from contextlib import closing
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.engine.outcome import EXIT_FATAL
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.outcome import EXIT_FATAL
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Victim, end_family, judged, run_cell, started
 from tests.servers.process import family

@@ -4,17 +4,17 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.engine.lane import Lane
-from airflow_provider_deltaforge.engine.registering import registry_of
-from airflow_provider_deltaforge.engine.snapshot import SnapshotRun
-from airflow_provider_deltaforge.engine.tables import TableWatch, ask_for_arrivals
+from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, ask_for_arrivals
+from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.read.registrar import registry_of
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import FencedError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import Appeared
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.requests import Results, result_of
-from airflow_provider_deltaforge.storage.tables import Tables
+from airflow_provider_deltaforge.storage.records.requests import Results, result_of
+from airflow_provider_deltaforge.storage.records.tables import Tables
 from tests.engine.in_process import InProcess
 
 DDL = b'{"sql":"RENAME TABLE x TO a","database":"s","tables":["s.x","s.a"],"copies":["s.a"]}'

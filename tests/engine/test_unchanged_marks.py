@@ -1,6 +1,6 @@
 """An event names as unchanged what still is when the processors are done."""
 
-from airflow_provider_deltaforge.engine.marking import with_unchanged
+from airflow_provider_deltaforge.engine.render.post_checks import with_unchanged
 from tests.envelopes.changes import change, change_rows
 
 MARK = b'{"_unchanged":true}'

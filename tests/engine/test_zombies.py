@@ -7,7 +7,7 @@ up with the rest of its batch or chunk in its hands.
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.engine.exact_run import new_place
 from tests.engine.zombies import SilentEndpoint, ZombieRun, has_unread, with_settings
 

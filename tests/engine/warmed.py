@@ -1,8 +1,8 @@
 """The kernels' machine code, loaded once where drivers are forked from."""
 
-from airflow_provider_deltaforge.engine.leanness import stay_lean
-from airflow_provider_deltaforge.sources.mysql import warm as mysql
-from airflow_provider_deltaforge.sources.postgres import warm as postgres
+from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
+from airflow_provider_deltaforge.sources.mysql import precompile as mysql
+from airflow_provider_deltaforge.sources.postgres import precompile as postgres
 
 stay_lean()
 mysql.warm()

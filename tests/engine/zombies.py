@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from tests.engine.exact_run import ExactRun, Place
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_deltaforge.events import compiled
+from airflow_provider_deltaforge.columns import compiled
 
 OUTER = """
-from airflow_provider_deltaforge.events.compiled import kernel
+from airflow_provider_deltaforge.columns.compiled import kernel
 from airflow_provider_deltaforge.inner import FACTOR, scaled
 
 @kernel
@@ -21,7 +21,7 @@ INNER = """
 from airflow_provider_deltaforge import (
     constants,
 )
-from airflow_provider_deltaforge.events.compiled import kernel
+from airflow_provider_deltaforge.columns.compiled import kernel
 
 FACTOR = constants.FACTOR
 
@@ -99,7 +99,7 @@ def test_with_nowhere_to_write_it_compiles_and_says_so(package, tmp_path):
 
 
 def test_every_kernel_of_ours_is_kept_this_way():
-    from airflow_provider_deltaforge.sources.mysql import row_kernel
+    from airflow_provider_deltaforge.sources.mysql.binlog import row_kernel
 
     stamp = compiled.source_stamp(Path(row_kernel.__file__))
 

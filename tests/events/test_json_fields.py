@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.json_scan_kernel import DEPTH_MAX
 from tests.events.json_texts import KEYS, columns, objects, paths, texts
 
 MISSING = object()

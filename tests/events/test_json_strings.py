@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.events.json_strings import quoted
+from airflow_provider_deltaforge.columns.json_strings import quoted
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)) | st.sampled_from('"\\\n\x00\x7fa'))
 

@@ -20,9 +20,9 @@ from airflow_provider_deltaforge.sinks.memory import MemorySink, memory_log
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.redis import RedisSink
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.engine.driving import Driving
 from tests.examples.documents import startable
 from tests.servers import sql

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_deltaforge.errors import EventError
-from airflow_provider_deltaforge.processors.flatten import kernel
+from airflow_provider_deltaforge.processors.flatten import flatten_kernel
 from airflow_provider_deltaforge.processors.flatten.settings import Flatten
 from tests.events.json_texts import columns, texts
 from tests.processors.flatten_twin import CollisionError, flat, parsed
@@ -202,7 +202,7 @@ def test_wide_and_deep_images_find_room():
 
 def test_what_would_not_fit_a_batch_is_an_error_that_says_so(monkeypatch):
     """A kernel that says so; two real gigabytes are too many for a test."""
-    monkeypatch.setattr(kernel, "flatten", lambda *_: (np.zeros(0, np.uint8), -1, 0))
+    monkeypatch.setattr(flatten_kernel, "flatten", lambda *_: (np.zeros(0, np.uint8), -1, 0))
 
     with pytest.raises(EventError, match="max_depth"):
         flattened(b'{"a":{"b":1}}')

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
 
 EVERY = [(tx, row) for tx in range(1, 21) for row in range(3)]

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.planted import plant, refusing
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
 

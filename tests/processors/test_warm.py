@@ -4,7 +4,7 @@ from tests.compiling import compiled_late
 
 PROGRAM = """
 from airflow_provider_deltaforge.plugins import PROCESSORS
-from airflow_provider_deltaforge.processors.warm import warm
+from airflow_provider_deltaforge.processors.precompile import warm
 from tests.processors.rows import rows
 
 warm()

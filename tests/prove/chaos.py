@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from tests.chaos import faults, zombies
 from tests.chaos.arena import Arena

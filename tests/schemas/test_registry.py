@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, PositionLostError, SpecError
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry, named
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.location import StoreLocation

@@ -9,12 +9,7 @@ import subprocess
 import nkeys
 import pytest
 
-from airflow_provider_deltaforge.errors import (
-    AccessError,
-    FatalError,
-    RetryableError,
-    SpecError,
-)
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.nats.line import Line
 from tests.servers import nats

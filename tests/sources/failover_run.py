@@ -6,10 +6,10 @@ from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.sinks.memory import memory_log
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
-from airflow_provider_deltaforge.storage.failover import Failovers, Reconciliation
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.failover import Failovers, Reconciliation
 from tests.engine.driving import Driving
 from tests.servers.process import Server
 from tests.waiting import wait_for

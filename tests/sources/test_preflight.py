@@ -2,7 +2,12 @@
 
 from airflow_provider_deltaforge.errors import AccessError, DeltaForgeError, FatalError
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.preflight import checked, copy_s, duration_text, risk
+from airflow_provider_deltaforge.sources.shared.preflight import (
+    checked,
+    copy_s,
+    duration_text,
+    risk,
+)
 
 
 class Connection:

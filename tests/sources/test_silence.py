@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.silence import Silence
+from airflow_provider_deltaforge.sources.shared.silence import Silence
 
 
 class Clock:

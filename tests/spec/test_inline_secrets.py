@@ -10,12 +10,12 @@ from airflow_provider_deltaforge import plugins
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch import Job
 from airflow_provider_deltaforge.control.spark_submit import command
-from airflow_provider_deltaforge.engine.job import Job as LaneJob
+from airflow_provider_deltaforge.engine.base.task_context import Job as LaneJob
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control
 
 CANARY = "c4n4ry-пароль"
 WEBHOOK = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnktY2FuYXJ5"

@@ -6,13 +6,7 @@ from typing import ClassVar
 import pytest
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.spec.load import (
-    check,
-    load,
-    load_directory,
-    load_file,
-    spec_hash,
-)
+from airflow_provider_deltaforge.spec.load import check, load, load_directory, load_file, spec_hash
 from tests.spec.documents import document
 
 GOLDEN_FILES = Path(__file__).parents[1] / "golden" / "spec"

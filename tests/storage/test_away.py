@@ -11,11 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_deltaforge.errors import (
-    AccessError,
-    FatalError,
-    RetryableError,
-)
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.storage.contract import Fence, Put
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.postgres import PostgresStore

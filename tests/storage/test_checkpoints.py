@@ -6,14 +6,14 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, SpecError
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.checkpoints import (
+from airflow_provider_deltaforge.storage.contract import Fence
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.memory import MemoryStore
+from airflow_provider_deltaforge.storage.records.checkpoints import (
     Checkpoints,
     export_checkpoints,
     import_checkpoints,
 )
-from airflow_provider_deltaforge.storage.contract import Fence
-from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.memory import MemoryStore
 
 
 def _compare(one, other):

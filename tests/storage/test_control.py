@@ -8,17 +8,17 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FencedError, SpecError
 from airflow_provider_deltaforge.storage import moments, names
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Put
-from airflow_provider_deltaforge.storage.control import (
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import (
     ALIVE_S,
     Control,
     Progress,
     SinkProgress,
 )
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.heartbeats import HEARTBEATS
-from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS
 
 
 @pytest.fixture(params=["memory", "sqlite"])

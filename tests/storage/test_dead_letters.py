@@ -7,8 +7,8 @@ import pytest
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend, Fence
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters, Which
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.storage.heartbeats import Heard, Heartbeats
+from airflow_provider_deltaforge.storage.records.heartbeats import Heard, Heartbeats
 
 
 class Clock:

@@ -8,12 +8,16 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.schemas.registry import Registry, SchemaEntry
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoint, Checkpoints
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord, Progress
-from airflow_provider_deltaforge.storage.dead_letters import Damaged, DeadLetter, DeadLetters
-from airflow_provider_deltaforge.storage.failover import Failovers, Known, Reconciliation
 from airflow_provider_deltaforge.storage.memory import MemoryStore
-from airflow_provider_deltaforge.storage.snapshots import ChunkDone, Run, Snapshots
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoint, Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord, Progress
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    Damaged,
+    DeadLetter,
+    DeadLetters,
+)
+from airflow_provider_deltaforge.storage.records.failover import Failovers, Known, Reconciliation
+from airflow_provider_deltaforge.storage.records.snapshots import ChunkDone, Run, Snapshots
 
 FIRST_FORMAT = {
     ControlRecord: (

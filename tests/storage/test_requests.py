@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_deltaforge.storage.memory import MemoryStore
-from airflow_provider_deltaforge.storage.requests import (
+from airflow_provider_deltaforge.storage.records.requests import (
     RESULTS_KEPT,
     Request,
     Results,

@@ -8,7 +8,7 @@ from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.snapshots import PAGE_CHUNKS, Run, Snapshots
+from airflow_provider_deltaforge.storage.records.snapshots import PAGE_CHUNKS, Run, Snapshots
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.tables import Arrival, Tables
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.tables import Arrival, Tables
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events.binary_columns import column_of
+from airflow_provider_deltaforge.columns.binary_columns import column_of
 
 NOTHING, SOMETHING = b"\0", b"\2"
 """Which branch of ``["null", T]`` follows."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from airflow_provider_deltaforge.encodings.avro import objects, scalars
 from airflow_provider_deltaforge.encodings.avro.names import is_legal, legal
 from airflow_provider_deltaforge.encodings.avro.scalars import Writer
-from airflow_provider_deltaforge.schemas.table import Column
+from airflow_provider_deltaforge.events.schema import Column
 
 DECIMAL_MAX = 38
 """Digits that every common reader's decimal has; more are text."""

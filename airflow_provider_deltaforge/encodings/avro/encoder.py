@@ -9,19 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns.value_codes import combinations
 from airflow_provider_deltaforge.encodings.avro import frames
 from airflow_provider_deltaforge.encodings.avro.column_types import AvroType, Modes, type_of
 from airflow_provider_deltaforge.encodings.avro.names import dotted
-from airflow_provider_deltaforge.encodings.avro.rows import (
-    EXTRA_MAX,
-    RowRecord,
-    UnreadableError,
-)
+from airflow_provider_deltaforge.encodings.avro.rows import EXTRA_MAX, RowRecord, UnreadableError
 from airflow_provider_deltaforge.encodings.avro.subjects import Refused, Subjects
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoded, Wanted
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.events.shapes import Shape
-from airflow_provider_deltaforge.events.value_codes import combinations
 
 KIND = "serialization"
 

@@ -7,11 +7,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.encodings.avro import binary, scalars
 from airflow_provider_deltaforge.encodings.avro.objects import exactly, listed, written
 from airflow_provider_deltaforge.encodings.avro.rows import Images, RowRecord
 from airflow_provider_deltaforge.encodings.avro.values import Values
-from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.shapes import Field, Kind, Shape
 
 MEDIA_TYPE = "application/avro"

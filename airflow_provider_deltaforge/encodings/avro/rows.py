@@ -11,12 +11,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.json_fields import Spans
 from airflow_provider_deltaforge.encodings.avro import binary
 from airflow_provider_deltaforge.encodings.avro.column_types import ANYTHING, AvroType
 from airflow_provider_deltaforge.encodings.avro.names import apart
 from airflow_provider_deltaforge.encodings.avro.values import Values
-from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.events.json_fields import Spans
 
 RAW = "_raw"
 """The field that holds, by column, the text of values that their types cannot hold."""

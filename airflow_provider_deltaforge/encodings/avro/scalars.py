@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns.json_fields import ARRAY, BOOL, NUMBER, OBJECT, STRING
 from airflow_provider_deltaforge.encodings.avro import binary, clocks
 from airflow_provider_deltaforge.encodings.avro.values import Values, flags
-from airflow_provider_deltaforge.events.json_fields import ARRAY, BOOL, NUMBER, OBJECT, STRING
 
 Writer: TypeAlias = Callable[[Values], pa.BinaryArray]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.events.change import UNCHANGED
-from airflow_provider_deltaforge.events.json_fields import Spans
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.json_fields import Spans
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 
 
 class Values:

@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_deltaforge.engine.driver import Assignment, drive_snapshot, drive_stream
-from airflow_provider_deltaforge.engine.leanness import stay_lean
-from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
+from airflow_provider_deltaforge.engine.driver.driver import (
+    Assignment,
+    drive_snapshot,
+    drive_stream,
+)
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events.binary_columns import uuid_texts
+from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 
 FRAME_SCHEMA = """
     op string, db string, schema string, table string,

@@ -12,9 +12,9 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from airflow_provider_deltaforge.engine.job import Bench, Job
-from airflow_provider_deltaforge.engine.leanness import stay_lean
-from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
 from airflow_provider_deltaforge.errors import RetryableError
 
 FORMAT = "deltaforge_lanes"
@@ -89,7 +89,7 @@ def run_lane(job: Job, window_s: float) -> Outcome:
     """Run a lane in this process; every error becomes an outcome."""
     stay_lean()
     # The lane, its drivers and kernels are only needed where a task runs.
-    from airflow_provider_deltaforge.engine.lane import Lane
+    from airflow_provider_deltaforge.engine.lane.lane import Lane
 
     try:
         bench = Bench.open(job, renew=True)

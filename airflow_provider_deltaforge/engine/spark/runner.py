@@ -15,10 +15,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from airflow_provider_deltaforge.engine.copying import Copied, await_hands, copy_chunks, until_done
-from airflow_provider_deltaforge.engine.job import Job
-from airflow_provider_deltaforge.engine.leanness import stay_lean
-from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
+from airflow_provider_deltaforge.engine.base.runner import Copied
+from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
+    await_hands,
+    copy_chunks,
+    until_done,
+)
 from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source
 from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError

@@ -35,12 +35,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from airflow_provider_deltaforge.engine.refusals import stop_for_processors
-from airflow_provider_deltaforge.engine.rendering import chain_of
-from airflow_provider_deltaforge.engine.spark.described import document_of
+from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.render.refusals import stop_for_processors
+from airflow_provider_deltaforge.engine.render.render_stage import chain_of
 from airflow_provider_deltaforge.engine.spark.frame import FRAME_SCHEMA, frame_of
 from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between, patiently
-from airflow_provider_deltaforge.engine.tallies import Tallies
+from airflow_provider_deltaforge.engine.spark.source_options import document_of
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Source

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.events.change import UNCHANGED
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from airflow_provider_deltaforge.processors.data_contract.settings import ColumnRule
 
 Broken = tuple[str, str, Any]

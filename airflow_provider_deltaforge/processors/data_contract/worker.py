@@ -18,11 +18,7 @@ from airflow_provider_deltaforge.processors.data_contract.settings import (
     DataContract,
     TableRule,
 )
-from airflow_provider_deltaforge.processors.event_tables import (
-    TablePatterns,
-    full_name,
-    tables_of,
-)
+from airflow_provider_deltaforge.processors.event_tables import TablePatterns, full_name, tables_of
 from airflow_provider_deltaforge.processors.json_objects import wide_integers
 
 _CHECKED = pa.array(["c", "u", "r"])

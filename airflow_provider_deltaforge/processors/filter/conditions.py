@@ -15,11 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events import json_compare, json_fields
-from airflow_provider_deltaforge.events.binary_columns import parts_of
-from airflow_provider_deltaforge.events.json_compare import DEEP, EQUAL, GREATER, LESS, OTHER
-from airflow_provider_deltaforge.events.json_fields import ARRAY, NULL, OBJECT, STRING, Spans
-from airflow_provider_deltaforge.events.json_scan import stack_for
+from airflow_provider_deltaforge.columns import json_compare_kernel, json_fields
+from airflow_provider_deltaforge.columns.binary_columns import parts_of
+from airflow_provider_deltaforge.columns.json_compare_kernel import (
+    DEEP,
+    EQUAL,
+    GREATER,
+    LESS,
+    OTHER,
+)
+from airflow_provider_deltaforge.columns.json_fields import ARRAY, NULL, OBJECT, STRING, Spans
+from airflow_provider_deltaforge.columns.json_scan_kernel import stack_for
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.processors.filter.settings import Condition
@@ -65,7 +71,7 @@ class Column:
     def unchanged(self) -> Any:
         """Whether the server did not send the value, because the change did not touch it."""
         out = np.empty(len(self.texts), np.bool_)
-        json_compare.find_unchanged(self.data, *self.places, out)
+        json_compare_kernel.find_unchanged(self.data, *self.places, out)
         return out
 
     @cached_property
@@ -81,7 +87,7 @@ class Column:
         """Compare each value with a constant's JSON text."""
         out = np.empty(len(self.texts), np.int8)
         wanted = np.frombuffer(constant, np.uint8)
-        json_compare.compare_to(self.data, *self.places, wanted, out)
+        json_compare_kernel.compare_to(self.data, *self.places, wanted, out)
         return out
 
     def strings(self) -> pa.StringArray:
@@ -202,7 +208,7 @@ def _containing(value: Any) -> Callable[[Column], Any]:
     def verdict(field: Column) -> Any:
         found = np.empty(len(field.texts), np.bool_)
         stack = stack_for(*field.places)
-        json_compare.any_element(field.data, *field.places, constant, stack, found)
+        json_compare_kernel.any_element(field.data, *field.places, constant, stack, found)
         if isinstance(value, str):
             found |= _flags(pc.match_substring(field.strings(), value))
         return found
@@ -217,7 +223,9 @@ def _matching(pattern: str) -> Callable[[Column], Any]:
 def _changed(field: Column, images: Images, names: Sequence[str]) -> Any:
     earlier = Column(images.before, json_fields.locate(images.before, names))
     order = np.empty(len(images.after), np.int8)
-    json_compare.compare_both(field.data, *field.places, earlier.data, *earlier.places, order)
+    json_compare_kernel.compare_both(
+        field.data, *field.places, earlier.data, *earlier.places, order
+    )
     missing = ~(_flags(images.before.is_valid()) & _flags(images.after.is_valid()))
     differs = (order != EQUAL) & ~field.unchanged
     closer = np.flatnonzero((order == DEEP) & differs)

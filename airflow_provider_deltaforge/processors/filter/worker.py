@@ -5,14 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events import json_compare, json_fields
-from airflow_provider_deltaforge.events.value_codes import codes
+from airflow_provider_deltaforge.columns import json_compare_kernel, json_fields
+from airflow_provider_deltaforge.columns.value_codes import codes
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
-from airflow_provider_deltaforge.processors.event_tables import (
-    Table,
-    TablePatterns,
-    belonging,
-)
+from airflow_provider_deltaforge.processors.event_tables import Table, TablePatterns, belonging
 from airflow_provider_deltaforge.processors.filter.conditions import Images, test_of
 
 if TYPE_CHECKING:
@@ -35,7 +31,7 @@ class FilterWorker:
         self._tests = [test_of(condition) for condition in settings.fields]
         self._join = np.logical_and if settings.match == "all" else np.logical_or
         json_fields.warm()
-        json_compare.warm()
+        json_compare_kernel.warm()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Drop the events that do not pass."""

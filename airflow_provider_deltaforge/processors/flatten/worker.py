@@ -6,24 +6,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.binary_columns import column_of, parts_of
+from airflow_provider_deltaforge.columns.json_scan_kernel import DEPTH_MAX, stack_for
 from airflow_provider_deltaforge.errors import EventError
-from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
-from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX, stack_for
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
-from airflow_provider_deltaforge.processors.flatten import entries, kernel, reading
+from airflow_provider_deltaforge.processors.flatten import (
+    entry_kernel,
+    flatten_kernel,
+    reading_kernel,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.processors.flatten.settings import Flatten
 
 _POLICIES = {
-    "preserve": reading.PRESERVE,
-    "drop": reading.DROP,
-    "null": reading.SET_NULL,
+    "preserve": reading_kernel.PRESERVE,
+    "drop": reading_kernel.DROP,
+    "null": reading_kernel.SET_NULL,
 }
 _WINNERS = {
-    "last": entries.LAST,
-    "first": entries.FIRST,
-    "error": entries.ERROR,
+    "last": entry_kernel.LAST,
+    "first": entry_kernel.FIRST,
+    "error": entry_kernel.ERROR,
 }
 _NAME_CHARS_MAX = 200
 _TOO_DEEP = (
@@ -35,13 +39,13 @@ class FlattenWorker:
     """Writes the row images flat. Events without images pass as they are."""
 
     def __init__(self, settings: "Flatten") -> None:
-        options = np.empty(reading.OPTION_COUNT, np.int64)
+        options = np.empty(reading_kernel.OPTION_COUNT, np.int64)
         depth = settings.max_depth
-        options[reading.MAX_DEPTH] = -1 if depth is None else min(depth, DEPTH_MAX)
-        options[reading.LISTS] = settings.lists == "index"
-        options[reading.EMPTY_OBJECT] = _POLICIES[settings.empty_object]
-        options[reading.EMPTY_LIST] = _POLICIES[settings.empty_list]
-        options[reading.COLLISION] = _WINNERS[settings.on_collision]
+        options[reading_kernel.MAX_DEPTH] = -1 if depth is None else min(depth, DEPTH_MAX)
+        options[reading_kernel.LISTS] = settings.lists == "index"
+        options[reading_kernel.EMPTY_OBJECT] = _POLICIES[settings.empty_object]
+        options[reading_kernel.EMPTY_LIST] = _POLICIES[settings.empty_list]
+        options[reading_kernel.COLLISION] = _WINNERS[settings.on_collision]
         self._options = options
         separator = json.dumps(settings.separator, ensure_ascii=False)[1:-1]
         self._separator = np.frombuffer(separator.encode(), np.uint8)
@@ -78,8 +82,8 @@ class FlattenWorker:
         offsets = np.empty(len(texts) + 1, np.int32)
         faults = np.empty(len(texts), np.uint8)
         stack = stack_for(parts.offsets[:-1], parts.offsets[1:])
-        frames = np.empty(DEPTH_MAX * reading.FRAME, np.int64)
-        data, used, changed = kernel.flatten(
+        frames = np.empty(DEPTH_MAX * reading_kernel.FRAME, np.int64)
+        data, used, changed = flatten_kernel.flatten(
             *parts, self._options, self._separator, stack, frames, offsets, faults
         )
         if used < 0:
@@ -91,7 +95,7 @@ class FlattenWorker:
             return None
         for row in np.flatnonzero(faults).tolist():
             text = data[offsets[row] : offsets[row + 1]]
-            bad.setdefault(row, _TOO_DEEP if faults[row] == kernel.DEEP else _met(text))
+            bad.setdefault(row, _TOO_DEEP if faults[row] == flatten_kernel.DEEP else _met(text))
         return column_of(data[:used], offsets, parts.present)
 
 

@@ -56,12 +56,7 @@ class Isolate:
         Raises:
             Refused: it does not compile, throws, or is neither form of a processor.
         """
-        from py_mini_racer import (
-            JSEvalException,
-            JSFunction,
-            JSParseException,
-            JSTimeoutException,
-        )
+        from py_mini_racer import JSEvalException, JSFunction, JSParseException, JSTimeoutException
 
         self._drains = _LATER.search(script) is not None
         script = _EXPORT.sub("      ", script)

@@ -12,10 +12,10 @@ import orjson
 import pyarrow as pa
 
 from airflow_provider_deltaforge import __version__
-from airflow_provider_deltaforge.events.binary_columns import id_bytes, parts_of
-from airflow_provider_deltaforge.events.value_codes import combinations
+from airflow_provider_deltaforge.columns.binary_columns import id_bytes, parts_of
+from airflow_provider_deltaforge.columns.value_codes import combinations
 from airflow_provider_deltaforge.processors.event_tables import full_name
-from airflow_provider_deltaforge.processors.javascript.number_scan import (
+from airflow_provider_deltaforge.processors.javascript.number_scan_kernel import (
     image_flags,
     utf16_offsets,
 )

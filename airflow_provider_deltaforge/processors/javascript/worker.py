@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
-from airflow_provider_deltaforge.processors.javascript import number_scan
+from airflow_provider_deltaforge.processors.javascript import number_scan_kernel
 from airflow_provider_deltaforge.processors.javascript.answer import (
     Answer,
     Bad,
@@ -73,7 +73,7 @@ class ScriptWorker:
         self._most_rows = _FIRST_ROWS
         self._growing = True
         self._most_bytes = max(_LEAST_BYTES, (script.limits.mem_mb << 20) // _SHARE_OF_MEMORY)
-        number_scan.warm()
+        number_scan_kernel.warm()
         try:
             self._interpreter = Interpreter(script.inline, script.limits)
         except ScriptError as error:

@@ -9,9 +9,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events import json_fields as j
-from airflow_provider_deltaforge.events.change import UNCHANGED
-from airflow_provider_deltaforge.events.json_strings import quoted
+from airflow_provider_deltaforge.columns import json_fields as j
+from airflow_provider_deltaforge.columns.json_strings import quoted
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from airflow_provider_deltaforge.processors.mask.settings import MaskRule
 from airflow_provider_deltaforge.processors.mask.tokens import Tokens
 

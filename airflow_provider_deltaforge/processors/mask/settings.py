@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.processors.mask.patterns import fits_column, parts_of
-from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _PARTS_MIN = 3

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
-from airflow_provider_deltaforge.events.json_kernels import copy_values
-from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX, stack_for
-from airflow_provider_deltaforge.processors.mask import kernels
+from airflow_provider_deltaforge.columns.binary_columns import column_of, parts_of
+from airflow_provider_deltaforge.columns.json_column_kernel import copy_values
+from airflow_provider_deltaforge.columns.json_scan_kernel import DEPTH_MAX, stack_for
+from airflow_provider_deltaforge.processors.mask import mask_kernel
 from airflow_provider_deltaforge.processors.mask.patterns import Part, folds
 from airflow_provider_deltaforge.processors.mask.patterns import parts_of as parts_of_pattern
 
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     @property
     def keys(self) -> Any:
         """How many keys led to each text in which paths may go on; below 0 for other values."""
-        return kernels.NONE - 1 - self.which
+        return mask_kernel.NONE - 1 - self.which
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Paths:
         flat = np.array([path for one in members for path in one] or [0], np.int64)
         faults = np.zeros(len(texts), np.uint8)
         widest = max(map(len, members), default=1)
-        space = kernels.Space(
+        space = mask_kernel.Space(
             stack=stack_for(parts.offsets[:-1], parts.offsets[1:]),
             key=np.empty(int(np.diff(parts.offsets).max(initial=1)), np.uint8),
             active=np.empty((DEPTH_MAX + 1, widest), np.bool_),
@@ -77,7 +77,7 @@ class Paths:
         while True:
             found = np.empty((room, 4), np.int64)
             deeper = np.empty((room, len(self.paths)), np.bool_)
-            count = kernels.find(
+            count = mask_kernel.find(
                 *parts, sets, firsts, flat, *self._arrays, space, found, deeper, faults
             )
             if count <= room:
@@ -110,7 +110,7 @@ def replaced(texts: pa.BinaryArray, found: Found, new: pa.BinaryArray) -> pa.Bin
     parts, fresh = parts_of(texts), parts_of(new)
     room = int(parts.offsets[-1] - parts.offsets[0]) + int(fresh.offsets[-1] - fresh.offsets[0])
     data, offsets = np.empty(room, np.uint8), np.empty(len(texts) + 1, np.int32)
-    used = kernels.put(
+    used = mask_kernel.put(
         parts.data, parts.offsets, found.rows, found.starts, found.stops,
         fresh.data, fresh.offsets, data, offsets,
     )  # fmt: skip

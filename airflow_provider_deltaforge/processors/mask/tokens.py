@@ -9,9 +9,9 @@ values can be guessed from how often each occurs.
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.events.binary_columns import column_of, parts_of
-from airflow_provider_deltaforge.processors.mask.token_kernels import (
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.binary_columns import column_of, parts_of
+from airflow_provider_deltaforge.processors.mask.token_kernel import (
     LIKE_MAX,
     OPAQUE_BYTES,
     put_tokens,

@@ -8,13 +8,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.json_scan_kernel import DEPTH_MAX
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from airflow_provider_deltaforge.events.json_scan import DEPTH_MAX
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.event_tables import Table, full_name, tables_of
-from airflow_provider_deltaforge.processors.mask import kernels, texts
+from airflow_provider_deltaforge.processors.mask import mask_kernel, texts
 from airflow_provider_deltaforge.processors.mask.actions import Actions, applied
 from airflow_provider_deltaforge.processors.mask.patterns import folded, parts_of, regex_of
 from airflow_provider_deltaforge.processors.mask.settings import Mask
@@ -23,8 +23,8 @@ _KEYS = ("key", "former_key")
 _IMAGES = ("before", "after")
 _QUALIFIER, _TABLE = 0, 1
 _REASONS = {
-    kernels.BROKEN: "a row image or key is not JSON, so nothing in it can be masked",
-    kernels.DEEP: (
+    mask_kernel.BROKEN: "a row image or key is not JSON, so nothing in it can be masked",
+    mask_kernel.DEEP: (
         f"nested more than {DEPTH_MAX:,} deep where a rule's columns may go on, so not all of them "
         "can be found; a rule for the whole column masks it at any depth"
     ),
@@ -139,7 +139,7 @@ class MaskWorker:
         members = [tuple(np.flatnonzero(one).tolist()) for one in different]
         found = paths.find(told, sets.reshape(-1).astype(np.int32), members)
         # What is no JSON is only text; what is too deep may hold what is to be masked.
-        made.faults[made.origins[found.faults == kernels.DEEP]] = kernels.DEEP
+        made.faults[made.origins[found.faults == mask_kernel.DEEP]] = mask_kernel.DEEP
         if not len(found.rows):
             return strings
         inside = made._replace(origins=made.origins[found.rows])

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events import json_fields as j
+from airflow_provider_deltaforge.columns import json_fields as j
 from airflow_provider_deltaforge.events.change import ROUTING
 from airflow_provider_deltaforge.processors.outbox.settings import Outbox
 from airflow_provider_deltaforge.spec.template import Template

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events import json_fields
+from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, TEXT
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed, rejected

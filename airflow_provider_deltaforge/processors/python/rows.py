@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.events import json_fields
 from airflow_provider_deltaforge.processors.bad_rows import apart
 from airflow_provider_deltaforge.processors.changed_events import outcome, repeated, replaced, taken
 from airflow_provider_deltaforge.processors.contract import Processed

@@ -8,9 +8,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events import json_fields
-from airflow_provider_deltaforge.events.change import UNCHANGED
-from airflow_provider_deltaforge.events.json_strings import quoted
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.json_strings import quoted
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.json_objects import are_json
 from airflow_provider_deltaforge.processors.python.arrow_types import arrow_type

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.events.binary_columns import id_bytes
+from airflow_provider_deltaforge.columns.binary_columns import id_bytes
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 
 Span = tuple[int, int]

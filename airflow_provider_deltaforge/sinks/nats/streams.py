@@ -7,12 +7,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sinks.nats.link import Link
-from airflow_provider_deltaforge.sinks.nats.replies import (
-    WITHOUT_JETSTREAM,
-    Code,
-    Refusal,
-    meant,
-)
+from airflow_provider_deltaforge.sinks.nats.replies import WITHOUT_JETSTREAM, Code, Refusal, meant
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.subjects import may_take, takes
 

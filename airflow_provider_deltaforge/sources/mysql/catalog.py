@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
-from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
-from airflow_provider_deltaforge.sources.mysql.versioning import (
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
     ROW_END,
     ROW_START,
     explicit_period,
     without_key_part,
 )
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})

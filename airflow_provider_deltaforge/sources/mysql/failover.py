@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch, load_table
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated

@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts
-from airflow_provider_deltaforge.sources.preflight import copy_s, duration_text, risk
+from airflow_provider_deltaforge.sources.shared.preflight import copy_s, duration_text, risk
 
 
 def retention_s(settings: Mapping[str, str]) -> int:

@@ -102,7 +102,7 @@ class TxPositions:
     def log_position(self, count: int) -> LogPosition:
         """Return the position after the first ``count`` transactions, open ones left out."""
         # Imported where batches are: a document is read without the compiler of the kernels.
-        from airflow_provider_deltaforge.sources.mysql.tx_columns import TX_STOP
+        from airflow_provider_deltaforge.sources.mysql.binlog.tx_columns import TX_STOP
 
         done = self.transactions[:count]
         done = done[done[:, TX_STOP] >= 0]
@@ -116,7 +116,7 @@ def advanced(
     gtids: GtidSet | GtidPos | None, transactions: Any, origins: tuple[str, ...]
 ) -> GtidSet | GtidPos | None:
     """Return the set with finished transactions added."""
-    from airflow_provider_deltaforge.sources.mysql.tx_columns import TX_NUMBER, TX_ORIGIN
+    from airflow_provider_deltaforge.sources.mysql.binlog.tx_columns import TX_NUMBER, TX_ORIGIN
 
     for origin in np.unique(transactions[:, TX_ORIGIN]).tolist():
         if origin < 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
+from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import counts_transactions
 from airflow_provider_deltaforge.sources.mysql.catalog import (
     TableFacts,
     captured_facts,
@@ -14,11 +15,8 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
     quote,
     variables,
 )
-from airflow_provider_deltaforge.sources.mysql.connection import (
-    ServerInfo,
-    server_info,
-    translated,
-)
+from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, server_info, translated
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import tokens_of
 from airflow_provider_deltaforge.sources.mysql.dsn import Dsn
 from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
 from airflow_provider_deltaforge.sources.mysql.grants import (
@@ -26,10 +24,8 @@ from airflow_provider_deltaforge.sources.mysql.grants import (
     has_role,
     missing_privileges,
 )
-from airflow_provider_deltaforge.sources.mysql.lexing import tokens_of
-from airflow_provider_deltaforge.sources.mysql.versioning import counts_transactions
-from airflow_provider_deltaforge.sources.mysql.views import log_end
-from airflow_provider_deltaforge.sources.preflight import RATE_PROBE_S, checked
+from airflow_provider_deltaforge.sources.mysql.snapshot.views import log_end
+from airflow_provider_deltaforge.sources.shared.preflight import RATE_PROBE_S, checked
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.mysql.source import MySqlSource

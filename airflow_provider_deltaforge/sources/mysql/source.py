@@ -9,8 +9,8 @@ from pydantic import Field, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
@@ -28,7 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
     identity_of,
 )
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
-from airflow_provider_deltaforge.sources.mysql.tagging import Tag, Tagging
+from airflow_provider_deltaforge.sources.mysql.outbox_tables import Tag, Tagging
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
@@ -142,7 +142,7 @@ class MySqlSource(Source):
         history: SchemaHistory | None = None,
     ) -> LogReader:
         """Connect and start reading after ``position``; at the head of the log when it is None."""
-        from airflow_provider_deltaforge.sources.mysql.reader import MySqlReader
+        from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
 
         start = self.head() if position is None else position
         return MySqlReader(
@@ -161,9 +161,9 @@ class MySqlSource(Source):
 
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
         """Return how captured tables look behind a recent position, if the log will not say."""
-        from airflow_provider_deltaforge.sources.mysql.lookahead import Lookahead, Recorder
-        from airflow_provider_deltaforge.sources.mysql.reader import MySqlReader
-        from airflow_provider_deltaforge.sources.mysql.witness import schemas_at
+        from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
+        from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Lookahead, Recorder
+        from airflow_provider_deltaforge.sources.mysql.schema_at_position import schemas_at
 
         number = self.beside("schemas", once=True).replica_id
 
@@ -193,7 +193,7 @@ class MySqlSource(Source):
 
     def open_snapshot(self) -> Snapshotter:
         """Connect for reading tables."""
-        from airflow_provider_deltaforge.sources.mysql.snapshot import MySqlSnapshotter
+        from airflow_provider_deltaforge.sources.mysql.snapshot.snapshotter import MySqlSnapshotter
 
         return MySqlSnapshotter(
             self.connect,
@@ -211,7 +211,7 @@ class MySqlSource(Source):
 
     def warm(self) -> None:
         """Compile the decoders, or find them compiled."""
-        from airflow_provider_deltaforge.sources.mysql.warm import warm
+        from airflow_provider_deltaforge.sources.mysql.precompile import warm
 
         warm()
 

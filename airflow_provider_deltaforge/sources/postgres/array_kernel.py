@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.json_text import QUOTE, kernel, put_null
+from airflow_provider_deltaforge.columns.json_text_kernel import QUOTE, kernel, put_null
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
 from airflow_provider_deltaforge.sources.postgres.value_kernel import put_scalar, unescape
 
@@ -17,7 +17,7 @@ def put_value(out, at, chain, level, data, start, stop, scratch, free):
     """Write the value ``data[start:stop]`` of a column as JSON.
 
     Args:
-        out: see ``sources.json_text``.
+        out: see ``columns.json_text_kernel``.
         at: where to write.
         chain: pointer to kinds; behind an array's stands its elements'.
         level: where the column's kind stands in them.
@@ -53,7 +53,7 @@ def _put_array(out, at, chain, level, data, start, stop, scratch, free):
         byte = source[start]
         delimiter = chain[level] >> _KIND_BITS
         # Compared one by one, because a set costs.
-        if byte == _OPEN or byte == _CLOSE or byte == delimiter:  # noqa: PLR1714, SIM109
+        if byte == _OPEN or byte == _CLOSE or byte == delimiter:
             out[at] = _LIST_OPEN if byte == _OPEN else (_LIST_CLOSE if byte == _CLOSE else _COMMA)
             at += 1
             start += 1

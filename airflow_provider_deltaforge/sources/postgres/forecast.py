@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
-from airflow_provider_deltaforge.sources.preflight import (
+from airflow_provider_deltaforge.sources.shared.preflight import (
     HIGH_RISK_PERCENT,
     RATE_PROBE_S,
     copy_s,

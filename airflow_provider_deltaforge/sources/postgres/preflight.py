@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.postgres.beginning import too_old
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.forecast import forecast, kept_bytes, log_rate
 from airflow_provider_deltaforge.sources.postgres.publication import creation, missing_tables
@@ -25,12 +24,9 @@ from airflow_provider_deltaforge.sources.postgres.table_findings import (
     table_findings,
     unreadable_columns,
 )
-from airflow_provider_deltaforge.sources.postgres.tables import (
-    CapturedTable,
-    all_tables,
-    quote,
-)
-from airflow_provider_deltaforge.sources.preflight import checked
+from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, all_tables, quote
+from airflow_provider_deltaforge.sources.postgres.wal.first_position import too_old
+from airflow_provider_deltaforge.sources.shared.preflight import checked
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.postgres.source import PostgresSource

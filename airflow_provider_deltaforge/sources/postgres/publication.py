@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from airflow_provider_deltaforge.sources.postgres.messages import (
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of, rows_of
+from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.sources.postgres.wal.messages import (
     APPEARED,
     MESSAGES_VERSION,
     appeared_message,
 )
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of, rows_of
-from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 log = logging.getLogger(__name__)

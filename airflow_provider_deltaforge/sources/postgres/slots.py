@@ -6,11 +6,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SpecError
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError
-from airflow_provider_deltaforge.sources.postgres.positions import (
-    WalPosition,
-    lsn_text,
-    parse_lsn,
-)
+from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.schemas.table import TableSchema
 from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
@@ -31,7 +31,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.postgres.plans import Planner
+    from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
 
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 DEFAULT_SCHEMA = "public"
@@ -115,9 +115,9 @@ class PostgresSource(Source):
         history: SchemaHistory | None = None,
     ) -> LogReader:
         """Connect and start reading after ``position``; where a new stream begins without one."""
-        from airflow_provider_deltaforge.sources.postgres.prefixes import Prefixes
-        from airflow_provider_deltaforge.sources.postgres.reader import PostgresReader
-        from airflow_provider_deltaforge.sources.postgres.session import Reading
+        from airflow_provider_deltaforge.sources.postgres.wal.message_prefixes import Prefixes
+        from airflow_provider_deltaforge.sources.postgres.wal.reader import PostgresReader
+        from airflow_provider_deltaforge.sources.postgres.wal.replication_session import Reading
 
         start = self.beginning() if position is None else position
         publication = self.publication_settings
@@ -144,7 +144,7 @@ class PostgresSource(Source):
         A slot keeps the log on the server until it is dropped. One that is read ``once`` is a
         copy of the reader's slot for the time of the connection.
         """
-        from airflow_provider_deltaforge.sources.postgres.beginning import slot_beside
+        from airflow_provider_deltaforge.sources.postgres.wal.first_position import slot_beside
 
         main = self.slot_settings
         slot = main.model_copy(update={"name": slot_beside(main.name, reader), "create": True})
@@ -167,19 +167,24 @@ class PostgresSource(Source):
             SpecError: ``start_position`` names an LSN the slot does not hold.
             FatalError: something is missing and is not to be created.
         """
-        from airflow_provider_deltaforge.sources.postgres import beginning, server
+        from airflow_provider_deltaforge.sources.postgres import server
+        from airflow_provider_deltaforge.sources.postgres.wal import first_position
 
         with self._connected() as connection:
             info = server.server_info(connection)
-            slot, is_new = beginning.prepare(
+            slot, is_new = first_position.prepare(
                 connection, info, self.slot_settings, self.publication_settings, self.matcher
             )
             start = self.start_position
-            return beginning.first_position(connection, info, slot, start, is_new=is_new).as_json()
+            return first_position.first_position(
+                connection, info, slot, start, is_new=is_new
+            ).as_json()
 
     def open_snapshot(self) -> Snapshotter:
         """Connect for reading tables."""
-        from airflow_provider_deltaforge.sources.postgres.snapshot import PostgresSnapshotter
+        from airflow_provider_deltaforge.sources.postgres.snapshot.snapshotter import (
+            PostgresSnapshotter,
+        )
 
         return PostgresSnapshotter(
             self.connect,
@@ -199,7 +204,7 @@ class PostgresSource(Source):
 
     def warm(self) -> None:
         """Compile the decoders, or find them compiled."""
-        from airflow_provider_deltaforge.sources.postgres.warm import warm
+        from airflow_provider_deltaforge.sources.postgres.precompile import warm
 
         warm()
 
@@ -224,8 +229,8 @@ class PostgresSource(Source):
 
     def named_tables(self) -> NamedTables:
         """Return which published table has which name now."""
-        from airflow_provider_deltaforge.sources.postgres.naming import named_tables
         from airflow_provider_deltaforge.sources.postgres.server import server_info
+        from airflow_provider_deltaforge.sources.postgres.wal.table_names import named_tables
 
         with self._connected() as connection:
             info = server_info(connection)
@@ -279,8 +284,8 @@ class PostgresSource(Source):
         return self._original is not None
 
     def _planner(self, db: str, connection: Any) -> "Planner":
-        from airflow_provider_deltaforge.sources.postgres.lending import Lent
-        from airflow_provider_deltaforge.sources.postgres.plans import Planner
+        from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Lent
+        from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
 
         return Planner(db, self.matcher, lambda: Lent(connection), self.publication_settings.name)
 

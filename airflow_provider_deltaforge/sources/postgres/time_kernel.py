@@ -4,7 +4,7 @@ The sessions that read print them with ``DateStyle`` ISO and ``TimeZone`` UTC. Y
 and the infinities have no ISO form: they stay as the server prints them.
 """
 
-from airflow_provider_deltaforge.sources.json_text import QUOTE, kernel, put_inside
+from airflow_provider_deltaforge.columns.json_text_kernel import QUOTE, kernel, put_inside
 
 _SPACE, _PLUS, _MINUS, _ZERO, _COLON = 32, 43, 45, 48, 58
 _T, _Z, _LAST_OF_BC, _FIRST_OF_INFINITY = 84, 90, 67, 105

@@ -1,13 +1,14 @@
 """Kernels that turn one value from the server's text form into JSON text.
 
-Buffers, offsets and room are those of ``sources.json_text``. ``scratch`` holds unescaped copies of
-values from offset ``free`` on; it is as large as the longest value for every level of a chain.
+Buffers, offsets and room are those of ``columns.json_text_kernel``. ``scratch`` holds unescaped
+copies of values from offset ``free`` on; it is as large as the longest value for every level of a
+chain.
 """
 
 import numpy as np
 
-from airflow_provider_deltaforge.events.raw_bytes import load_word
-from airflow_provider_deltaforge.sources.json_text import (
+from airflow_provider_deltaforge.columns.bytes_kernel import load_word
+from airflow_provider_deltaforge.columns.json_text_kernel import (
     QUOTE,
     kernel,
     not_a_mark,
@@ -20,7 +21,7 @@ from airflow_provider_deltaforge.sources.json_text import (
     put_null,
     put_string,
 )
-from airflow_provider_deltaforge.sources.number_text import put_uint
+from airflow_provider_deltaforge.columns.number_text_kernel import put_uint
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
 from airflow_provider_deltaforge.sources.postgres.time_kernel import put_moment, put_time_zoned
 

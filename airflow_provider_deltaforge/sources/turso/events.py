@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.events.change import (
     Position,
     Positions,
 )
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.tables import DB
 

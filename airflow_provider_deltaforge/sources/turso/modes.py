@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError, SpecError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
 from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
 from airflow_provider_deltaforge.sources.turso.files import Database, file_of, usual_engine

@@ -12,12 +12,7 @@ from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.modes import Opened, open_mode
 from airflow_provider_deltaforge.sources.turso.polling import Growth
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows
-from airflow_provider_deltaforge.sources.turso.tables import (
-    DB,
-    Table,
-    captured_tables,
-    named_by,
-)
+from airflow_provider_deltaforge.sources.turso.tables import DB, Table, captured_tables, named_by
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.source import TursoSource

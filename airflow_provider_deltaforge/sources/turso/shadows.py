@@ -10,12 +10,7 @@ from airflow_provider_deltaforge.errors import FatalError, PositionLostError, Sc
 from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 from airflow_provider_deltaforge.sources.turso.positions import Place
-from airflow_provider_deltaforge.sources.turso.tables import (
-    DB,
-    Captured,
-    Table,
-    captured_tables,
-)
+from airflow_provider_deltaforge.sources.turso.tables import DB, Captured, Table, captured_tables
 from airflow_provider_deltaforge.sources.turso.trigger_sql import CLEANED, SEQUENCE, shadow_name
 
 _log = logging.getLogger(__name__)

@@ -15,12 +15,7 @@ from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
 from airflow_provider_deltaforge.sources.turso.files import check_engine, quoted
 from airflow_provider_deltaforge.sources.turso.positions import Place
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
-from airflow_provider_deltaforge.sources.turso.tables import (
-    DB,
-    Table,
-    captured_tables,
-    named_by,
-)
+from airflow_provider_deltaforge.sources.turso.tables import DB, Table, captured_tables, named_by
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.modes import Opened

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.control.launch import Job
 KINDS = ("plain", "spark")
 
 _RUN = (
-    "import sys; from airflow_provider_deltaforge.engine.local import run_local; "
+    "import sys; from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "sys.exit(run_local(sys.argv[2], StoreLocation.from_environment(), int(sys.argv[4])))"
 )

@@ -8,10 +8,10 @@ from typing import Any
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
 from tests.airflow.service.processes import Processes
 from tests.airflow.service.stage import Stage
 from tests.oracle.readers import seen_in_file

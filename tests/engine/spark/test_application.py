@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_deltaforge.engine.outcome import EXIT_SPEC
+from airflow_provider_deltaforge.engine.base.outcome import EXIT_SPEC
 from airflow_provider_deltaforge.engine.spark import application, session
 
 

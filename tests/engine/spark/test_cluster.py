@@ -14,18 +14,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.borders import Border
-from airflow_provider_deltaforge.engine.outcome import EXIT_SPEC
+from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.outcome import EXIT_SPEC
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
-from tests.engine.spark_kills import (
-    Cell,
-    Stage,
-    Victim,
-    end_family,
-    judged,
-    run_cell,
-    started,
-)
+from tests.engine.spark_kills import Cell, Stage, Victim, end_family, judged, run_cell, started
 from tests.servers import postgres, spark
 from tests.servers.process import HOST, free_port
 from tests.waiting import wait_for

@@ -21,7 +21,7 @@ def test_the_hands_of_a_table_work_at_the_same_time(monkeypatch, tmp_path):
         import time
         from pathlib import Path
 
-        from airflow_provider_deltaforge.engine.copying import Copied
+        from airflow_provider_deltaforge.engine.base.runner import Copied
 
         for (chunk,) in hands:
             Path(place, chunk).touch()

@@ -7,15 +7,15 @@ import sys
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from airflow_provider_deltaforge.engine.outcome import EXIT_RETRYABLE, Outcome
+from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome
 from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError
 from tests.waiting import PATIENCE_S
 
 KILLED = """
 import os, signal, sys, threading, time
-from airflow_provider_deltaforge.engine.job import Job
-from airflow_provider_deltaforge.engine.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
 from airflow_provider_deltaforge.engine.spark.session import session
 from airflow_provider_deltaforge.storage.location import StoreLocation

@@ -2,8 +2,8 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.job import Job
-from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.spark.lanes import LaneReader, run_lane
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.memory import MemoryStore

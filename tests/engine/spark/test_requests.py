@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.engine.spark_kills import end_family, judged, started
 from tests.waiting import wait_until

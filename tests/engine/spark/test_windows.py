@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from airflow_provider_deltaforge.engine.job import Job
+from airflow_provider_deltaforge.engine.base.task_context import Job
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
 from airflow_provider_deltaforge.storage.location import StoreLocation

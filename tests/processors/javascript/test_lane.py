@@ -2,7 +2,7 @@
 
 import json
 
-from airflow_provider_deltaforge.storage.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
 from tests.engine.running import begun, events, run_to_the_end
 
 SCRIPT = """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.processors.javascript.number_scan import (
+from airflow_provider_deltaforge.processors.javascript.number_scan_kernel import (
     EXACT,
     SPELLED,
     image_flags,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in
 from tests.oracle.verdict import judge

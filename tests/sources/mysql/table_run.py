@@ -7,8 +7,8 @@ from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import Wish
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.snapshots import Snapshots
-from airflow_provider_deltaforge.storage.tables import Tables
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
+from airflow_provider_deltaforge.storage.records.tables import Tables
 from tests.engine.driving import DrivenRun
 from tests.waiting import wait_for
 

@@ -3,11 +3,11 @@
 import numpy as np
 
 from airflow_provider_deltaforge.events.ids import id_key
-from airflow_provider_deltaforge.sources.mysql import framing
-from airflow_provider_deltaforge.sources.mysql.chunk import LogChunk, SchemaChange
-from airflow_provider_deltaforge.sources.mysql.decoder import decode_chunk
+from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import PlanSet
+from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_chunk
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk, SchemaChange
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
-from airflow_provider_deltaforge.sources.mysql.plans import PlanSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -32,7 +32,7 @@ def _ids(first, *changes_of):
     chunk = LogChunk(
         nbytes=100,
         data=np.zeros(0, np.uint8),
-        rows=np.zeros((0, framing.ROW_COLUMNS), np.int64),
+        rows=np.zeros((0, framing_kernel.ROW_COLUMNS), np.int64),
         map_plans=np.zeros(0, np.int64),
         plans=PlanSet(),
         positions=TxPositions(base, "binlog.000001", transactions, (UUID,)),

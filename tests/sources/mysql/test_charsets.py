@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.sources.mysql import charsets as c
-from airflow_provider_deltaforge.sources.mysql.value_kernel import put_text
+from airflow_provider_deltaforge.sources.mysql.binlog.value_kernel import put_text
 from tests.servers import mysql, sql
 from tests.sources.mysql import charset_tables
 from tests.sources.mysql.reading import copied, events, fresh_database, source_of, streamed

@@ -4,10 +4,10 @@ import struct
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.mysql import framing as f
-from airflow_provider_deltaforge.sources.mysql.chunker import Chunker
+from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
+from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import Chunker
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
-from airflow_provider_deltaforge.sources.mysql.lookahead import Recorder
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Recorder
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
 BEGIN = struct.pack("<IIBHH", 0, 0, 0, 0, 0) + b"\0BEGIN"

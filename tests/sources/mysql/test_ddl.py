@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.mysql.ddl import understand
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.sources.mysql.catalog import load_table
-from airflow_provider_deltaforge.sources.mysql.ddl import understand
-from airflow_provider_deltaforge.sources.mysql.definitions import TEXT_TYPES
-from airflow_provider_deltaforge.sources.mysql.evolution import evolve
+from airflow_provider_deltaforge.sources.mysql.ddl.column_definitions import TEXT_TYPES
+from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 from tests.servers import sql
 from tests.sources.mysql.stream_reading import rows, source_of
 

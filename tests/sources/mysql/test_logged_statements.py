@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, TableError
-from airflow_provider_deltaforge.sources.mysql.lexing import tokens_of
-from airflow_provider_deltaforge.sources.mysql.written_tables import writes_of
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import tokens_of
+from airflow_provider_deltaforge.sources.mysql.ddl.written_tables import writes_of
 from tests.servers import sql
 from tests.servers.process import Server
 from tests.sources.mysql.stream_reading import rows, shape, source_of

@@ -3,8 +3,8 @@
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sources.mysql.ddl import understand
-from airflow_provider_deltaforge.sources.mysql.lookahead import Ahead, Lookahead
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Ahead, Lookahead
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
 START = LogPosition("binlog.000001", 4, None, "")

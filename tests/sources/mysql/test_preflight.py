@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts
 from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
 from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s

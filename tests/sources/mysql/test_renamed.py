@@ -2,8 +2,8 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.mysql import ddl
-from airflow_provider_deltaforge.sources.mysql.appearing import unlogged
+from airflow_provider_deltaforge.sources.mysql.binlog.unlogged_rows import unlogged
+from airflow_provider_deltaforge.sources.mysql.ddl import statements
 from tests.servers import sql
 from tests.sources.mysql.table_run import TableRun
 from tests.waiting import wait_for
@@ -23,7 +23,7 @@ from tests.waiting import wait_for
     ],
 )
 def test_a_name_on_the_way_is_no_name(statement, copies):
-    told = ddl.understand(statement)
+    told = statements.understand(statement)
     found = unlogged(told, "shop", lambda db, _: db == "shop").copies
     assert sorted(found) == [("shop", name) for name in copies]
 

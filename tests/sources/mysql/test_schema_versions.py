@@ -6,7 +6,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine.registering import Registrar
+from airflow_provider_deltaforge.engine.read.registrar import Registrar
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from airflow_provider_deltaforge.storage.memory import MemoryStore

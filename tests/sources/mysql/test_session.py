@@ -132,7 +132,8 @@ def test_a_copy_that_is_cut_is_an_error(server, monkeypatch):
         monkeypatch.setattr(session, "FIRST", "SET SESSION sql_mode = ''")
         monkeypatch.setattr(session, "check_pinned", lambda connection: None)
         monkeypatch.setattr(
-            "airflow_provider_deltaforge.sources.mysql.views.check_pinned", lambda connection: None
+            "airflow_provider_deltaforge.sources.mysql.snapshot.views.check_pinned",
+            lambda connection: None,
         )
         with pytest.raises(FatalError, match="200 rows of a chunk arrived, but the server found"):
             copied(source)

@@ -119,7 +119,7 @@ def test_without_gtids_a_missing_privilege_is_named(plain_server):
 
 
 def test_a_cut_without_gtids_waits_for_writers(plain_server, monkeypatch):
-    from airflow_provider_deltaforge.sources.mysql import views
+    from airflow_provider_deltaforge.sources.mysql.snapshot import views
 
     monkeypatch.setattr(views, "LOCK_WAIT_S", 1)
     monkeypatch.setattr(views, "LOCK_ATTEMPTS", 2)
@@ -201,7 +201,7 @@ def test_an_altered_table_is_read_with_its_new_columns(server):
 
 
 def test_a_view_older_than_the_table_is_opened_again(server, monkeypatch):
-    from airflow_provider_deltaforge.sources.mysql import snapshot
+    from airflow_provider_deltaforge.sources.mysql.snapshot import snapshotter
 
     fresh_database(
         server, "older", "CREATE TABLE t (id int primary key, a int)", "INSERT INTO t VALUES (1, 2)"
@@ -215,8 +215,8 @@ def test_a_view_older_than_the_table_is_opened_again(server, monkeypatch):
             sql.execute(server, "ALTER TABLE older.t ADD b int, ENGINE=InnoDB, FORCE")
         return view
 
-    real = snapshot.open_view
-    monkeypatch.setattr(snapshot, "open_view", open_and_alter)
+    real = snapshotter.open_view
+    monkeypatch.setattr(snapshotter, "open_view", open_and_alter)
     (event,) = events(copied(source_of(server, "older")))
     assert event["after"] == b'{"id":1,"a":2,"b":null}'
     assert len(opened) == 2

@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
-from airflow_provider_deltaforge.sources.mysql.text_rows import render_rows, rows_bound, shape_of
-from airflow_provider_deltaforge.sources.mysql.text_values import (
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.mysql.snapshot.text_rows_kernel import (
+    render_rows,
+    rows_bound,
+    shape_of,
+)
+from airflow_provider_deltaforge.sources.mysql.snapshot.text_value_kernel import (
     FLOAT32,
     FLOAT64,
     INTEGER,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_deltaforge.columns.float_text_kernel import put_float32, put_float64
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.sources.mysql.float_text import put_float32, put_float64
 from tests.servers import sql
 from tests.servers.process import Server
 from tests.sources.mysql.stream_reading import rows, source_of

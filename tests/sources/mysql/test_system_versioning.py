@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_deltaforge.errors import TableError
-from airflow_provider_deltaforge.sources.mysql.table_map import LogColumn, TableMap
-from airflow_provider_deltaforge.sources.mysql.versioning import period_of
+from airflow_provider_deltaforge.sources.mysql.binlog.table_map import LogColumn, TableMap
+from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import period_of
 from tests.servers import sql
 from tests.servers.process import Server
 from tests.sources.mysql.reading import copied, events

@@ -8,9 +8,9 @@ import psycopg
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.e2e import postgres_shop as shop
 from tests.engine.scripted_run import NAME, Driver, ScriptedRun
 from tests.oracle.postgres_history import History, name_of, table_rows

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError
-from airflow_provider_deltaforge.schemas.table import TableSchema
-from airflow_provider_deltaforge.sources.postgres import buffer
-from airflow_provider_deltaforge.sources.postgres.chunker import Chunker
-from airflow_provider_deltaforge.sources.postgres.plans import TablePlan
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
-from airflow_provider_deltaforge.sources.postgres.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.wal import buffer
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.wal.segmenter import Chunker
 
 START = WalPosition(1000, "7", 1)
 RELATION = b"R" + struct.pack("!I", 5) + b"public\0t\0d" + struct.pack("!H", 0)

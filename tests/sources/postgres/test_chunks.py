@@ -108,7 +108,7 @@ def test_bounds_survive_json_and_keep_their_ids(snapshotter):
 
 
 def test_range_reads_use_the_index(server, snapshotter):
-    from airflow_provider_deltaforge.sources.postgres.chunks import select_rows
+    from airflow_provider_deltaforge.sources.postgres.snapshot.table_chunks import select_rows
     from airflow_provider_deltaforge.sources.postgres.tables import table_named
 
     chunk = list(snapshotter.plan(100, tables=["k_composite"]))[1]

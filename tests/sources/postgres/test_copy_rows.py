@@ -5,10 +5,10 @@ import json
 import pytest
 
 from airflow_provider_deltaforge.errors import SchemaError
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
-from airflow_provider_deltaforge.sources.postgres.copy_rows import decode_copy
-from airflow_provider_deltaforge.sources.postgres.plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.snapshot.copy_rows import decode_copy
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
 
 
 def plan_of(*kinds, key=()):

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.errors import TableError
-from airflow_provider_deltaforge.sources.postgres import decoder
-from airflow_provider_deltaforge.sources.postgres.chunk import Marker
-from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
-from airflow_provider_deltaforge.sources.postgres.plans import Planner
+from airflow_provider_deltaforge.sources.postgres.wal import decoder
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
+from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
+from airflow_provider_deltaforge.sources.postgres.wal.log_segment import Marker
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.sources.postgres.wal_messages import (
     KEY,

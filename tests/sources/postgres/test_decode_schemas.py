@@ -7,10 +7,10 @@ import psycopg
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError, TableError
-from airflow_provider_deltaforge.schemas.table import Column, TableSchema
-from airflow_provider_deltaforge.sources.postgres.lending import Lent
-from airflow_provider_deltaforge.sources.postgres.plans import Planner
-from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Lent
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
+from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.sources.postgres.wal_messages import any_table, database
 

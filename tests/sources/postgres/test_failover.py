@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.schemas.table import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.failover import branches
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource

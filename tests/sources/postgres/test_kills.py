@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.spark_kills import Victim, run_cell
 from tests.sources.postgres.shop_run import ShopRun

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sources.postgres import lending
-from airflow_provider_deltaforge.sources.postgres.lending import Kept
+from airflow_provider_deltaforge.sources.postgres import borrowed_connection
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Kept
 from tests.sources.postgres.stream_reading import connect, execute
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -34,7 +34,7 @@ def answer(kept):
 
 
 def test_one_connection_answers_until_it_breaks(postgres_server, opened, monkeypatch):
-    monkeypatch.setattr(lending, "_IDLE_S", -1.0)
+    monkeypatch.setattr(borrowed_connection, "_IDLE_S", -1.0)
     kept, connections = opened
     assert [answer(kept) for _ in range(3)] == [(1,)] * 3
     assert len(connections) == 1

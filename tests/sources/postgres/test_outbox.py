@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sources.postgres.prefixes import Prefixes
+from airflow_provider_deltaforge.sources.postgres.wal.message_prefixes import Prefixes
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import connect, rows, source_of
 

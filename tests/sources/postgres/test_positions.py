@@ -21,7 +21,6 @@ from airflow_provider_deltaforge.sources.postgres.connection import (
     parse_dsn,
     server_error,
 )
-from airflow_provider_deltaforge.sources.postgres.messages import LogicalMessage
 from airflow_provider_deltaforge.sources.postgres.positions import (
     TxPositions,
     WalPosition,
@@ -29,6 +28,7 @@ from airflow_provider_deltaforge.sources.postgres.positions import (
     parse_lsn,
 )
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
+from airflow_provider_deltaforge.sources.postgres.wal.messages import LogicalMessage
 
 BASE = WalPosition(100, "7", 1)
 SOURCE = {"id": "s", "dsn": "host=h", "publication": "p", "slot": "s"}

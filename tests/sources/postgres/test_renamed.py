@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.postgres import watching
+from airflow_provider_deltaforge.sources.postgres.wal import housekeeping
 from tests.sources.postgres.stream_reading import execute
 from tests.sources.postgres.table_run import PostgresTableRun
 from tests.waiting import wait_for
@@ -26,7 +26,7 @@ def sql(postgres_server, database):
 
 @pytest.fixture
 def pipeline(postgres_server, database, monkeypatch):
-    monkeypatch.setattr(watching, "_LOOK_S", 0.1)
+    monkeypatch.setattr(housekeeping, "_LOOK_S", 0.1)
     runs = []
 
     def begin(**settings):

@@ -1,6 +1,6 @@
 """Version and sequence of PostgreSQL's events: the same on a replay over every change."""
 
-from airflow_provider_deltaforge.engine.registering import Registrar
+from airflow_provider_deltaforge.engine.read.registrar import Registrar
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from airflow_provider_deltaforge.storage.memory import MemoryStore

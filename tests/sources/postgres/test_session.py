@@ -5,7 +5,7 @@ import json
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError
-from airflow_provider_deltaforge.sources.postgres import snapshot
+from airflow_provider_deltaforge.sources.postgres.snapshot import snapshotter
 from tests.sources.postgres.copying import begun, copied, source_of
 from tests.sources.postgres.stream_reading import events, execute, rows
 
@@ -131,12 +131,12 @@ def test_a_policy_that_hides_rows_is_an_error_that_names_the_mend(shop, either, 
 
 def test_a_copy_that_is_cut_is_an_error(shop, either, monkeypatch):
     source = shop(*TABLES)
-    whole = snapshot.decode_copy
+    whole = snapshotter.decode_copy
 
     def cut(part, plan):
         kept, _, last = part[:-1].rpartition(b"\n")
         return whole(kept + b"\n", plan) if last else whole(part, plan)
 
-    monkeypatch.setattr(snapshot, "decode_copy", cut)
+    monkeypatch.setattr(snapshotter, "decode_copy", cut)
     with pytest.raises(FatalError, match=r"rows arrived, but the server says that it sent"):
         copied(source)

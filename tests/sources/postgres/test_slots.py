@@ -14,10 +14,14 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.sources.postgres import reader as readers
-from airflow_provider_deltaforge.sources.postgres import session, watching, wire
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.preflight import preflight
+from airflow_provider_deltaforge.sources.postgres.wal import (
+    housekeeping,
+    replication_connection,
+    replication_session,
+)
+from airflow_provider_deltaforge.sources.postgres.wal import reader as readers
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
     connect,
@@ -168,7 +172,7 @@ def _fails(reader: readers.PostgresReader) -> None:
 def test_a_table_created_later_is_published_and_told_where_its_changes_begin(
     postgres_server: Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_LOOK_S", 0.1)
+    monkeypatch.setattr(housekeeping, "_LOOK_S", 0.1)
     source = source_of(postgres_server, database, tables=("t", "late_%"))
     start = source.beginning()
     stream = source.open(start)
@@ -207,7 +211,7 @@ def test_a_new_table_is_not_published_against_the_documents_will(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(watching, "_LOOK_S", 0.1)
+    monkeypatch.setattr(housekeeping, "_LOOK_S", 0.1)
     execute(postgres_server, "CREATE PUBLICATION mine FOR TABLE t", database=database)
     mine = {"name": "mine", "create": False}
     source = source_of(postgres_server, database, publication=mine)
@@ -355,8 +359,8 @@ def test_changes_older_than_their_publication_are_lost_and_said_so(
 def test_version_18_that_leaves_them_out_is_heard(
     postgres18_server: Server, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
-    kind = partial(wire.log_socket, plain=plain)
-    monkeypatch.setattr(session, "log_socket", lambda *given, **_: kind(*given))
+    kind = partial(replication_connection.log_socket, plain=plain)
+    monkeypatch.setattr(replication_session, "log_socket", lambda *given, **_: kind(*given))
     quiet = "ALTER DATABASE unpublished SET client_min_messages = error"
     fresh(postgres18_server, "unpublished", TABLE, quiet)
     reads_through_a_new_publication(postgres18_server, "unpublished")

@@ -5,14 +5,9 @@ import threading
 
 import pytest
 
-from airflow_provider_deltaforge.errors import (
-    AccessError,
-    FatalError,
-    RetryableError,
-    SpecError,
-)
-from airflow_provider_deltaforge.sources.postgres import views
-from airflow_provider_deltaforge.sources.postgres.copy_out import (
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
+from airflow_provider_deltaforge.sources.postgres.snapshot import views
+from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
     PART_BYTES,
     CopyTag,
     copy_out,

@@ -7,16 +7,10 @@ from contextlib import contextmanager
 import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
-from airflow_provider_deltaforge.sources.postgres import views
+from airflow_provider_deltaforge.sources.postgres.snapshot import views
 from tests.servers import postgres
 from tests.sources.postgres.copying import begun, fresh_database, source_of
-from tests.sources.postgres.stream_reading import (
-    connect,
-    drop_slots,
-    events,
-    execute,
-    read_until,
-)
+from tests.sources.postgres.stream_reading import connect, drop_slots, events, execute, read_until
 from tests.waiting import wait_for
 
 NAME = "seamed"

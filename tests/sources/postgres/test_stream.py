@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_deltaforge.sources.postgres import buffer, reader, session, wire
 from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
+from airflow_provider_deltaforge.sources.postgres.wal import (
+    buffer,
+    reader,
+    replication_connection,
+    replication_session,
+)
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
     batches,
@@ -248,14 +253,14 @@ def test_chunks_hold_the_same_wherever_the_bytes_were_cut(
 def _read_in_pieces(monkeypatch: pytest.MonkeyPatch, *, plain: bool) -> None:
     """Let a socket, ours or libpq's, give out its bytes in pieces of any length."""
     chance = random.Random(7)
-    kind = wire.PlainSocket if plain else wire.LibpqSocket
+    kind = replication_connection.PlainSocket if plain else replication_connection.LibpqSocket
     receive = kind.receive
 
     def little(self: Any, view: memoryview, timeout_s: float) -> int:
         return receive(self, view[: chance.randint(1, 3000)], timeout_s)
 
-    def start(reading: session.Reading, *rest: Any) -> wire.LogSocket:
-        return session.start(replace(reading, plain=plain), *rest)
+    def start(reading: replication_session.Reading, *rest: Any) -> replication_connection.LogSocket:
+        return replication_session.start(replace(reading, plain=plain), *rest)
 
     monkeypatch.setattr(kind, "receive", little)
     monkeypatch.setattr(reader, "start", start)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, PositionLostError, RetryableError
-from airflow_provider_deltaforge.sources.postgres import buffer, wire
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
+from airflow_provider_deltaforge.sources.postgres.wal import buffer, replication_connection
 from tests.servers import postgres
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
@@ -190,7 +190,7 @@ def test_tls_carries_the_same_bytes(own_server: Server) -> None:
     stream = secret.open(start)
     try:
         found = events(read_until(stream, lambda got: len(events(got)) == 12_001))
-        assert isinstance(stream._socket, wire.LibpqSocket)
+        assert isinstance(stream._socket, replication_connection.LibpqSocket)
     finally:
         stream.close()
     names = ("event_id", "after", "row", "tx_end", "tx_id", "source_position")

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
-from airflow_provider_deltaforge.sources.postgres.watching import Watch
+from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Watch
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 NEWCOMERS = Newcomers("df", TableMatcher(("*",)), 160000, add=True)

@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_deltaforge.events.ids import id_key
-from airflow_provider_deltaforge.sources.postgres.chunk import ROW_COLUMNS, WalChunk
-from airflow_provider_deltaforge.sources.postgres.copy_rows import decode_copy
-from airflow_provider_deltaforge.sources.postgres.decoder import decode_chunk
-from airflow_provider_deltaforge.sources.postgres.plans import Planner, PlanSet, TablePlan
 from airflow_provider_deltaforge.sources.postgres.positions import TxPositions, WalPosition
-from airflow_provider_deltaforge.sources.postgres.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.sources.postgres.snapshot.copy_rows import decode_copy
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
+    Planner,
+    PlanSet,
+    TablePlan,
+)
+from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
+from airflow_provider_deltaforge.sources.postgres.wal.log_segment import ROW_COLUMNS, WalChunk
+from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.servers.process import Server
 

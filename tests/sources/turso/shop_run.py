@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, judge

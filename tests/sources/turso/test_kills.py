@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from tests.engine.scripted_run import kill
 from tests.sources.turso.database import Writer, copied, events_of, source, told
 from tests.sources.turso.shop_run import TABLES, ShopRun

@@ -5,14 +5,14 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.job import Bench, Job
-from airflow_provider_deltaforge.engine.lane import Lane
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.memory import memory_log
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.storage.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.control import Control
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.control import Control
 from tests.oracle.readers import seen_in
 from tests.oracle.verdict import judge
 from tests.sources.turso.shop_run import Shop

@@ -6,10 +6,10 @@ import sqlite3
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.engine.borders import Border
+from airflow_provider_deltaforge.engine.base.crash_points import Border
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sources.contract import TellsAppeared
-from airflow_provider_deltaforge.storage.tables import Tables
+from airflow_provider_deltaforge.storage.records.tables import Tables
 from tests.engine.scripted_run import NAME, kill
 from tests.sources.turso.database import Writer, chunks_of, events_of, source, told
 from tests.sources.turso.shop_run import ShopRun

@@ -1,0 +1,128 @@
+"""What is wanted of a running worker, heard through the control record."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from airflow_provider_deltaforge.engine.base.outcome import Why
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
+
+_CONFIRMED_S = 2.0
+_LEAVING_POLL_S = 1.0
+
+
+class Listener:
+    """Notices that a worker must end. ``ending`` is set then, and ``why`` says for what.
+
+    Args:
+        bench: whose control record to listen to.
+        window_s: when the work ends in any case.
+        makes_way: asked before making way for a snapshot or a replay that somebody wants.
+        busy: asked before making way for a snapshot; True lets it wait.
+        also: another reason to end, asked each time.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        window_s: float,
+        *,
+        makes_way: Callable[[], bool] = lambda: False,
+        busy: Callable[[], bool] = lambda: False,
+        also: Callable[[], Why | None] = lambda: None,
+    ) -> None:
+        self._bench = bench
+        self._makes_way, self._busy = makes_way, busy
+        self._also = also
+        self._deadline = time.monotonic() + window_s
+        self.ending = threading.Event()
+        self.ended_at = 0.0
+        self._confirmed_at: float | None = None
+        self.why: Why = "window"
+        self.failure: Exception | None = None
+        """Why it can listen no longer; ``why`` is ``failed`` then."""
+        if bench.job.leaving is not None:
+            threading.Thread(target=self._watch_leaving, daemon=True, name="leaving").start()
+
+    def end(self, why: Why) -> None:
+        """Ask the worker to end; the first reason stays."""
+        if not self.ending.is_set():
+            self.why = why
+            self.ended_at = time.monotonic()
+            self.ending.set()
+
+    def obey(self) -> ControlRecord | None:
+        """End if the pipeline is not to run; return its control record.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        record = self._bench.control.read()
+        if record is None or record.generation != self._bench.job.generation:
+            self.end("superseded")
+        elif record.desired != "running":
+            self.end(record.desired)
+        return record
+
+    def listen(self) -> None:
+        """Look at the control record once.
+
+        Raises:
+            FencedError: a newer driver has started.
+            RetryableError: the store is away.
+        """
+        record = self.obey()
+        if record is None or self.ending.is_set():
+            return
+        asked = record.replays or (record.requests and not self._busy())
+        if asked and self._makes_way():
+            self.end("request")
+        elif time.monotonic() >= self._deadline:
+            self.end("window")
+        elif (why := self._also()) is not None:
+            self.end(why)
+
+    def confirm(self) -> None:
+        """Make sure that no newer worker has started, unless that was shown a moment ago.
+
+        A process that was frozen, or that outlived its executor, must not write what a newer one
+        has written and gone beyond.
+
+        Raises:
+            FencedError: one has.
+            RetryableError: the store is away.
+        """
+        now = time.monotonic()
+        if self._confirmed_at is not None and now - self._confirmed_at < _CONFIRMED_S:
+            return
+        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+            raise FencedError("a newer worker of this driver has started; this one ends")
+        self._confirmed_at = now
+
+    def watch(self, every_s: float) -> None:
+        """Go on listening in a daemon thread, for work that writes no progress of its own."""
+        threading.Thread(target=self._watch, args=(every_s,), daemon=True).start()
+
+    def _watch_leaving(self) -> None:
+        """End with the process: the store, through which wishes come, may be away."""
+        while not self.ending.is_set():
+            self._bench.job.wait(_LEAVING_POLL_S)
+            if self._bench.job.leaves:
+                self.end("stopped")
+
+    def _watch(self, every_s: float) -> None:
+        while not self.ending.wait(every_s):
+            try:
+                fence = self._bench.control.held_epoch(self._bench.job.driver)
+                if fence != self._bench.fence:
+                    self.end("fenced")
+                self.listen()
+            except FencedError:
+                self.end("fenced")
+            except RetryableError:
+                continue
+            except Exception as error:  # noqa: BLE001 - deaf work would go on for ever
+                self.failure = error
+                self.end("failed")

@@ -1,0 +1,278 @@
+"""The heartbeat of a lane: it says how the lane is, and hears what is wanted of it."""
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from airflow_provider_deltaforge.engine.base.control_watcher import Listener
+from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
+from airflow_provider_deltaforge.engine.base.task_context import Bench, place
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.storage import distress
+from airflow_provider_deltaforge.storage.distress import Distress
+from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
+from airflow_provider_deltaforge.storage.records.control import (
+    Progress,
+    SinkProgress,
+    Status,
+    heartbeat,
+)
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_BEAT_S = 0.5
+_DRAIN_GRACE_S = 10.0
+_ENDED_AS: dict[str, Status] = {
+    "request": "snapshotting",
+    "paused": "paused",
+    "stopped": "stopped",
+    "failed": "failed",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class Heart:
+    """Writes the progress record, and notices the end.
+
+    ``ending`` is set when the lane must end; ``why`` then says for what, and ``end`` asks for it.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        board: Board,
+        window_s: float,
+        status: Status,
+        *,
+        makes_way: bool = True,
+    ) -> None:
+        self._bench = bench
+        self._board = board
+        self._status: Status = status
+        self._since_ms = _now_ms()
+        self._was: tuple[str, str | None] = (status, None)
+        self.has_begun = True
+        """Whether it is durable where the stream begins; until then its word is ``starting``."""
+        self._done = threading.Event()
+        self._writing = threading.Lock()
+        self._former: Progress | None = None
+        self._has_run = False
+        self._distress: Distress | None = None
+        self.failure: Exception | None = None
+        """What ended the heart; ``why`` is ``failed`` then."""
+        # Only a stream makes way for what was asked for; requests wait for each other.
+        # Copied rows would reach a sink that is behind in front of older changes.
+        self._streams = makes_way and status == "running"
+        self._listener = Listener(
+            bench, window_s, makes_way=self._makes_way, busy=lambda: bool(board.lagging)
+        )
+        self.ending = self._listener.ending
+        self.end = self._listener.end
+        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+
+    def start(self, *, begins: bool = False) -> None:
+        """Write the first progress and begin to beat; hear whether to run at all.
+
+        Args:
+            begins: the log is still to be opened: the word is ``starting`` until ``begun``, unless
+                this lane goes on behind another one's window.
+
+        Raises:
+            FencedError: a newer driver has started.
+            RetryableError: the store is away.
+        """
+        self._listener.obey()
+        former = self._former = self._bench.control.progress()
+        goes_on = former is not None and former.generation == self._bench.job.generation
+        if former is not None and goes_on:
+            self._board.resume(former.model_dump())
+        self.has_begun = not begins or (
+            former is not None and goes_on and former.status == "running"
+        )
+        self._has_run = begins and self.has_begun
+        self._beat(None)
+        self._thread.start()
+
+    def begun(self) -> None:
+        """Say ``running`` from now on: it is durable where the stream begins, for every sink."""
+        if not self.has_begun:
+            self.has_begun = True
+            with suppress(RetryableError):  # The next beat says it.
+                self._beat(None)
+
+    @property
+    def why(self) -> Why:
+        """Return for what the lane must end."""
+        return self._listener.why
+
+    def gives_up(self) -> bool:
+        """Say whether a delivery under way should be abandoned.
+
+        A draining lane finishes its batch, unless a sink is away or takes too long.
+        """
+        if not self.ending.is_set():
+            return False
+        given_up = self.why in ("fenced", "superseded", "failed")
+        if given_up or self._board.blocked_by() is not None:
+            return True
+        return time.monotonic() - self._listener.ended_at > _DRAIN_GRACE_S
+
+    def confirm(self) -> None:
+        """Make sure that no newer lane has started; see ``Listener.confirm``.
+
+        Raises:
+            FencedError: one has.
+            RetryableError: the store is away.
+        """
+        self._listener.confirm()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Stop beating and write how it ended; a fenced lane writes nothing."""
+        self._done.set()
+        self.ending.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _BEAT_S)
+        if outcome.why in ("fenced", "superseded"):
+            return
+        try:
+            self._bench.job.in_time(lambda: self._beat(outcome))
+        except Exception as error:  # noqa: BLE001 - how it ended matters more
+            _log.warning("last progress not written", extra={"reason": redacted(str(error))})
+
+    def _makes_way(self) -> bool:
+        """Say whether a lane may end for what is asked for: not before its stream has begun.
+
+        The driver serves nothing before, and would begin lane after lane while the source is away.
+        """
+        pipeline = self._bench.pipeline
+        return self._streams and has_begun(
+            self._bench.store, pipeline.name, pipeline.spec.source.id
+        )
+
+    def _run(self) -> None:
+        while not self._done.wait(_BEAT_S):
+            try:
+                self._listener.listen()
+                self._beat(None)
+            except FencedError:
+                self.end("fenced")
+                return
+            except RetryableError as error:
+                # The store is away: delivery stops at its next checkpoint, and goes on with it.
+                self._cannot_write(redacted(str(error)))
+            except Exception as error:  # noqa: BLE001 - a deaf lane would go on for ever
+                self.failure = error
+                self.end("failed")
+                return
+
+    def _cannot_write(self, reason: str) -> None:
+        """Say beside the store why it is silent; in the log once for each reason."""
+        reason = f"its driver lives, and cannot write to the state store: {reason}"
+        if self._distress is None:
+            self._distress = Distress(reason, _now_ms())
+            _log.warning("heartbeat not written: %s", reason)
+        self._distress = replace(self._distress, reason=reason)
+        distress.say(self._distress)
+
+    def _beat(self, outcome: Outcome | None) -> None:
+        with self._writing:
+            if outcome is None and self._done.is_set():
+                return  # The last word is, or will be, said.
+            progress = self._progress(outcome)
+            write = self._bench.control.put_progress(progress)
+            # Another number also for the attempt that fails: perhaps it was stored all the same.
+            self._former = progress
+            self._bench.store.transact([write], self._bench.fence)
+            if self._distress is not None:
+                self._distress = None
+                distress.say(None)
+                _log.warning("heartbeats are written again")
+
+    def _progress(self, outcome: Outcome | None) -> Progress:
+        status, reason, error_class = self._judge(outcome)
+        if (status, error_class) != self._was:
+            self._was, self._since_ms = (status, error_class), _now_ms()
+        counters = self._board.counters()
+        self._has_run = self._has_run or status == "running"
+        counters["has_run"] = self._has_run
+        journal = self._bench.pipeline.spec.journal
+        if journal.enabled:
+            counters["dlq"]["max_entries"] = journal.dlq.max_entries
+        host, pid = place()
+        return Progress(
+            status=status,
+            since_ms=self._since_ms,
+            reason=reason,
+            error_class=error_class,
+            epoch=self._bench.fence.version,
+            generation=self._bench.job.generation,
+            **heartbeat(self._former),
+            batch_id=counters["batches"],
+            position=self._board.position(),
+            lag_ms=self._board.lag_ms(),
+            events=counters.pop("events"),
+            bytes=counters.pop("bytes"),
+            batches=counters.pop("batches"),
+            tables={name: {"events": ops} for name, ops in counters.pop("tables").items()},
+            sinks=self._sinks(),
+            extra=counters,
+            host=host,
+            pid=pid,
+            application_id=self._bench.job.application_id,
+        )
+
+    def _judge(self, outcome: Outcome | None) -> tuple[Status, str | None, str | None]:
+        if outcome is not None and outcome.why != "window":
+            status = _ENDED_AS.get(outcome.why, self._word)
+            if status == "failed" and outcome.error_class == RetryableError.error_class:
+                status = "starting"  # The driver begins again; if it gives up, it says so itself.
+            return status, outcome.reason, outcome.error_class
+        blocked = self._board.blocked_by()
+        if blocked is not None:
+            name, trouble = blocked
+            return "blocked", f"{name}: {trouble.reason}", trouble.error_class
+        return self._word, None, None
+
+    @property
+    def _word(self) -> Status:
+        return self._status if self.has_begun else "starting"
+
+    def _sinks(self) -> dict[str, SinkProgress]:
+        return {
+            sink_id: SinkProgress(
+                **_told(state, begins=not self.has_begun),
+                position=dict(state.position) if state.position is not None else None,
+                checkpoint_ms=state.checkpoint_ms,
+                events=state.events,
+                bytes=state.bytes,
+                batches=state.batches,
+                retries=state.retries,
+            )
+            for sink_id, state in self._board.sinks.items()
+        }
+
+
+def _told(state: SinkState, *, begins: bool) -> dict[str, object]:
+    trouble = state.trouble
+    if state.standing == "running" and trouble is None:
+        return {"status": "starting"} if begins else {}
+    word = "blocked" if state.standing == "running" else state.standing
+    told: dict[str, object] = {"status": word}
+    if trouble is not None:
+        told |= {
+            "since_ms": trouble.since_ms,
+            "reason": trouble.reason,
+            "error_class": trouble.error_class,
+        }
+    if state.standing != "running":
+        told["since_ms"] = state.standing_since_ms
+    if state.lacks_ms is not None:
+        told["lag_ms"] = max(0, _now_ms() - state.lacks_ms)
+    return told
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,317 @@
+"""What a lane knows of itself, gathered from its threads: the truth behind status and metrics."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts, Taken
+from airflow_provider_deltaforge.engine.base.commit_policy import Policy
+from airflow_provider_deltaforge.engine.base.last_error import Trouble, trouble_of
+from airflow_provider_deltaforge.engine.base.processor_stats import Latency, LetterTallies, Tallies
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import LogReader, TellsSilence
+
+_LONG_CALL_S = 60.0
+
+Standing = Literal["running", "behind", "catching_up", "given_up"]
+"""``running``: it takes every batch with the others; else the lane goes on without it."""
+
+
+@dataclass(slots=True)
+class SinkState:
+    """One sink's counters."""
+
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    retries: int = 0
+    position: Position | None = None
+    checkpoint_ms: int | None = None
+    trouble: Trouble | None = None
+    standing: Standing = "running"
+    standing_since_ms: int | None = None
+    lacks_ms: int | None = None
+    """When the oldest event was committed that a sink lacks which is behind."""
+
+
+@dataclass
+class Board:
+    """Counters and troubles of one lane. Every method may be called from any thread."""
+
+    sinks: dict[str, SinkState] = field(default_factory=dict)
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    splits: int = 0
+    last_commit_ms: int | None = None
+    source_trouble_now: Trouble | None = None
+    reconnects: int = 0
+    slowest: Position | None = None
+    by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
+    latency: Latency = field(default_factory=Latency)
+    processors: Tallies = field(default_factory=Tallies)
+    letters: LetterTallies = field(default_factory=LetterTallies)
+    policy: Policy | None = None
+    """Which sinks are waited for; None: all."""
+    troubles: dict[str, Trouble] = field(default_factory=dict)
+    """Why something other than a sink or the source does not go on, by its name."""
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lag_ms: int | None = None
+        self._reader: LogReader | None = None
+
+    def read_by(self, reader: LogReader | None) -> None:
+        """Ask a reader from now on whether its server is heard; None: there is none."""
+        self._reader = reader
+
+    def resume(self, told: dict[str, Any]) -> None:
+        """Go on counting from an earlier lane's progress, so that counters never fall."""
+        self.events, self.bytes, self.batches = told["events"], told["bytes"], told["batches"]
+        for table, counts in told["tables"].items():
+            for op, count in counts.get("events", {}).items():
+                self.by_table[table, op] += count
+        for sink_id, sink in told["sinks"].items():
+            state = self.sinks.get(sink_id)
+            if state is None:
+                continue  # Taken out of the document since.
+            state.events, state.bytes = sink["events"], sink["bytes"]
+            state.batches, state.retries = sink["batches"], sink["retries"]
+            if sink.get("status") in ("behind", "catching_up"):
+                state.standing_since_ms = sink.get("since_ms")
+        extra = told["extra"]
+        self.last_commit_ms = extra.get("last_commit_ms")
+        self.splits = extra.get("transaction_splits", 0)
+        self.reconnects = extra.get("source_reconnects", 0)
+        self.latency.add(extra.get("latency"))
+        self.processors.add(extra.get("processors") or {}, known_only=True)
+        self.letters.add(extra.get("dlq") or {})
+
+    def source_trouble(self, error: BaseException | None) -> None:
+        """Note that the log cannot be read, or (None) that it can again."""
+        with self._lock:
+            self.source_trouble_now = trouble_of(self.source_trouble_now, error)
+            if error is None:
+                self.reconnects += 1
+
+    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+        """Note that a sink does not take a batch, or (None) that it does again."""
+        with self._lock:
+            state = self.sinks.setdefault(sink_id, SinkState())
+            state.trouble = trouble_of(state.trouble, error)
+            if error is not None:
+                state.retries += 1
+
+    def stands(self, sink_id: str, standing: Standing, lacks_ms: int | None = None) -> None:
+        """Note whether a sink goes with the others; one that is caught up is well again.
+
+        Args:
+            sink_id: the sink.
+            standing: how it stands from now on.
+            lacks_ms: when the oldest event was committed that it lacks, if that is known.
+        """
+        with self._lock:
+            state = self.sinks.setdefault(sink_id, SinkState())
+            if standing == "running":
+                state.standing_since_ms = None
+            elif state.standing_since_ms is None or standing == "given_up":
+                state.standing_since_ms = int(time.time() * 1000)
+            state.standing = standing
+            if standing == "running":
+                state.trouble, state.lacks_ms = None, None
+            elif lacks_ms is not None:
+                state.lacks_ms = lacks_ms
+
+    def given_up(self, sink_id: str, since_ms: int, why: str) -> None:
+        """Note that a sink was given up by an earlier lane."""
+        self.stands(sink_id, "given_up")
+        with self._lock:
+            state = self.sinks[sink_id]
+            state.standing_since_ms = since_ms
+            state.trouble = Trouble(why, "given_up", since_ms)
+
+    def lag_of(self, sink_id: str, *, unread: bool = False) -> int | None:
+        """Return for how long a sink has lacked what it lacks, in ms; None if that is unknown.
+
+        Not longer than it has been behind: the log itself may be read late.
+
+        Args:
+            sink_id: the sink.
+            unread: nobody can read what it lacks; it counts as all it missed since it was left.
+        """
+        with self._lock:
+            state = self.sinks.get(sink_id)
+            if state is None or state.standing_since_ms is None:
+                return None
+            if state.lacks_ms is None and not unread:
+                return None
+            since_ms = max(state.lacks_ms or 0, state.standing_since_ms)
+            return max(0, int(time.time() * 1000) - since_ms)
+
+    @property
+    def lagging(self) -> list[str]:
+        """The sinks that are behind and are to be caught up."""
+        with self._lock:
+            words = ("behind", "catching_up")
+            return [name for name, state in self.sinks.items() if state.standing in words]
+
+    def caught_up(self, sink_id: str, position: Position | None, taken: Taken | None) -> None:
+        """Note what a sink that is behind was given, and how far it is now."""
+        with self._lock:
+            state = self.sinks.setdefault(sink_id, SinkState())
+            if taken is not None:
+                self._count({sink_id: taken})
+            if position is not None:
+                state.position, state.checkpoint_ms = position, int(time.time() * 1000)
+
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        """Note that a processor cannot work now, or (None) that it can again."""
+        self.trouble(f"processor {processor_id}", error)
+
+    def trouble(self, name: str, error: BaseException | None) -> None:
+        """Note that something named does not go on, or (None) that it does again."""
+        with self._lock:
+            trouble = trouble_of(self.troubles.get(name), error)
+            if trouble is None:
+                self.troubles.pop(name, None)
+            else:
+                self.troubles[name] = trouble
+
+    def delivered(self, facts: BatchFacts, taken: Mapping[str, Taken]) -> None:
+        """Count a batch that every sink has taken.
+
+        Args:
+            facts: of the source's batch, whatever processors made of it.
+            taken: what each sink was given.
+        """
+        now_ms = time.time() * 1000
+        with self._lock:
+            self.batches += 1
+            self.events += facts.events
+            self.bytes += facts.nbytes
+            self.by_table.update(facts.by_table)
+            self._count(taken)
+            if facts.events:
+                self._measure(facts.commit_ms, now_ms)
+
+    def copied(self, table: str, rows: int, taken: Mapping[str, Taken]) -> None:
+        """Count the rows of a snapshot chunk that every sink has taken."""
+        with self._lock:
+            self.batches += 1
+            self.events += rows
+            self.by_table[table, "r"] += rows
+            self._count(taken)
+
+    def checkpointed(self, position: Position, sink_ids: list[str]) -> None:
+        """Note the position that is durable now."""
+        now_ms = int(time.time() * 1000)
+        with self._lock:
+            self.slowest = position
+            for sink_id in sink_ids:
+                state = self.sinks.setdefault(sink_id, SinkState())
+                state.position, state.checkpoint_ms = position, now_ms
+
+    def blocked_by(self) -> tuple[str, Trouble] | None:
+        """Return what holds the pipeline up, named, or None."""
+        with self._lock:
+            held_up = self._held_up()
+            if held_up is not None:
+                return held_up
+            for name, trouble in self.troubles.items():
+                return name, trouble
+            if self.source_trouble_now is not None:
+                return "source", self.source_trouble_now
+        silence = self._silence()
+        return ("source", silence) if silence is not None else self._hangs()
+
+    def position(self) -> dict[str, Any] | None:
+        """Return a position that every sink has reached but those that are behind."""
+        with self._lock:
+            sinks = [state for state in self.sinks.values() if state.standing == "running"]
+            positions = [state.position for state in sinks]
+            return dict(self.slowest) if self.slowest and all(positions) else None
+
+    def lag_ms(self) -> int | None:
+        """Return how old the newest delivered event was at its delivery.
+
+        While something blocks the pipeline the age goes on growing: newer events wait. Where the
+        source is not heard they may have been written since: the lag is as long as the silence.
+        """
+        blocked = self.blocked_by()
+        if blocked is None:
+            return self._lag_ms
+        what, trouble = blocked
+        with self._lock:
+            begun_ms = self.last_commit_ms
+            if begun_ms is None or what == "source":
+                begun_ms = max(begun_ms or 0, trouble.since_ms)
+            grown_ms = max(0, int(time.time() * 1000) - begun_ms)
+            return max(grown_ms, self._lag_ms or 0) if what == "source" else grown_ms
+
+    def counters(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        with self._lock:
+            tables: dict[str, dict[str, int]] = {}
+            for (table, op), count in self.by_table.items():
+                tables.setdefault(table, {})[op] = count
+            return {
+                "events": self.events,
+                "bytes": self.bytes,
+                "batches": self.batches,
+                "transaction_splits": self.splits,
+                "source_reconnects": self.reconnects,
+                "last_commit_ms": self.last_commit_ms,
+                "tables": tables,
+                "latency": self.latency.as_dict(),
+                "processors": self.processors.as_dict(),
+                "dlq": self.letters.as_dict(),
+            }
+
+    def _held_up(self) -> tuple[str, Trouble] | None:
+        """Return the sink that the lane waits for, if it cannot go on without it."""
+        going = {name for name, state in self.sinks.items() if state.standing == "running"}
+        well = {name for name in going if self.sinks[name].trouble is None}
+        if well == going or (self.policy is not None and self.policy.holds(well)):
+            return None
+        required = self.policy.required if self.policy is not None else frozenset()
+        name = min(going - well, key=lambda one: one not in required)
+        trouble = self.sinks[name].trouble
+        return (f"sink {name}", trouble) if trouble is not None else None
+
+    def _silence(self) -> Trouble | None:
+        """Return that the source's server is not heard, though its connection stands."""
+        reader = self._reader
+        silence = reader.silence() if isinstance(reader, TellsSilence) else None
+        if silence is None:
+            return None
+        silent_s, missed = silence
+        since_ms = int((time.time() - silent_s) * 1000)
+        reason = f"{missed}: its server hangs, or the network between is cut"
+        return Trouble(reason, RetryableError.error_class, since_ms)
+
+    def _hangs(self) -> tuple[str, Trouble] | None:
+        """Return the processor that may never return: nothing comes behind its batch."""
+        processor_id, seconds = self.processors.under_way() or ("", 0.0)
+        if seconds < _LONG_CALL_S:
+            return None
+        reason = f"it has worked on one batch for more than {_LONG_CALL_S:.0f} s"
+        since_ms = int((time.time() - seconds) * 1000)
+        return f"processor {processor_id}", Trouble(reason, RetryableError.error_class, since_ms)
+
+    def _count(self, taken: Mapping[str, Taken]) -> None:
+        for sink_id, told in taken.items():
+            state = self.sinks.setdefault(sink_id, SinkState())
+            state.events += told.events
+            state.bytes += told.nbytes
+            state.batches += 1
+
+    def _measure(self, commit_ms: np.ndarray, now_ms: float) -> None:
+        self.latency.measure(np.maximum(now_ms - commit_ms, 0) / 1000)
+        self.last_commit_ms = int(commit_ms[-1])
+        self._lag_ms = max(0, int(now_ms) - self.last_commit_ms)

@@ -1,0 +1,73 @@
+"""What keeps a driver there: pausing, saying how it is, and how often work may die."""
+
+import logging
+import time
+from collections import deque
+
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.contract import Fence
+from airflow_provider_deltaforge.storage.records.control import Control, Status, heartbeat
+
+_POLL_S = 0.5
+_RESTARTS = 5
+_RESTARTS_WITHIN_S = 600.0
+
+_log = logging.getLogger(__name__)
+
+
+def say(control: Control, fence: Fence, status: Status, outcome: Outcome | None = None) -> None:
+    """Renew the progress with another status; its counters stay."""
+    progress = control.progress()
+    if progress is None:
+        return
+    now_ms = int(time.time() * 1000)
+    said = {
+        "status": status,
+        "reason": outcome.reason if outcome else None,
+        "error_class": outcome.error_class if outcome else None,
+        **heartbeat(progress),
+        "since_ms": progress.since_ms if progress.status == status else now_ms,
+    }
+    control.store.transact([control.put_progress(progress.model_copy(update=said))], fence)
+
+
+def rest(bench: Bench) -> Outcome | None:
+    """Wait while the pipeline is paused; None when it goes on, else how it ended."""
+    while True:
+        try:
+            record = bench.control.read()
+            if record is None or record.generation != bench.job.generation:
+                return Outcome("superseded")
+            desired = "stopped" if bench.job.leaves else record.desired
+            if desired == "running":
+                return None
+            fence = bench.control.held_epoch(bench.job.driver)
+            say(bench.control, fence, desired)
+            if desired == "stopped":
+                return Outcome("stopped")
+        except RetryableError as error:
+            if bench.job.leaves:
+                return Outcome("stopped")
+            _log.warning("the state store is away, still waiting: %s", error)
+        bench.job.wait(_POLL_S)
+
+
+class Deaths:
+    """Counts how often work died of itself; a few times within minutes are forgiven."""
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque(maxlen=_RESTARTS)
+
+    def may_go_on(self) -> bool:
+        """Count one more; say whether the work may be started again, after ``wait``."""
+        now = time.monotonic()
+        if len(self._at) == _RESTARTS and now - self._at[0] < _RESTARTS_WITHIN_S:
+            return False
+        self._at.append(now)
+        return True
+
+    def wait(self, job: Job) -> None:
+        """Wait before the next attempt, longer each time, unless the process is to end."""
+        job.wait(min(2.0 ** (len(self._at) - 1), 30.0) - 1.0)

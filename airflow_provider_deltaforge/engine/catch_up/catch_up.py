@@ -1,0 +1,289 @@
+"""Carries the log to one sink that is behind, until it has come to where its lane stands.
+
+The sink's thread is taken over with the batch that it could not take: that one is tried again and
+again, so a log that stands still needs no second reader. What came after it is read again beside
+the lane, from the sink's own checkpoint, which moves under the lane's fence.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.catch_up.own_checkpoint import Over, OwnCheckpoint
+from airflow_provider_deltaforge.engine.catch_up.rejoin_point import OF_THE_LANE
+from airflow_provider_deltaforge.engine.catch_up.second_reader import Carried, Company, ReadingAgain
+from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.deliver.sink_gap import gap_of, log_gap
+from airflow_provider_deltaforge.engine.deliver.sink_thread import Delivered, Parcel, SinkThread
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    PositionLostError,
+    RetryableError,
+    TableError,
+)
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
+Rest = Callable[[float], None]
+
+_POLL_S = 0.1
+_AGAIN_S, _SOON_S = 30.0, 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class CatchUp:
+    """Catches one sink up, in a thread of its own.
+
+    Args:
+        company: the lane's.
+        sink: the description.
+        hands: owns the sink's connection; it is the lane's again once the sink has joined.
+        at: the sink's checkpoint.
+        pending: the batch that ``hands`` are still trying.
+        waits: the sink has refused us, and is left alone for a while.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        sink: Sink,
+        hands: SinkThread,
+        at: Position,
+        pending: Carried | None = None,
+        *,
+        waits: bool = False,
+    ) -> None:
+        self._company = company
+        self._bench = bench = company.bench
+        self._sink, self._id, self._hands = sink, sink.id, hands
+        self._board, self._meeting = company.board, company.meeting
+        self._pending, self._waits = pending, waits
+        self._ending = threading.Event()
+        self.given_up = False
+        self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
+        self._letters = LetterBox(
+            bench,
+            self._board.letters,
+            lambda _, error: self._tell(error),
+            self._ending,
+            company.confirm,
+            behind=sink.id,
+        )
+        self._own = OwnCheckpoint(company, sink.id, hands, self._letters, at, self._patiently)
+        self._thread = threading.Thread(target=self._run, name=f"behind-{sink.id}", daemon=True)
+        self._thread.start()
+
+    @property
+    def at(self) -> Position:
+        """Return what is stored of the sink's position."""
+        return self._own.at
+
+    def end(self) -> None:
+        """Ask it to end; what the sink was given so far is kept."""
+        self._ending.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        self._rest(_AGAIN_S if self._waits else 0.0)
+        with suppress(Over):
+            while not self._is_over() and not self._tried():
+                pass
+
+    def _tried(self) -> bool:
+        """Try to catch the sink up; say whether nothing more is to be done for it."""
+        try:
+            self._attempt()
+        except PositionLostError as error:
+            self._give_up(error)
+        except OF_THE_LANE as error:
+            self._meeting.fail(error)
+        except Over:
+            raise
+        except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
+            _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
+            self._tell(error)
+            self._meeting.strays(self._id)
+            self._board.stands(self._id, "behind")
+            soon = isinstance(error, (RetryableError, TableError))  # The lane stops a table first.
+            self._rest(_SOON_S if soon else _AGAIN_S)
+            return False
+        return True
+
+    def _attempt(self) -> None:
+        """Give the sink what it lacks, until it has joined."""
+        self._own.load()
+        if self._pending is not None:
+            self._end_pending(self._pending)
+            if self._joins():
+                return
+            self._patiently(self._letters.begin)  # Read again from the checkpoint.
+        self._hands.read_again()
+        self._own.idling.ends()
+        again = ReadingAgain(
+            self._company, self._id, self.at, self._tell, self._is_over, self._patiently
+        )
+        with closing(again):
+            self._patiently(again.open, self._rest_unless_late)
+            while not self._joins():
+                if (ready := again.next(_POLL_S)) is not None:
+                    self._deliver(ready)
+                    again.acknowledge(self.at)
+                self._check()
+                self._own.keep()
+
+    def _end_pending(self, carried: Carried) -> None:
+        """Have done with the batch that the sink's hands are still trying."""
+        self._pending = None
+        later = self._id in carried.rendered.later
+        if carried.continues and (later or not self._hands.is_exact):
+            self._awaited().durable()  # All of the transaction is read again.
+        elif later:
+            self._deliver(self._filled(carried))
+        else:
+            self._settle(carried, self._result(carried))
+
+    def _deliver(self, carried: Carried) -> None:
+        if carried.batch.rows.num_rows == 0:
+            if carried.batch.position is not None:
+                self._own.idling.passes(carried.batch.position)
+            return
+        self._board.stands(self._id, "catching_up", carried.first_ms)
+        if (later := carried.rendered.later.get(self._id)) is not None:
+            self._hands.submit(later)
+            carried = self._filled(carried)
+        self._patiently(self._company.confirm)
+        rendered = carried.rendered
+        messages, held = self._patiently(lambda: self._letters.held_back(rendered, [self._id]))
+        carried = replace(carried, held=held.get(self._id, ()))
+        if self._hands.is_exact:
+            told = carried.held or rendered.rejections[self._id]
+            if told or self._letters.order.would_tell(rendered, [self._id]):
+                self._set_aside(carried, carried.held)
+        self._hands.submit(self._parcel(carried, messages[self._id]))
+        self._settle(carried, self._result(carried))
+
+    def _parcel(self, carried: Carried, messages: Messages) -> Parcel:
+        return Parcel(messages, carried.batch.position, self._own.stand)
+
+    def _result(self, carried: Carried) -> Delivered:
+        """Wait until the sink has taken what it was given."""
+        refused: list[Rejection] = []
+        while (outcome := self._awaited()).is_nothing:
+            refused += outcome.rejections
+            self._set_aside(carried, [*carried.held, *refused])
+            parcel = self._parcel(carried, carried.rendered.messages[self._id])
+            self._hands.submit(parcel.without([*carried.held, *refused]))
+        return replace(outcome, rejections=[*refused, *outcome.rejections])
+
+    def _filled(self, carried: Carried) -> Carried:
+        """Wait until the messages are rendered which the sink is to be given."""
+        self._awaited().durable()
+        return replace(carried, rendered=carried.rendered.grown([self._id]))
+
+    def _awaited(self) -> Delivered:
+        """Return what has become of what the sink's hands do, however long that takes."""
+        while (outcome := self._hands.result(_POLL_S)) is None:
+            self._check()
+            if self._hands.failing:
+                self._board.stands(self._id, "behind")
+                self._meeting.strays(self._id)
+        if outcome.error is not None and self._is_over():
+            raise Over
+        return outcome
+
+    def _settle(self, carried: Carried, outcome: Delivered) -> None:
+        """Store how far the sink is with this batch, with what it refused of it."""
+        refused = [*carried.held, *outcome.durable()]
+        self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
+        crossing(Border.CAUGHT_UP_WRITTEN)
+        self._tell(None)
+        self._board.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
+        self._board.stands(self._id, "catching_up", carried.last_ms)
+        self._own.idling.ends()
+        if carried.batch.position is not None:
+            self._own.commit(carried.batch.position)
+            self._meeting.comes(self._id, carried.last_ms)
+        elif self._letters.overflows and self._letters.awaits_room():
+            self._own.store([])
+
+    def _set_aside(self, carried: Carried, refused: Sequence[Rejection]) -> None:
+        """Store what is refused before the sink holds the rest, which is not read again then."""
+        self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
+        self._own.store_early()
+
+    def _joins(self) -> bool:
+        """Offer to join where the lane stands; return True if the sink is the lane's again."""
+        position = self._own.reached
+        exact = self._hands.is_exact
+        if not self._meeting.holds(position, exact=exact):
+            return False
+        if position != self.at:
+            self._own.commit(position)  # The source may forget what lies before it.
+        return self._meeting.offer(self._id, position, self._is_over, exact=exact)
+
+    def _check(self, *, unread: bool = False) -> None:
+        """See whether the sink is to be given up, or the lane ends."""
+        if self._is_over():
+            raise Over
+        why = self.unwanted or _too_late(self._sink, self._board.lag_of(self._id, unread=unread))
+        if why is not None:
+            raise PositionLostError(why)
+
+    def _give_up(self, error: PositionLostError) -> None:
+        """Record what the sink lacks from here on; nothing is kept for it any more."""
+        try:
+            self._own.store([gap_of(self._bench, self._id, self.at, error)])
+        except (DeltaForgeError, Over):
+            return  # Another lane is there, or this one ends: the next one judges anew.
+        crossing(Border.SINK_GIVEN_UP)
+        self._hands.has_ended()  # It would go on trying, and hide why the sink was given up.
+        log_gap(self._bench, self._id, self.at, error)
+        self._board.stands(self._id, "given_up")
+        self._tell(error)
+        self._ending.set()
+        self.given_up = True
+
+    def _tell(self, error: BaseException | None) -> None:
+        self._board.sink_trouble(self._id, error)
+
+    def _is_over(self) -> bool:
+        return self._ending.is_set() or self._company.over()
+
+    def _rest(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._is_over() and time.monotonic() < deadline:
+            self._ending.wait(_POLL_S)
+            deadline = deadline if self.unwanted is None else 0.0
+
+    def _rest_unless_late(self, seconds: float) -> None:
+        self._rest(seconds)
+        self._check(unread=True)
+
+    def _patiently(self, call: Callable[[], Result], rest: Rest | None = None) -> Result:
+        try:
+            return patiently(call, self._tell, self._is_over, rest or self._rest)
+        except RetryableError:
+            if self._is_over():
+                raise Over from None
+            raise
+
+
+def _too_late(sink: Sink, lag_ms: int | None) -> str | None:
+    """Return why a sink that lacks changes for so long is to be given up, or None."""
+    limit_s = sink.lag_limit_secs
+    if not limit_s or lag_ms is None or lag_ms <= limit_s * 1000:
+        return None
+    return f"it has lacked changes for more than {limit_s} s (lag_limit_secs)"

@@ -1,0 +1,208 @@
+"""The sinks that a lane goes on without: who leaves, who is caught up, who joins again."""
+
+import logging
+import time
+
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.catch_up.catch_up import CatchUp
+from airflow_provider_deltaforge.engine.catch_up.second_reader import Carried, Company
+from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
+from airflow_provider_deltaforge.engine.catch_up.start_positions import Standing
+from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps, Wish
+
+_CLOSE_S = 3.0
+_WISHES_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Stragglers:
+    """Keeps them for one opening of the log. Used by the delivery thread.
+
+    Args:
+        company: the lane's.
+        sinks: their connections.
+        ahead: who holds what; it is told who leaves and joins.
+        checkpoints: the lane's.
+    """
+
+    def __init__(
+        self, company: Company, sinks: SinkGroup, ahead: Ahead, checkpoints: Checkpoints
+    ) -> None:
+        bench = company.bench
+        self._company = company
+        self._bench, self._board, self._sinks, self._ahead = bench, company.board, sinks, ahead
+        self._source = bench.pipeline.spec.source
+        self._described = {sink.id: sink for sink in bench.pipeline.spec.sinks}
+        self._checkpoints = checkpoints
+        self._gaps = Gaps(bench.store, bench.pipeline.name)
+        self._patiently = company.patiently
+        self.meeting = company.meeting
+        self._given_up: dict[str, Gap] = {}
+        self._behind: dict[str, CatchUp] = {}
+        self._look_at = 0.0
+
+    def begin(self, stood: Standing) -> None:
+        """Begin to catch up who stands behind the lane already."""
+        self._given_up = dict(stood.given_up)
+        for name, gap in self._given_up.items():
+            self._ahead.leave(name)
+            self._board.given_up(name, gap.since_ms, gap.why)
+        for name in stood.known:
+            if name not in stood.behind:
+                self._board.stands(name, "running")
+        for name in stood.behind:
+            self._leave(name, stood.known[name], None, None)
+        self._patiently(self._forget_wishes)
+
+    def leave(self, name: str, carried: Carried | None, error: Exception | None) -> None:
+        """Go on without a sink that did not take a batch.
+
+        Args:
+            name: the sink.
+            carried: the batch that it is still trying; None if it has given up on it.
+            error: why it did.
+        """
+        at = self._patiently(self._checkpoints.load)[name]
+        if error is not None:
+            self._board.sink_trouble(name, error)
+        lacks_ms = carried.first_ms if carried is not None else None
+        self._leave(name, at, carried, lacks_ms, waits=error is not None)
+        crossing(Border.SINK_LEFT)
+
+    def tend(self) -> list[str]:
+        """Take in who has caught up, and do what people want; return who has joined.
+
+        Raises:
+            Exception: what catching up has met that concerns the whole lane.
+        """
+        joined: list[str] = []
+        if self.any:
+            if self.meeting.failure is not None:
+                raise self.meeting.failure
+            if time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + _WISHES_S
+                self._patiently(lambda: self._hear(joined))
+            for name in [name for name, one in self._behind.items() if one.given_up]:
+                del self._behind[name]
+                self._given_up = self._patiently(self._gaps.open)
+        for name, position in self.meeting.taken().items() if self._behind else ():
+            self._join(name, position)
+            joined.append(name)
+        if joined:
+            self._patiently(self._forget_wishes)
+        return joined
+
+    def wait(self) -> None:
+        """Stand for a moment for one that is about to arrive."""
+        self.meeting.wait(self._company.over)
+
+    def earliest(self, position: Position) -> Position:
+        """Return up to where the source may forget the log: a position, or where the last stands.
+
+        Whoever is given up does not count.
+        """
+        behind = [one.at for one in self._behind.values()]
+        found: Position | None = self._source.earliest([position, *behind])
+        return position if found is None else found
+
+    def holders(self, position: Position | None) -> list[str]:
+        """Return who holds a batch up to a position, although it has not joined.
+
+        A sink that is given nothing twice joins only where the lane stands, which may wait for it.
+        """
+        if position is None:
+            return []
+        covers = self._source.covers
+        return [name for name, one in self._behind.items() if covers(one.at, position)]
+
+    @property
+    def any(self) -> bool:
+        """Say whether some sink is behind, or was given up."""
+        return bool(self._behind or self._given_up)
+
+    def close(self) -> None:
+        """End catching up; it goes on with the next lane."""
+        for one in self._behind.values():
+            one.end()
+        deadline = time.monotonic() + _CLOSE_S
+        for one in self._behind.values():
+            one.join(max(0.1, deadline - time.monotonic()))
+
+    def _leave(
+        self,
+        name: str,
+        at: Position,
+        carried: Carried | None,
+        lacks_ms: int | None,
+        *,
+        waits: bool = False,
+    ) -> None:
+        self._ahead.leave(name)
+        self._board.stands(name, "behind", lacks_ms)
+        _log.warning(
+            "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",
+            name,
+            dict(at),
+        )
+        hands = self._sinks.thread(name)
+        sink = self._described[name]
+        self._behind[name] = CatchUp(self._company, sink, hands, at, carried, waits=waits)
+
+    def _join(self, name: str, position: Position) -> None:
+        self._patiently(self._checkpoints.load)  # It was moved meanwhile.
+        del self._behind[name]
+        self._ahead.join(name, position)
+        self._board.stands(name, "running")
+        _log.info("sink %s has caught up, at %s", name, dict(position))
+        crossing(Border.SINK_JOINED)
+
+    def _forget_wishes(self) -> None:
+        """Let no wish that came too late give up a sink that falls behind another day."""
+        concerned = self._behind.keys() | self._given_up.keys()
+        late = [one for one in self._gaps.wishes() if one.sink not in concerned]
+        if late:
+            self._store([self._gaps.granted(one) for one in late])
+
+    def _hear(self, resumed: list[str]) -> None:
+        """Do what people want of sinks.
+
+        Args:
+            resumed: is told who goes on, also if the store fails behind it.
+        """
+        for wish in self._gaps.wishes():
+            if wish.wanted == "give_up" and wish.sink in self._behind:
+                self._behind[wish.sink].unwanted = f"{wish.by} gave it up"
+            elif wish.wanted == "resume" and wish.sink in self._given_up:
+                if self.meeting.inside or not self._sinks.renew(wish.sink):
+                    continue  # In a moment: between transactions, and with no writer of before.
+                self._resume(wish)
+                resumed.append(wish.sink)
+                continue
+            self._store([self._gaps.granted(wish)])
+
+    def _resume(self, wish: Wish) -> None:
+        """Let a sink that was given up go on from where the lane stands."""
+        name, position = wish.sink, self.meeting.at
+        gap = self._given_up[name]
+        self._checkpoints.load()
+        put = self._checkpoints.put(name, position, begins=True)
+        self._store([self._gaps.close(gap, position), put, self._gaps.granted(wish)])
+        crossing(Border.SINK_RESUMED)
+        del self._given_up[name]
+        self._ahead.join(name, position)
+        self._board.stands(name, "running")
+        self._board.caught_up(name, position, None)
+        _log.warning(
+            "sink %s goes on at %s; it lacks what lies between %s and there",
+            name,
+            dict(position),
+            gap.start,
+        )
+
+    def _store(self, writes: list[Write]) -> None:
+        self._bench.store.transact(writes, self._bench.fence)

@@ -1,0 +1,95 @@
+"""What is stored of a sink that is behind: its own checkpoint, and what is set aside for it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.catch_up.second_reader import Company
+from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkThread
+from airflow_provider_deltaforge.engine.read.empty_progress import Idling
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, Stand
+
+
+class Over(Exception):  # noqa: N818 - not an error: the lane ends
+    """Nothing more is to be done for this sink."""
+
+
+class OwnCheckpoint:
+    """Moves under the lane's fence. Used by the thread that catches the sink up.
+
+    Args:
+        company: the lane's.
+        sink_id: whose.
+        hands: own the sink's connection.
+        letters: what is set aside for it.
+        at: where it stands.
+        patiently: repeats a call to the store while it is away.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        sink_id: str,
+        hands: SinkThread,
+        letters: LetterBox,
+        at: Position,
+        patiently: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        bench = company.bench
+        self._company, self._id, self._hands = company, sink_id, hands
+        self._letters, self._patiently = letters, patiently
+        source_id = bench.pipeline.spec.source.id
+        self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, source_id)
+        self.idling = Idling()
+        """Up to where nothing is for the sink, stored or not."""
+        self.at = at
+        """What is stored of the sink's position."""
+
+    def load(self) -> None:
+        """Read what is stored."""
+        self._patiently(self._checkpoints.load)
+        self._patiently(self._letters.begin)
+
+    @property
+    def stand(self) -> Stand | None:
+        """Return what is stored, with what the sink is to tell of itself."""
+        return self._checkpoints.stand(self._id)
+
+    @property
+    def reached(self) -> Position:
+        """Return up to where the sink lacks nothing, stored or not."""
+        idle_upto = self.idling.position
+        return self.at if idle_upto is None else idle_upto
+
+    def keep(self) -> None:
+        """Move over transactions that hold nothing for the sink, but not too often."""
+        if (position := self.idling.due) is not None:
+            self.commit(position)
+
+    def commit(self, position: Position) -> None:
+        """Move, with what is set aside."""
+        self._await_room()
+        self.idling.ends()
+        held = self._hands.holds(self.stand, position)
+        self.store([self._checkpoints.put(self._id, position, held)])
+        self.at = position
+        crossing(Border.CAUGHT_UP_STORED)
+        self._company.board.caught_up(self._id, position, None)
+
+    def store_early(self) -> None:
+        """Store what is set aside before the sink holds the rest of its batch."""
+        self._await_room()
+        self.store([])
+
+    def store(self, writes: Sequence[Write]) -> None:
+        """Store, with what is set aside; the lane waits for that."""
+        with self._company.storing:
+            self._patiently(lambda: self._letters.transact(writes))
+            self._patiently(self._letters.stored)
+
+    def _await_room(self) -> None:
+        if not self._patiently(self._letters.awaits_room):
+            raise Over

@@ -1,0 +1,197 @@
+"""The log, read once more beside a lane, for one sink that is behind."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_deltaforge.engine.base.lane_stats import Board
+from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.catch_up.rejoin_point import Meeting
+from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
+from airflow_provider_deltaforge.engine.read.batcher import Limits, SourceBatch
+from airflow_provider_deltaforge.engine.read.cutting_batcher import CuttingBatcher
+from airflow_provider_deltaforge.engine.read.read_ahead import Pump
+from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
+from airflow_provider_deltaforge.engine.render.render_stage import Rendered, Rendering
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.spec.document import Spec
+
+Tell = Callable[[BaseException | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A batch as it is delivered to one sink."""
+
+    batch: SourceBatch
+    rendered: Rendered
+    held: Sequence[Rejection] = ()
+    """What the sink is not given of it, because it waits behind dead letters of its rows."""
+    continues: bool = False
+    """Its transaction began in a batch before it: of that, the lane has not stored yet what was set
+    aside, so that it holds back nothing here, and could be lost behind the sink's checkpoint."""
+
+    @property
+    def of_sink(self) -> Rendered:
+        """What was rendered, without what processors refused: that is set aside by the lane."""
+        return replace(self.rendered, chained=replace(self.rendered.chained, refused=()))
+
+    @property
+    def first_ms(self) -> int | None:
+        """When its first event was committed."""
+        return self._ms(0)
+
+    @property
+    def last_ms(self) -> int | None:
+        """When its last event was committed."""
+        return self._ms(self.batch.rows.num_rows - 1)
+
+    def _ms(self, row: int) -> int | None:
+        rows = self.batch.rows
+        return int(rows.column("ts_ms")[row].as_py()) if rows.num_rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What a lane shares with those that catch its sinks up.
+
+    Attributes:
+        bench: its fence guards every write.
+        board: shows how the sinks are doing.
+        meeting: where they join.
+        over: says that the lane ends.
+        confirm: raises if a newer lane has started.
+        storing: one of them at a time stores what is set aside.
+        patiently: repeats the lane's calls to the store while it is away.
+    """
+
+    bench: Bench
+    board: Board
+    meeting: Meeting
+    over: Callable[[], bool]
+    confirm: Callable[[], None]
+    storing: threading.Lock
+    patiently: Callable[[Callable[[], Any]], Any]
+
+
+class ReadingAgain:
+    """Reads, decodes, processes and renders for one sink. Used by one thread.
+
+    Args:
+        company: the lane's.
+        sink_id: for whom.
+        at: where to begin.
+        tell: told why it does not go on, and None once it does.
+        over: asked while waiting, whether to give up.
+        patiently: repeats a call to the store while it is away.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        sink_id: str,
+        at: Position,
+        tell: Tell,
+        over: Callable[[], bool],
+        patiently: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        self._patiently = patiently
+        self._meeting = company.meeting
+        self._bench = company.bench
+        self._sink_id = sink_id
+        self._at = at
+        self._tell = tell
+        self._over = over
+        # Its processors are the lane's once more: what they did is not counted twice.
+        self._rendering = Rendering(
+            self._bench.pipeline,
+            self._bench.origin,
+            Tallies(),
+            _Processors(tell),
+            over,
+            lookup(registry_of(self._bench)),
+            only=(sink_id,),
+        )
+        self._reader: LogReader | None = None
+        self._pump: Pump[Carried] | None = None
+
+    def open(self) -> None:
+        """Open the log beside the lane's reader.
+
+        Raises:
+            RetryableError: source or store are away; the call may be repeated.
+            PositionLostError: the log does not reach back so far.
+        """
+        if self._reader is not None:
+            self._reader.close()  # Of an attempt that did not come to its end.
+        self._rendering.open()
+        bench, source = self._bench, self._bench.pipeline.spec.source
+        registry = registry_of(bench)
+        registry.refresh()
+        tables = TableWatch(bench, registry)
+        reader = source.behind(self._sink_id).open(self._at, self._over, tables.history())
+        self._reader = reader
+        tables.begin(reader)
+        ahead = self._rendering.ahead(lambda _: True)
+        self._pump = Pump(
+            reader,
+            _MeetingBatcher(bench.pipeline.spec, self._meeting, self._at),
+            lambda batch: Carried(batch, ahead.render(batch.rows)),
+            1,
+            self._tell,
+            Registrar(bench, registry, self._patiently, self._at).admit,
+        )
+
+    def next(self, timeout_s: float) -> Carried | None:
+        """Return what comes next; see ``Pump.next``."""
+        return self._pump.next(timeout_s) if self._pump is not None else None
+
+    def acknowledge(self, position: Position) -> None:
+        """Tell the server what this reader needs no more."""
+        if self._reader is not None:
+            self._reader.acknowledge(position)
+
+    def close(self) -> None:
+        """Let go of the log and of the processors."""
+        try:
+            if self._pump is not None:
+                self._pump.close()
+            elif self._reader is not None:
+                self._reader.close()
+        finally:
+            self._rendering.close()
+
+
+class _MeetingBatcher(CuttingBatcher):
+    """Lets a batch end where the lane stands, so that a sink can join with nothing given twice."""
+
+    def __init__(self, spec: Spec, meeting: Meeting, at: Position) -> None:
+        super().__init__(Limits.of(spec.batch), spec.source, ())
+        self._covers = spec.source.covers
+        self._meeting = meeting
+        self._end = at
+
+    def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
+        """Take in a decoded batch, and yield every batch that is full or ends at the place."""
+        at, end = self._meeting.at, self._end
+        self._places = [] if self._covers(end, at) else [at]
+        self._end = batch.end
+        yield from super().add(batch, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Processors:
+    """Shows trouble of processors as the sink's: the lane has processors of its own."""
+
+    tell: Callable[[BaseException | None], None]
+
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        self.trouble(f"processor {processor_id}", error)
+
+    def trouble(self, name: str, error: BaseException | None) -> None:
+        self.tell(None if error is None else RetryableError(f"{name}: {error}"))

@@ -1,0 +1,139 @@
+"""Where each sink of a pipeline stands when a lane opens the log, and where the lane begins."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_deltaforge.engine.base.commit_policy import Policy
+from airflow_provider_deltaforge.engine.base.lane_stats import Board
+from airflow_provider_deltaforge.errors import PositionLostError, SpecError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Store, Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The sinks of a pipeline, by where they stand.
+
+    Attributes:
+        known: the checkpoint of every sink that goes on, also of those that begin now.
+        start: where the lane begins; None before the first run.
+        behind: sinks that stand before that.
+        fresh: sinks that begin now, and are given nothing from before their place.
+        given_up: sinks that are not waited for.
+        writes: what is to be stored before the log is read.
+    """
+
+    known: Mapping[str, Position]
+    start: Position | None
+    behind: Sequence[str] = ()
+    fresh: Sequence[str] = ()
+    given_up: Mapping[str, Gap] = field(default_factory=dict)
+    writes: Sequence[Write] = ()
+
+
+def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
+    """Look at the checkpoints; sinks without one begin where the document says.
+
+    Raises:
+        SpecError: a sink is to begin where the log cannot be read any more, or is needed although
+            it was given up.
+        PositionLostError: one that is needed has lost what it held.
+    """
+    source, sinks = pipeline.spec.source, pipeline.spec.sinks
+    checkpoints = Checkpoints(store, pipeline.name, source.id)
+    gaps = Gaps(store, pipeline.name)
+    stored = checkpoints.load()
+    ids = [sink.id for sink in sinks]
+    removed = [name for name in stored if name not in ids]
+    given_up = {name: gap for name, gap in gaps.open().items() if name in ids and name in stored}
+    resumed = {wish.sink for wish in gaps.wishes() if wish.wanted == "resume"}
+    _refuse(pipeline, policy.lacks(ids, given_up.keys() - resumed), given_up)
+    known = {name: stored[name] for name in ids if name in stored and name not in given_up}
+    writes: list[Write] = [write for name in removed for write in _removed(checkpoints, gaps, name)]
+    # Of a document whose sinks are all new, the former ones say how far the log was delivered.
+    base = source.earliest(list(known.values()) or list(stored.values()))
+    if base is None:
+        return Standing(known, None, writes=writes)
+    for sink in sinks:
+        if sink.id not in stored:
+            known[sink.id] = _beginning(sink, source, base)
+            writes.append(checkpoints.put(sink.id, known[sink.id]))
+    start = policy.start(source, known) or base  # Of sinks that all were given up.
+    behind = [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
+    fresh = [name for name in known if name not in stored]
+    return Standing(known, start, behind, fresh, given_up, writes)
+
+
+def laggards(store: Store, pipeline: Pipeline) -> list[str]:
+    """Return the sinks that have not caught up; those that were given up are none."""
+    source, sinks = pipeline.spec.source, pipeline.spec.sinks
+    given_up = Gaps(store, pipeline.name).open()
+    stored = Checkpoints(store, pipeline.name, source.id).load()
+    known = {s.id: stored[s.id] for s in sinks if s.id in stored and s.id not in given_up}
+    start = Policy.of(pipeline.spec).start(source, known)
+    return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
+
+
+def show_laggards(store: Store, pipeline: Pipeline, board: Board) -> None:
+    """Show who does not go with the others, before the first word of a lane."""
+    for name in laggards(store, pipeline):
+        board.stands(name, "behind")
+    ids = {sink.id for sink in pipeline.spec.sinks}
+    for name, gap in Gaps(store, pipeline.name).open().items():
+        if name in ids:
+            board.given_up(name, gap.since_ms, gap.why)
+
+
+def _refuse(pipeline: Pipeline, needed: Sequence[str], given_up: Mapping[str, Gap]) -> None:
+    """Refuse to go on without sinks that the document waits for: nobody would wait for them."""
+    lost = [given_up[name] for name in needed if given_up[name].goes_on is not None]
+    if lost:
+        raise PositionLostError(lost[0].why)
+    if needed:
+        commands = ", ".join(f"`deltaforge sinks resume {pipeline.name} {name}`" for name in needed)
+        raise SpecError(
+            f"sink {', '.join(needed)}: given up, but commit_policy needs it; let it go on with "
+            f"{commands} and start the pipeline again, or do not require it"
+        )
+
+
+def _beginning(sink: Sink, source: Source, base: Position) -> Position:
+    """Return where a sink begins that joins a pipeline which has streamed before."""
+    start = sink.start
+    if start == "earliest":
+        position = base
+    elif start == "latest":
+        position = source.head()
+    else:
+        position = start
+        if _before(source, position, base):
+            raise SpecError(
+                f"sink {sink.id}: start: {dict(position)} lies before {dict(base)}, and the log in "
+                "front of that is not kept for this pipeline: begin there or later"
+            )
+    at = dict(position)
+    _log.warning("sink %s is new; it begins at %s (start: %s)", sink.id, at, _word(start))
+    return position
+
+
+def _word(start: object) -> str:
+    return start if isinstance(start, str) else "a position"
+
+
+def _removed(checkpoints: Checkpoints, gaps: Gaps, name: str) -> list[Write]:
+    _log.warning("sink %s is not in the document any more; its position is forgotten", name)
+    return [Delete(names.CHECKPOINTS, checkpoints.key(name)), *gaps.forget(name)]
+
+
+def _before(source: Source, left: Position, right: Position) -> bool:
+    """Say whether what is read from one place lacks something before another."""
+    return not source.covers(left, right)

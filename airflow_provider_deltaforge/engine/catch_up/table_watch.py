@@ -1,0 +1,264 @@
+"""Tables that stop alone, and tables that appear with rows the log never carried.
+
+A table that cannot be decoded ends the reading, once; its record is stored, and reading begins
+again at the checkpoint without it. So the record is durable before any of its rows is passed over.
+
+A table that appears is noted in the transaction of the checkpoint that passes its statement, and
+becomes a snapshot request only then: what was there under its name before is delivered first.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.errors import TableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
+from airflow_provider_deltaforge.sources.contract import (
+    Appeared,
+    KnowsNames,
+    LeavesOut,
+    LogReader,
+    NamedTables,
+    Source,
+    TellsAppeared,
+)
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.requests import Request, Results
+from airflow_provider_deltaforge.storage.records.tables import Arrival, Tables
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+ASKER = "deltaforge"
+"""Who asks for the copies of tables that appear."""
+
+_log = logging.getLogger(__name__)
+
+
+def learn(bench: Bench, registry: Registry, position: Position, *, anew: bool) -> None:
+    """Register how tables look where reading begins.
+
+    Where the log does not describe its rows, this is what later statements are applied to.
+
+    Args:
+        bench: the opened job; its fence guards the write.
+        registry: of the source.
+        position: where the log is read from.
+        anew: the log before it was not read; what was registered earlier may not hold here.
+            Otherwise nothing is asked once something is registered.
+    """
+    registry.refresh()
+    _doubt_left_out(bench, registry)
+    _name(bench, anew=anew)
+    if registry.all() and not anew:
+        return
+    source = bench.pipeline.spec.source
+    found = [(schema, position) for schema in source.schemas_at(position)]
+    if found:
+        registry.register_all(found, compare=source.compare, fence=bench.fence)
+
+
+def _name(bench: Bench, *, anew: bool) -> None:
+    """Remember which table has which name where reading begins."""
+    records = Tables(bench.store, bench.pipeline.name)
+    if anew or records.named() is None:
+        named = bench.pipeline.spec.source.named_tables()
+        if named is not None:
+            bench.store.transact([records.name(named.server, named.tables)], bench.fence)
+
+
+def _doubt_left_out(bench: Bench, registry: Registry) -> None:
+    """Trust no registered schema of a table that the document does not name any more.
+
+    Nobody reads of its changes from here on; captured again, it is asked for anew.
+    """
+    source = bench.pipeline.spec.source
+    patterns = [str(pattern) for pattern in getattr(source, "tables", ())]
+    records = Tables(bench.store, bench.pipeline.name)
+    former = records.captured()
+    if former == patterns:
+        return
+    left: list[str] = []
+    # Where the log does not tell schema changes, it describes its rows.
+    stored = registry.all() if former is not None and source.tells_schema_changes else []
+    if stored:
+        live = source.catalog([version.schema for version in stored])
+        left = [v.schema.full_name for v in stored if v.schema.full_name not in live]
+    latest = max((version.sequence for version in stored), default=0)
+    bench.store.transact(records.capture(patterns, left, latest), bench.fence)
+
+
+class TableWatch:
+    """Keeps account of a lane's tables. Used by its delivery thread.
+
+    Args:
+        bench: the opened job; its fence guards every write.
+        registry: of the source.
+    """
+
+    def __init__(self, bench: Bench, registry: Registry) -> None:
+        self._bench = bench
+        self._registry = registry
+        self._records = Tables(bench.store, bench.pipeline.name)
+        self._arrivals: list[Arrival] = []
+        self._reported: set[str] = set()
+        self._left_out: frozenset[str] = frozenset()
+        self._named: NamedTables | None = None
+
+    def open(self, source: Source, start: Position, over: Callable[[], bool]) -> LogReader:
+        """Open the log without the tables that are left out.
+
+        Args:
+            source: the pipeline's.
+            start: where to begin.
+            over: asked while waiting, whether to give up.
+        """
+        reader = source.open(start, over, self.history())
+        try:
+            self.begin(reader)
+        except BaseException:
+            reader.close()  # Left open, it may keep the log from who tries again.
+            raise
+        return reader
+
+    def history(self) -> "TrustedHistory":
+        """Return what was registered, without what a stop has made worthless."""
+        doubted = {name: told.sequence for name, told in self._records.marked().items()}
+        return TrustedHistory(self._registry, self._bench.pipeline.spec.source.compare, doubted)
+
+    def begin(self, reader: LogReader) -> None:
+        """Tell a reader which tables to leave out."""
+        self._arrivals, self._reported = [], set()
+        self._left_out = frozenset(self._records.stopped())
+        named = self._records.named()
+        self._named = None if named is None else NamedTables(named.server, named.tables)
+        if self._named is not None and isinstance(reader, KnowsNames):
+            reader.know(self._named)
+        if self._left_out and isinstance(reader, LeavesOut):
+            reader.leave_out(self._left_out)
+
+    def stop(self, error: TableError, reader: LogReader | None) -> None:
+        """Stop a table alone.
+
+        Raises:
+            TableError: the document says that the pipeline stops, or the source cannot leave a
+                table out, or has not: the log would be opened again and again.
+        """
+        policy = getattr(self._bench.pipeline.spec.source, "on_undecodable", "halt")
+        repair = f"deltaforge snapshot FILE --tables {error.table}"
+        may_stop = isinstance(reader, LeavesOut) and error.table not in self._left_out
+        if policy == "halt" or not may_stop:
+            raise TableError(f"{error}. To repair it, copy the table: {repair}", error.table)
+        latest = max((v.sequence for v in self._registry.all()), default=0)
+        # It quotes the statement, and that of a remote table holds its password.
+        reason = redacted(f"{error}. Its rows are passed over; copy it with: {repair}")
+        _log.error("table %s stops alone: %s", error.table, reason)
+        write = self._records.stop(error.table, reason, latest)
+        self._bench.store.transact([write], self._bench.fence)
+
+    def watch(self, rows: pa.RecordBatch) -> None:
+        """Take note of what delivered statements say of rows without events."""
+        told = rows.column("ddl")
+        if told.null_count == len(told):
+            return
+        for row in rows.filter(pc.is_valid(told)).to_pylist():
+            change = json.loads(row["ddl"])
+            for name in change.get("lost", ()):
+                sql = redacted(change["sql"])
+                _log.warning("rows of %s went away without events: %s", name, sql)
+            for name in change.get("copies", ()):
+                self._note(name, f"{name}:{row['event_id'].hex()}")
+
+    def passed(self, position: Position, reader: LogReader) -> list[Write]:
+        """Return what is to be stored together with the checkpoint at ``position``.
+
+        A reader is ahead: what it has found behind the checkpoint, the next one finds again.
+        """
+        covers, passed_all = self._bench.pipeline.spec.source.covers, True
+        named = reader.named() if isinstance(reader, KnowsNames) else None
+        for found in reader.appeared() if isinstance(reader, TellsAppeared) else ():
+            name = _name_of(found)
+            passed = found.position is None or covers(position, found.position)
+            passed_all = passed_all and passed
+            if passed and name not in self._reported:
+                self._reported.add(name)
+                self._note(found.table, name)
+        writes: list[Write] = [self._records.arrive(arrival) for arrival in self._arrivals]
+        if named is not None and passed_all and named != self._named:
+            self._named = named  # Stored again with the next checkpoint if this one is not.
+            writes.append(self._records.name(named.server, named.tables))
+        return writes
+
+    def stored(self) -> None:
+        """Ask for the copies of tables whose arrival is durable now."""
+        if self._arrivals:
+            self._arrivals = []
+            ask_for_arrivals(self._bench)
+
+    def _note(self, table: str, name: str) -> None:
+        self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))
+
+
+def _name_of(found: Appeared) -> str:
+    """Return what tells an arrival from a later one of the same table."""
+    if found.position is None:
+        return found.table
+    return f"{found.table}:{json.dumps(found.position, sort_keys=True)}"
+
+
+def ask_for_arrivals(bench: Bench) -> None:
+    """Turn every arrival into a snapshot request, once.
+
+    Killed between asking and forgetting, the next call finds the request, or its result, under
+    the same id.
+    """
+    records = Tables(bench.store, bench.pipeline.name)
+    results = Results(bench.store, bench.pipeline.name)
+    for arrival in records.arrivals():
+        # A name that a source reports without a place may arrive again.
+        placed = arrival.id != f"appeared:{arrival.table}"
+        if not (placed and results.latest(arrival.id)):
+            _log.info("table %s appeared with rows of its own; it is copied", arrival.table)
+            bench.control.update(partial(_asked, arrival=arrival))
+        bench.store.transact([records.taken(arrival)], bench.fence)
+
+
+def _asked(record: ControlRecord, arrival: Arrival) -> ControlRecord:
+    if any(known.id == arrival.id and known.cancelled is None for known in record.requests):
+        return record
+    request = Request(
+        id=arrival.id,
+        tables=[arrival.table],
+        requested_at_ms=int(time.time() * 1000),
+        by=ASKER,
+    )
+    return record.model_copy(update={"requests": [*record.requests, request]})
+
+
+class TrustedHistory(RegisteredHistory):
+    """The registered schemas, but for those of before a table stopped."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        compare: Callable[[Position, Position], int],
+        doubted: dict[str, int],
+    ) -> None:
+        super().__init__(registry, compare)
+        self._doubted = doubted
+
+    def schema_at(
+        self, db: str, schema: str | None, table: str, position: Position
+    ) -> TableSchema | None:
+        """Return the schema that was in force at a position; None when none is to be trusted."""
+        found = self._registry.at_position(db, schema, table, position, self._compare)
+        if found is None or found.sequence <= self._doubted.get(f"{schema or db}.{table}", 0):
+            return None
+        return found.schema

@@ -1,0 +1,4 @@
+"""Keeps what could not be delivered, in the transaction that moves the position past it.
+
+Begin at ``queue``.
+"""

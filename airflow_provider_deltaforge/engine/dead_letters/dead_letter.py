@@ -1,0 +1,204 @@
+"""Dead letters as they are stored: the event as native JSON, and who refused it and why."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic_core import from_json
+
+from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
+from airflow_provider_deltaforge.engine.base.last_error import shown
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import Place, places_of
+from airflow_provider_deltaforge.engine.render.processor_chain import Chained
+from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.storage.records.dead_letters import Refusal, Rest, with_refusal
+
+_UNMASKED = "<left out: refused before it was masked>"
+_UNREADABLE = "<left out: it cannot be read as JSON>"
+
+
+@dataclass(slots=True)
+class Letter:
+    """One dead letter, ready to be stored.
+
+    Attributes:
+        refusal: who refused it, and why.
+        text: what is stored.
+        place: the row that its event changed; None if it cannot be sent again.
+        at: the row of the source's batch that it stands for; -1 in batches behind that one.
+    """
+
+    refusal: Refusal
+    text: bytes
+    place: Place | None = None
+    at: int = -1
+
+    def overtaken_by(self, sink_id: str) -> None:
+        """Note that a sink was given a newer event of the row."""
+        if sink_id not in self.refusal.overtaken:
+            told = [*self.refusal.overtaken, sink_id]
+            self.refusal = self.refusal.model_copy(update={"overtaken": told})
+            self.text = with_refusal(self.text, self.refusal)
+
+
+class LetterWriter:
+    """Writes the dead letters of one pipeline.
+
+    Args:
+        origin: what the pipeline's events share.
+        max_event_bytes: of a longer event, the row images are left out.
+    """
+
+    def __init__(self, origin: Origin, max_event_bytes: int) -> None:
+        self._origin = origin
+        self._max_bytes = max_event_bytes
+        self._envelope = NativeEnvelope()
+
+    def of_processors(self, chained: Chained) -> list[Letter]:
+        """Return the events that processors refused, as they came to them.
+
+        What a mask has not seen yet, or could not read, is stored without its images.
+        """
+        letters: list[Letter] = []
+        for refused in chained.refused:
+            reasons = [
+                Refusal(processor_id=refused.processor_id, **_why(one))
+                for one in refused.rejections
+            ]
+            letters += self._letters(refused.rows, reasons, refused.origins, masked=refused.masked)
+        return letters
+
+    def of_sink(
+        self, sink_id: str, rejections: Sequence[Rejection], chained: Chained
+    ) -> list[Letter]:
+        """Return the events that cannot be delivered to a sink, each once.
+
+        Args:
+            sink_id: the sink.
+            rejections: why; the row of an event and of its tombstone is the same.
+            chained: what was rendered.
+        """
+        first = {one.event_row: one for one in reversed(rejections)}
+        at = sorted(first)
+        reasons = [Refusal(sink_id=sink_id, **_why(first[row])) for row in at]
+        origins = np.array([chained.origin(row) for row in at], np.int64)
+        return self._letters(chained.rows.take(pa.array(at, pa.int32())), reasons, origins)
+
+    def _letters(
+        self,
+        rows: pa.RecordBatch,
+        reasons: Sequence[Refusal],
+        origins: np.ndarray,
+        *,
+        masked: bool = True,
+    ) -> list[Letter]:
+        places, rests = places_of(rows), _rests(rows)
+        if not masked:
+            rows = _without_payload(rows, _UNMASKED)
+        events, cut = self._readable(rows)
+        columns = zip(
+            reasons,
+            events.to_pylist(),
+            [one or not masked for one in cut],
+            uuid_texts(rows["event_id"]).to_pylist(),
+            rows["source_position"].to_pylist(),
+            places,
+            rests,
+            origins.tolist(),
+            strict=True,
+        )
+        head = b'{"v":1,"timestamp":%d,"pipeline":%b,"stream":"dlq","event_id":"%b"'
+        now_s, pipeline = int(time.time()), orjson.dumps(self._origin.pipeline)
+        return [
+            Letter(
+                reason,
+                head % (now_s, pipeline, event_id)
+                + b',"source_cursor":%b' % (b"null" if at is None else b"{%b}" % at)
+                + b',"event":%b,"payload_truncated":%b' % (event, orjson.dumps(truncated))
+                # The key of a row that must not be shown is not shown either.
+                + b',"rest":%b' % (b"null" if truncated else rest)
+                + b',"meta":%b}' % reason.model_dump_json().encode(),
+                None if truncated or rest == b"null" else place,
+                origin,
+            )
+            for reason, event, truncated, event_id, at, place, rest, origin in columns
+        ]
+
+    def _readable(self, rows: pa.RecordBatch) -> tuple[pa.BinaryArray, list[bool]]:
+        """Return the events, and which of them had to be cut.
+
+        One entry that nobody can read would hide all that stand behind it.
+        """
+        events = self._envelope.wrap(rows, self._origin)
+        long = pc.greater(pc.binary_length(events), self._max_bytes)
+        why = f"<truncated: original payload exceeded {self._max_bytes} bytes>"
+        events = self._cut(rows, events, long, why)
+        broken = pa.array([not _is_readable(text) for text in events.to_pylist()], pa.bool_())
+        events = self._cut(rows, events, broken, _UNREADABLE)
+        return events, pc.or_(long, broken).to_pylist()
+
+    def _cut(
+        self, rows: pa.RecordBatch, events: pa.BinaryArray, chosen: pa.BooleanArray, why: str
+    ) -> pa.BinaryArray:
+        if not chosen.true_count:
+            return events
+        cut = self._envelope.wrap(_without_payload(rows, why), self._origin)
+        return pc.if_else(chosen, cut, events)
+
+
+def _is_readable(event: bytes) -> bool:
+    """Say whether an event can be read from an entry: sources have texts that no parser takes."""
+    try:
+        from_json(b"[%b]" % event)  # As deep as in the entry.
+    except ValueError:
+        return False
+    return True
+
+
+def _rests(rows: pa.RecordBatch) -> list[bytes]:
+    """Return what the native form does not say, as JSON; ``null`` where no text can hold it."""
+    columns: Iterable[tuple[Any, ...]] = zip(
+        rows["key"].to_pylist(),
+        rows["former_key"].to_pylist(),
+        rows["row"].to_pylist(),
+        rows["routing"].to_pylist(),
+        strict=True,
+    )
+    rests = []
+    for key, former, row, routing in columns:
+        if routing is not None and routing["headers"] is not None:
+            routing["headers"] = dict(routing["headers"])
+        try:
+            texts = {"key": key, "former_key": former}
+            known = {name: None if text is None else text.decode() for name, text in texts.items()}
+            rest = Rest(**known, row=row, routing=routing)
+            rests.append(rest.model_dump_json().encode())
+        except UnicodeError:
+            rests.append(b"null")
+    return rests
+
+
+def _why(rejection: Rejection) -> dict[str, str]:
+    return {"error_kind": rejection.kind, "error_message": shown(rejection.reason)}
+
+
+def _without_payload(rows: pa.RecordBatch, why: str) -> pa.RecordBatch:
+    """Return events whose images, statements and tags say only why they were left out."""
+    instead = pa.array([orjson.dumps(why)], pa.binary())[0]
+    nothing = pa.nulls(1, pa.binary())[0]
+    for name in ("before", "after", "ddl"):
+        at = CHANGE_SCHEMA.get_field_index(name)
+        column = pc.if_else(rows.column(name).is_valid(), instead, nothing)
+        rows = rows.set_column(at, CHANGE_SCHEMA.field(at), column)
+    at = CHANGE_SCHEMA.get_field_index("tags")
+    return rows.set_column(
+        at, CHANGE_SCHEMA.field(at), pa.nulls(rows.num_rows, pa.list_(pa.utf8()))
+    )

@@ -1,0 +1,277 @@
+"""Sets events aside that nobody could take, in the transaction that moves the position past them.
+
+Killed before that transaction, the events are refused again; killed after it, they are there. Only
+of a transaction or chunk that is refused in masses, entries are stored before its end, and are
+there twice after a kill: memory is bounded. Of a batch for a sink that holds the position itself,
+they are stored before the sink holds it, and known when they come again.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter, LetterWriter
+from airflow_provider_deltaforge.engine.dead_letters.queue_log import LetterNews
+from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrder
+from airflow_provider_deltaforge.engine.dead_letters.stored_entries import KnownLetters
+from airflow_provider_deltaforge.engine.render.refusals import stop_for_processors, stop_for_sink
+from airflow_provider_deltaforge.engine.render.render_stage import Rendered
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+
+NAME = "dead-letter queue"
+
+_HELD_LETTERS, _HELD_BYTES = 1000, 16 << 20
+_POLL_S = 0.5
+_FIRST_EXPIRY_S, _EXPIRY_S = 5.0, 60.0
+
+
+class LetterBox:
+    """Collects what a lane or a copy cannot deliver, and stores it. Used by one thread.
+
+    Without a queue (``spec.journal``) an event that nobody takes stops the pipeline.
+
+    Args:
+        bench: the opened job.
+        tallies: where it is counted.
+        trouble: told by name that the queue is full, and with None that it is not any more.
+        ending: set when the lane ends.
+        confirm: raises if a newer lane has started, whose limits hold then.
+        behind: the one sink that this is for, which stands behind the others.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        tallies: LetterTallies,
+        trouble: Callable[[str, BaseException | None], None],
+        ending: threading.Event,
+        confirm: Callable[[], None],
+        behind: str | None = None,
+    ) -> None:
+        journal = bench.pipeline.spec.journal
+        self.enabled = bool(journal.enabled)
+        limits = self._limits = journal.dlq
+        self._store, self._fence = bench.store, bench.fence
+        self._queue = DeadLetters(bench.store, bench.pipeline.name)
+        self._pipeline = bench.pipeline.name
+        self._writer = LetterWriter(bench.origin, journal.max_event_bytes)
+        self._tallies = tallies
+        self._trouble = trouble
+        self._ending, self._confirm = ending, confirm
+        ids = [sink.id for sink in bench.pipeline.spec.sinks]
+        holds = limits.hold_keys
+        known = self._known = KnownLetters(bench)
+        self.order = RowOrder(self._queue, ids, holds=holds, behind=behind, also=known.know)
+        self._news = LetterNews(bench.pipeline.name, limits.overflow_policy)
+        self._held: list[Letter] = []
+        self._chosen: list[Letter] = []
+        self._is_told = self._is_untrimmed = False
+        self._expiry_at = time.monotonic() + _FIRST_EXPIRY_S
+
+    def check(self, rendered: Rendered, source: pa.RecordBatch) -> None:
+        """Make sure that what processors refused can be set aside, before anything is delivered.
+
+        Raises:
+            EventError: there is no queue.
+        """
+        if not self.enabled:
+            stop_for_processors(rendered.chained, source)
+
+    def take(
+        self,
+        rendered: Rendered,
+        source: pa.RecordBatch,
+        refused: Mapping[str, Sequence[Rejection]],
+    ) -> None:
+        """Take what nobody could take of a batch that is delivered otherwise.
+
+        Args:
+            rendered: the batch; with what its processors and its rendering refused.
+            source: as it was read.
+            refused: by the sinks it was delivered to, by sink id.
+
+        Raises:
+            EventError: there is no queue.
+        """
+        letters: list[Letter] = []
+        if self.enabled:
+            letters = self._writer.of_processors(rendered.chained)
+        for sink_id, rejections in refused.items():
+            told = [*rendered.rejections[sink_id], *rejections]
+            if not self.enabled:
+                stop_for_sink(sink_id, told, rendered.chained, source)
+            elif told:
+                letters += self._writer.of_sink(sink_id, told, rendered.chained)
+        # Whoever refused them: sent again, the events of a row go in this order.
+        self._held += sorted(self._known.unknown(letters), key=lambda letter: letter.at)
+        if self.enabled:
+            self.order.delivered(rendered, refused, self._held)
+        for letter in self._held:
+            letter.at = -1
+
+    def begin(self) -> None:
+        """Read what stands in the queue; what is not stored is forgotten: it will be read again.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        self._forget()
+        self._known.begin()
+        if self.enabled:
+            self.order.begin()
+
+    def read_on(self) -> None:
+        """Read what others have stored since the last time.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        if self.enabled:
+            self.order.read_on()
+
+    def held_back(
+        self, rendered: Rendered, sink_ids: Iterable[str]
+    ) -> tuple[dict[str, Messages], dict[str, list[Rejection]]]:
+        """Return what sinks are given of a batch, and what waits behind entries of its rows.
+
+        What waits counts as refused by its sink.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        return self.order.held_back(rendered, self._held, sink_ids)
+
+    def _forget(self) -> None:
+        self._held, self._chosen = [], []
+
+    @property
+    def overflows(self) -> bool:
+        """Say whether so much is held that it is stored before the position moves."""
+        many = len(self._held) > _HELD_LETTERS
+        return many or sum(len(letter.text) for letter in self._held) > _HELD_BYTES
+
+    def awaits_room(self) -> bool:
+        """Wait for room where the policy says so; return False when the lane ended meanwhile."""
+        if not self._held or self._limits.overflow_policy != "block":
+            return True
+        while not self._has_room():
+            self._is_told = True  # Still so if the store goes away here, and this is tried again.
+            count = self._queue.count()
+            self._trouble(NAME, RetryableError(self._full(count)))
+            if self._ending.wait(_POLL_S):
+                return False
+        if self._is_told:
+            self._is_told = False
+            self._trouble(NAME, None)
+        return True
+
+    def transact(self, writes: Sequence[Write]) -> None:
+        """Store what is held, under the fence.
+
+        Args:
+            writes: stored with it: the position that moves past it. Without any, it is stored
+                before sinks hold its batch.
+
+        Raises:
+            RetryableError: the store is away; called again, it is tried again.
+        """
+        self._chosen = self._that_fit()
+        try:
+            marks = self.order.writes()
+            texts = self._known.texts(self._chosen, early=not writes)
+            pushed = [self._queue.push(text) for text in texts]
+            self._store.transact([*writes, *pushed, *marks], self._fence)
+        except RetryableError:
+            if self._held:
+                self._tallies.count("write_failures", 1)
+            raise
+
+    def stored(self) -> None:
+        """Count what is stored now, and keep the queue within its limits.
+
+        Called again when the store was away, it goes on where it was.
+        """
+        self.order.written()
+        if self._held:
+            crossing(Border.DEAD_LETTERS_STORED)
+            self._count_stored()
+        if self._is_untrimmed:
+            self.order.read_on()
+            self._trim()
+            self._is_untrimmed = False
+
+    def say(self) -> None:
+        """Log what was set aside and what was lost since it was last said."""
+        self._news.say()
+
+    @property
+    def is_due(self) -> bool:
+        """Say whether ``tend`` has something to do."""
+        return self.enabled and time.monotonic() >= self._expiry_at
+
+    def tend(self) -> None:
+        """Forget what is older than the document allows, and say what was not said yet."""
+        self.say()
+        self._expiry_at = time.monotonic() + _EXPIRY_S
+        self._expire()
+
+    def _expire(self) -> None:
+        age_s = self._limits.max_age_secs
+        if age_s:
+            self._confirm()
+            expired = self._queue.expire(int((time.time() - age_s) * 1000))
+            self._tallies.count("expired", expired)
+
+    def _has_room(self) -> bool:
+        """Say whether what is held fits; what never would goes into an empty queue."""
+        count = self._queue.count()
+        if count and count + len(self._held) > self._limits.max_entries:
+            self._expire()
+            count = self._queue.count()
+        return not count or count + len(self._held) <= self._limits.max_entries
+
+    def _that_fit(self) -> list[Letter]:
+        """Return what of the held letters is stored."""
+        most = self._limits.max_entries
+        if self._limits.overflow_policy == "drop_oldest":
+            return self._held[-most:]
+        if self._held and self._limits.overflow_policy == "reject":
+            return self._held[: max(0, most - self._queue.count())]
+        return self._held
+
+    def _full(self, count: int) -> str:
+        return (
+            f"{count} of {self._limits.max_entries} entries are taken, and {len(self._held)} more "
+            f"wait; read them with `deltaforge dlq list {self._pipeline}`, then make room with "
+            "`deltaforge dlq ack` or `deltaforge dlq purge`"
+        )
+
+    def _count_stored(self) -> None:
+        held, chosen = self._held, self._chosen
+        self._forget()
+        self._is_untrimmed = True
+        for letter in chosen:
+            why = letter.refusal
+            self._tallies.set_aside(why.sink_id, why.processor_id, why.error_kind)
+        lost = len(held) - len(chosen)
+        evicts = self._limits.overflow_policy == "drop_oldest"
+        self._tallies.count("evicted" if evicts else "rejected", lost)
+        self._news.count(stored=len(chosen), lost=lost)
+
+    def _trim(self) -> None:
+        count, most = self._queue.count(), self._limits.max_entries
+        if self._limits.overflow_policy == "drop_oldest" and count > most:
+            self._confirm()
+            evicted = self._queue.drop_oldest(count - most)
+            self._tallies.count("evicted", evicted)
+            self._news.count(lost=evicted)
+        self._news.say_now_and_then()
+        self._news.fills(min(count, most) / most)

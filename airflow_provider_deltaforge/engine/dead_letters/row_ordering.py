@@ -1,0 +1,275 @@
+"""The rows of which an earlier event is set aside, and what that means for their later events.
+
+Sent again after a newer event of its row, an entry would make an old state the last one. So an
+entry is told which sinks were given something newer meanwhile (it was *overtaken*), or, with
+``hold_keys``, the newer events are set aside behind it.
+"""
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter
+from airflow_provider_deltaforge.engine.dead_letters.queue_entries import Entries, Entry, newer
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import Places, place_of, places_of
+from airflow_provider_deltaforge.engine.render.processor_chain import Chained
+from airflow_provider_deltaforge.engine.render.render_stage import Rendered
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, DeadLetters
+
+HELD = "held"
+"""The kind of an event that was set aside only because an earlier one of its row is."""
+
+_HELD_REASON = "an earlier event of this row is set aside (journal.dlq.hold_keys)"
+
+
+class RowOrder:
+    """Keeps the order of a row's events across the queue. Used by one thread.
+
+    Args:
+        queue: the pipeline's.
+        sink_ids: its sinks.
+        holds: set later events aside, instead of noting that they were delivered.
+        behind: the one sink that stands behind the others. What processors refused may still lie
+            in front of it, and holds nothing back before it is read again.
+        also: told of every entry that is read.
+    """
+
+    def __init__(
+        self,
+        queue: DeadLetters,
+        sink_ids: Collection[str],
+        *,
+        holds: bool,
+        behind: str | None = None,
+        also: Callable[[DeadLetter], None] = lambda _: None,
+    ) -> None:
+        self._queue = queue
+        self._also = also
+        self._behind = behind
+        self._sink_ids = list(sink_ids)
+        self._holds = holds
+        self._missing: dict[str, Entries] = {}
+        self._read_upto = 0
+        self._ids: set[bytes] = set()
+        self._unread: set[bytes] = set()
+        self._overtaken: dict[bytes, list[tuple[Entry, str]]] = {}
+        self._marks: dict[int, dict[str, bool]] = {}
+
+    def begin(self) -> None:
+        """Read the queue; what was noted and not stored is forgotten.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        self._missing, self._overtaken, self._marks = {}, {}, {}
+        self._ids, self._unread, self._read_upto = set(), set(), 0
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Read what was stored since the last time."""
+        for stored in self._queue.stored(self._read_upto, damaged=False):
+            self._also(stored.letter)
+            self._know(stored.letter)
+            self._read_upto = stored.letter.seq
+
+    def _know(self, letter: DeadLetter) -> None:
+        place = place_of(letter)
+        if place is None or (self._behind and letter.meta.sink_id not in (None, self._behind)):
+            return
+        entry = Entry(place, letter.seq, event_id=uuid.UUID(letter.event_id).bytes)
+        self._ids.add(entry.event_id)
+        if self._behind and letter.meta.sink_id is None:
+            self._unread.add(entry.event_id)
+        for sink_id in letter.missed_by(self._sink_ids):
+            if sink_id in letter.meta.overtaken:
+                self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
+            else:
+                self._missing.setdefault(sink_id, Entries()).add(entry)
+
+    def held_back(
+        self, rendered: Rendered, pending: Sequence[Letter], sink_ids: Iterable[str]
+    ) -> tuple[dict[str, Messages], dict[str, list[Rejection]]]:
+        """Return what each sink is given of a batch, and what is set aside behind entries.
+
+        Args:
+            rendered: the batch.
+            pending: what of earlier batches is not stored yet.
+            sink_ids: the sinks that are to have it.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        messages = {name: rendered.messages[name] for name in sink_ids}
+        held: dict[str, list[Rejection]] = {}
+        again = self._read_again(rendered.chained) if self._holds else {}
+        for name, given in list(messages.items()) if self._holds else ():
+            refused = [*_refused_by_processors(rendered.chained), *_unrendered(rendered, name)]
+            entries = self._missed(name, [*_entries_of(pending, name), *refused])
+            rows = self._rows_held(entries, rendered.chained, again) if entries.tables else []
+            held_back = np.isin(given.event_rows.to_numpy(), rows)
+            if held_back.any():
+                there = np.unique(given.event_rows.to_numpy()[held_back]).tolist()
+                held[name] = [Rejection(row, HELD, _HELD_REASON) for row in there]
+                messages[name] = given.take(pa.array(np.flatnonzero(~held_back)))
+        return messages, held
+
+    def _rows_held(
+        self, entries: Entries, chained: Chained, again: Mapping[bytes, int]
+    ) -> list[int]:
+        places, at = Places.of(chained.rows), _at(chained)
+        self._unread -= again.keys()
+        rows: set[int] = set()
+        oldest: int | None = None
+        for row, entry in newer(entries.met(places, at, rows), at, again):
+            if entry.event_id in self._unread:
+                continue
+            if entry.seq and oldest is None:
+                oldest = self._queue.oldest() or self._read_upto + 1
+            # What somebody has made room of holds nothing back any more.
+            if not 0 < entry.seq < (oldest or 0):
+                rows.add(row)
+        # What concerns more rows than the entry's own holds back the later events of these, too.
+        wide = places.whole | np.asarray(places.former.is_valid())
+        spread: set[int] = set()
+        while found := sorted(row for row in rows - spread if wide[row]):
+            spread |= set(found)
+            held = Entries()
+            for row in found:
+                held.add(Entry(places.at(row), at=int(at[row])))
+            rows |= {later for later, _ in held.met(places, at)}
+        return sorted(rows)
+
+    def would_tell(self, rendered: Rendered, sink_ids: Iterable[str]) -> bool:
+        """Say whether a batch overtakes anything in sinks; noted early it does no harm."""
+        self.delivered(rendered, dict.fromkeys(sink_ids, ()), ())
+        return bool(self._marks)
+
+    def delivered(
+        self,
+        rendered: Rendered,
+        refused: Mapping[str, Sequence[Rejection]],
+        letters: Sequence[Letter],
+    ) -> None:
+        """Note which entries a batch has overtaken.
+
+        Args:
+            rendered: what was delivered.
+            refused: what of it was not, by the sinks that were given it.
+            letters: what is set aside and not stored yet, with what was refused of this batch.
+        """
+        again = self._read_again(rendered.chained)
+        for sink_id, rejections in refused.items():
+            self._not_overtaken_yet(sink_id, again)
+            entries = self._missed(sink_id, _entries_of(letters, sink_id))
+            if not entries.tables:
+                continue
+            chained = rendered.chained
+            rows = np.unique(rendered.messages[sink_id].event_rows.to_numpy())
+            rows = rows[~np.isin(rows, [one.event_row for one in rejections])]
+            taken = chained.rows.take(pa.array(rows))
+            at = _at(chained)[rows]
+            for row, entry in entries.met(Places.of(taken), at):
+                # Killed after it was stored early, the event itself may be taken after all.
+                itself = bool(entry.event_id) and taken["event_id"][row].as_py() == entry.event_id
+                if not itself and at[row] <= again.get(entry.event_id, -1):
+                    continue
+                if entry.letter is not None:
+                    entry.letter.overtaken_by(sink_id)
+                else:
+                    self._marks.setdefault(entry.seq, {})[sink_id] = True
+
+    def _read_again(self, chained: Chained) -> dict[bytes, int]:
+        """Return where in a batch the events of stored entries stand: the log is read again."""
+        if not self._ids:
+            return {}
+        known = pa.array(list(self._ids), pa.binary(16))
+        found: dict[bytes, int] = {}
+        told = [(refused.rows, refused.origins) for refused in chained.refused]
+        for rows, at in [*told, (chained.rows, _at(chained))]:
+            ids = rows["event_id"]
+            for row in np.flatnonzero(np.asarray(pc.is_in(ids, value_set=known))).tolist():
+                found[ids[row].as_py()] = int(at[row])
+        return found
+
+    def _not_overtaken_yet(self, sink_id: str, again: Iterable[bytes]) -> None:
+        """What had overtaken an entry comes once more, behind it."""
+        for event_id in again:
+            for entry, by in self._overtaken.get(event_id, ()):
+                if by == sink_id:
+                    self._marks.setdefault(entry.seq, {})[sink_id] = False
+                    self._missing.setdefault(sink_id, Entries()).add(entry)
+            left = [told for told in self._overtaken.get(event_id, ()) if told[1] != sink_id]
+            self._overtaken[event_id] = left
+
+    def writes(self) -> list[Write]:
+        """Return the writes that tell entries who has overtaken them.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        told: list[Write] = []
+        for seq, marks in self._marks.items():
+            stored = self._queue.find(seq)
+            if stored is not None:
+                why = stored.letter.meta
+                marked = {**dict.fromkeys(why.overtaken, True), **marks}
+                by = [sink_id for sink_id, overtaken in marked.items() if overtaken]
+                told.append(self._queue.amend(stored, why.model_copy(update={"overtaken": by})))
+        return told
+
+    def written(self) -> None:
+        """Go on after the writes are stored: who was overtaken once need not be watched."""
+        if not self._marks:
+            return
+        for sink_id, entries in self._missing.items():
+            gone = {seq for seq, marks in self._marks.items() if marks.get(sink_id)}
+            for entry in entries.among(gone):
+                self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
+            self._missing[sink_id] = entries.without(gone)
+        self._marks = {}
+
+    def _missed(self, sink_id: str, more: Sequence[Entry]) -> Entries:
+        """Return the entries that a sink misses, with those that are not stored yet."""
+        stored = self._missing.get(sink_id, Entries())
+        if not more:
+            return stored
+        both = stored.without(())
+        for entry in more:
+            both.add(entry)
+        return both
+
+
+def _entries_of(letters: Sequence[Letter], sink_id: str) -> list[Entry]:
+    return [
+        Entry(letter.place, letter=letter, at=letter.at)
+        for letter in letters
+        if letter.place is not None
+        and letter.refusal.sink_id in (None, sink_id)
+        and sink_id not in letter.refusal.overtaken
+    ]
+
+
+def _refused_by_processors(chained: Chained) -> Iterable[Entry]:
+    """Yield what processors refused of a batch; what was not masked is never sent again."""
+    for refused in chained.refused:
+        if refused.masked:
+            for place, at in zip(places_of(refused.rows), refused.origins.tolist(), strict=True):
+                yield Entry(place, at=at)
+
+
+def _unrendered(rendered: Rendered, sink_id: str) -> Iterable[Entry]:
+    chained = rendered.chained
+    rows = sorted({one.event_row for one in rendered.rejections[sink_id]})
+    places = places_of(chained.rows.take(pa.array(rows, pa.int32())))
+    for row, place in zip(rows, places, strict=True):
+        yield Entry(place, at=chained.origin(row))
+
+
+def _at(chained: Chained) -> np.ndarray:
+    """Return per event the row of the source's batch that it stands for."""
+    return np.arange(chained.rows.num_rows) if chained.origins is None else chained.origins

@@ -1,0 +1,73 @@
+"""What is set aside already, where that is stored before a sink holds the rest of its batch.
+
+Killed between the two, the batch comes again, and what is refused of it is refused again. Sent
+again before that, it would arrive in front of what is older: so it tells where the sinks stood.
+"""
+
+from collections.abc import Sequence
+
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter
+from airflow_provider_deltaforge.engine.deliver.sink_thread import holds_position
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, stored_early
+
+_Known = tuple[str, str | None, str | None]
+_MARK, _LENGTH = b'"event_id":"', 36
+_COPIED = b',"source_cursor":null,"event":'
+
+
+class KnownLetters:
+    """Leaves out what is in the queue. Used by one thread.
+
+    Args:
+        bench: the opened job; where no sink holds the position itself, nothing is left out.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        spec, self._bench = bench.pipeline.spec, bench
+        self._wanted = any(map(holds_position, spec.sinks))
+        self._known: set[_Known] = set()
+
+    def begin(self) -> None:
+        """Forget what is there: the queue is read again."""
+        self._known = set()
+
+    def know(self, letter: DeadLetter) -> None:
+        """Take note of an entry of the queue."""
+        if self._wanted:
+            self._known.add((letter.event_id, letter.meta.sink_id, letter.meta.processor_id))
+
+    def unknown(self, letters: list[Letter]) -> list[Letter]:
+        """Return the entries that are not there yet; from now on they are known."""
+        if not self._wanted:
+            return letters
+        found = [letter for letter in letters if _of(letter) not in self._known]
+        self._known.update(map(_of, found))
+        return found
+
+    def texts(self, letters: Sequence[Letter], *, early: bool) -> list[bytes]:
+        """Return what is stored of entries.
+
+        Args:
+            letters: the entries.
+            early: they are stored before sinks hold their batch.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        if not early or not letters or not self._wanted:
+            return [letter.text for letter in letters]
+        source_id = self._bench.pipeline.spec.source.id
+        stood = Checkpoints(self._bench.store, self._bench.pipeline.name, source_id).load()
+        # The rows of a snapshot have no place in the log.
+        return [
+            each.text if _COPIED in each.text else stored_early(each.text, stood)
+            for each in letters
+        ]
+
+
+def _of(letter: Letter) -> _Known:
+    start = letter.text.index(_MARK) + len(_MARK)
+    event_id = letter.text[start : start + _LENGTH].decode()
+    return event_id, letter.refusal.sink_id, letter.refusal.processor_id

@@ -1,0 +1,169 @@
+"""Gives a sink that holds our position itself each event once, whatever it is given again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.errors import FatalError, FencedError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Cursor, ExactlyOnceWriter
+from airflow_provider_deltaforge.storage.records.checkpoints import Stand
+
+_SEARCHED_MOST = 1_000_000
+
+
+class Once:
+    """Keeps the cursor of one connection. Used by the sink's thread.
+
+    Args:
+        sink_id: the sink, for messages to people.
+        writer: its connection.
+    """
+
+    def __init__(self, sink_id: str, writer: ExactlyOnceWriter) -> None:
+        self._id = sink_id
+        self._writer = writer
+        self._cursor: Cursor | None = None
+        self._sought: bytes | None = None
+        self._searched = 0
+        self._again = False
+        self._held: tuple[str, ...] | None = None
+
+    def holds(self, position: Position) -> tuple[str, ...] | None:
+        """Return what the sink may tell while it lacks nothing up to a position; None at first."""
+        if self._sought is not None:
+            return _texts(Cursor(position, self._sought))  # That event lies behind it still.
+        return self._held
+
+    def read_again(self) -> None:
+        """Expect what lies behind the checkpoint once more: the log is read from there again."""
+        self._again = True
+
+    def write(
+        self, messages: Messages, at: Position | None, stand: Stand | None
+    ) -> Sequence[Rejection]:
+        """Write what the sink lacks; if it refuses anything, the rest has to be given again.
+
+        Args:
+            messages: of one batch.
+            at: the batch's end; None inside a transaction.
+            stand: the sink's checkpoint.
+
+        Raises:
+            FencedError: the sink holds something else than the checkpoint says, or another writer
+                has taken over: both have to be compared anew.
+        """
+        cursor = self._at(stand)
+        lacking, found = self._lacking(messages)
+        if self._sought is not None and not found:
+            self._searched += len(messages)
+            self._check_search(at)
+            return ()
+        after = cursor if at is None else Cursor(at)
+        if len(lacking):
+            last = lacking.event_ids[-1].as_py()
+            after = Cursor(cursor.position, last) if at is None else after
+            refused = self._writer.write_once(lacking, cursor, after)
+            if refused:
+                return refused
+            self._held = _texts(after, replace(cursor, event_id=last))
+        elif self._sought is not None:
+            self._held = _texts(cursor)
+        self._cursor, self._sought = after, None
+        return ()
+
+    def _at(self, stand: Stand | None) -> Cursor:
+        """Return where the sink stands: a checkpoint also moves over what holds nothing for it."""
+        if stand is None:
+            raise FencedError(f"sink {self._id}: it has no checkpoint yet")
+        if self._cursor is None:
+            return self._take_over(stand)
+        again, self._again = self._again, False
+        if self._cursor.position != stand.position:
+            if again and not self._is_stored(stand):
+                raise FencedError(f"sink {self._id}: it holds more than its checkpoint says")
+            self._cursor = Cursor(stand.position, self._sought)
+        elif again and self._cursor.event_id is not None:
+            self._sought, self._searched = self._cursor.event_id, 0
+        return self._cursor
+
+    def _is_stored(self, stand: Stand) -> bool:
+        """Say whether a checkpoint knows of all that was written."""
+        if self._sought is not None or stand.held is None:
+            return True
+        held = self._held or ()
+        return not (held or stand.held) or not set(held).isdisjoint(stand.held)
+
+    def _take_over(self, stand: Stand) -> Cursor:
+        """Shut former writers out, and see that the sink stands where its checkpoint does."""
+        told = known = self._writer.recover()
+        if stand.held is not None:
+            known = None if told is None else _known(told, stand.held)
+        if stand.held is not None and not tells(told, stand.held):
+            raise FencedError(f"sink {self._id}: it holds something else than its checkpoint says")
+        self._held = _texts(told)
+        self._cursor = Cursor(stand.position)
+        if known is not None and _lies_behind(known, stand):
+            self._cursor, self._sought = known, known.event_id
+        return self._cursor
+
+    def _lacking(self, messages: Messages) -> tuple[Messages, bool]:
+        """Return what lies behind the event that the sink holds last, and whether it is there."""
+        if self._sought is None:
+            return messages, True
+        same = pc.equal(messages.event_ids, pa.scalar(self._sought, messages.event_ids.type))
+        places = np.flatnonzero(np.asarray(same))
+        if not len(places):
+            return messages, False
+        rest = np.arange(int(places[-1]) + 1, len(messages), dtype=np.int32)
+        return messages.take(pa.array(rest)), True
+
+    def _check_search(self, at: Position | None) -> None:
+        if at is not None and self._searched > _SEARCHED_MOST and self._cursor is not None:
+            raise FatalError(
+                f"sink {self._id}: it holds changes behind {dict(self._cursor.position)} up to "
+                "one that the log does not show any more, so nobody can say which it lacks. Undo "
+                "what was changed of the document since, or remove exactly_once and run it again"
+            )
+
+
+def tells(told: Cursor | None, held: Sequence[str]) -> bool:
+    """Say whether what a sink tells is what it may tell."""
+    if told is None:
+        return not held
+    return _known(told, held) is not None
+
+
+def moved(stand: Stand, position: Position) -> tuple[str, ...] | None:
+    """Return what a sink may tell of its checkpoint that moves while nothing is written to it.
+
+    An event that it holds behind the checkpoint lies behind the new one still: what is between the
+    two held nothing for the sink.
+    """
+    if stand.held is None:
+        return None
+    told = [Cursor.from_text(text, "a checkpoint") for text in stand.held]
+    return _texts(
+        *(replace(one, position=position) if _lies_behind(one, stand) else one for one in told)
+    )
+
+
+def _lies_behind(told: Cursor, stand: Stand) -> bool:
+    return told.event_id is not None and told.position == stand.position
+
+
+def _known(told: Cursor, held: Sequence[str]) -> Cursor | None:
+    """Return what is stored of a cursor: behind which place its event lies may be known better."""
+    for text in held:
+        one = Cursor.from_text(text, "a checkpoint")
+        if one == told or (told.event_id is not None and one.event_id == told.event_id):
+            return one
+    return None
+
+
+def _texts(*cursors: Cursor | None) -> tuple[str, ...]:
+    return tuple(one.as_text().decode() for one in cursors if one is not None)

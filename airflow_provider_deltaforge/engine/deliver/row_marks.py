@@ -1,0 +1,92 @@
+"""Rows of snapshots that a sink has acknowledged, and came back without.
+
+They have no position in the log, so a sink that delivers exactly once and lost them would not tell
+it. Behind each chunk a mark is left in it and stored with the chunk.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher, holds_position
+from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
+
+
+class RowMarkers:
+    """Leaves marks behind the chunks that one process copies.
+
+    Args:
+        sinks: those that are written to, as the document describes them.
+        pipeline: the pipeline's name.
+        watcher: told about trouble.
+        ending: set when the process is to end.
+    """
+
+    def __init__(
+        self, sinks: Sequence[Sink], pipeline: str, watcher: SinkWatcher, ending: threading.Event
+    ) -> None:
+        self._sinks = [sink for sink in sinks if holds_position(sink)]
+        self._pipeline, self._watcher, self._ending = pipeline, watcher, ending
+        self._opened: dict[str, RowMarks] = {}
+
+    def leave(self) -> dict[str, str]:
+        """Return a mark of each sink that can lose rows.
+
+        Raises:
+            RetryableError: the process was asked to end.
+            AccessError, FatalError: as a sink's write does.
+        """
+        marks: dict[str, str] = {}
+        for sink in self._sinks:
+            tell = partial(self._watcher.sink_trouble, sink.id)
+            is_over, rest = self._ending.is_set, self._ending.wait
+            mark = patiently(partial(self._leave, sink), tell, is_over, rest)
+            if mark is not None:
+                marks[sink.id] = mark
+        return marks
+
+    def close(self) -> None:
+        """Release the connections."""
+        for opened in self._opened.values():
+            with suppress(DeltaForgeError):
+                opened.close()
+
+    def _leave(self, sink: Sink) -> str | None:
+        if sink.id not in self._opened:
+            opened = sink.open_row_marks(self._pipeline)
+            if opened is None:
+                return None
+            self._opened[sink.id] = opened
+        return self._opened[sink.id].leave()
+
+
+def lost_chunks(bench: Bench, run: Run, sink: Sink) -> list[str]:
+    """Return the chunks of a run whose rows a sink came back without.
+
+    Rows from before somebody let it go on without what it had lost do not count.
+
+    Raises:
+        RetryableError, AccessError, FatalError: as a sink's write does.
+    """
+    name = bench.pipeline.name
+    gaps = [gap for gap in Gaps(bench.store, name).all() if gap.sink == sink.id]
+    since_ms = max((gap.resumed_at_ms or 0 for gap in gaps), default=0)
+    marked = {
+        chunk_id: done.marks[sink.id]
+        for chunk_id, done in Snapshots(bench.store, name).done(run.id).items()
+        if sink.id in done.marks and done.finished_at_ms > since_ms
+    }
+    opened = sink.open_row_marks(name) if marked else None
+    if opened is None:
+        return []
+    try:
+        lost = opened.lost(marked.values())
+    finally:
+        opened.close()
+    return [chunk_id for chunk_id, mark in marked.items() if mark in lost]

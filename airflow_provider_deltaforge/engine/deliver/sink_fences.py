@@ -1,0 +1,251 @@
+"""Who may write to a sink: the epoch of the state store, as far as it reaches into sinks.
+
+A process that was frozen asks for its fence before it writes, is frozen, and writes when it wakes
+up. So a sink that can compare refuses it there, by the claim's token. For a sink that cannot, the
+claim is a lease: it is renewed by asking the store, each side measures it by its own clock, and who
+takes over waits until that of every former writer has ended, and what those had begun with it.
+"""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
+from airflow_provider_deltaforge.sinks.contract import FormerWriter
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Put
+from airflow_provider_deltaforge.storage.records.record import Record
+
+LEASE_S = 5.0
+"""How long a writer may write after it has asked for its epoch."""
+_RENEWED_S = 1.0
+_LEAST_S = 1.0
+_DRIFT = 1.1
+_POLL_S = 0.1
+_AT_ONCE_S = 2.0
+_KNOWN_MAX = 64
+_known: dict[str, float] = {}
+"""Since when this process knows an epoch to be taken, by its token."""
+
+
+class WriterRecord(Record):
+    """A writer that has begun, as the store keeps it until it is closed."""
+
+    v: Literal[1] = 1
+    sink: str
+    name: str
+    token: str
+    lives_s: float
+    host: str
+    machine: str
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Former(FormerWriter):
+    """With the key of its record."""
+
+    key: str
+    host: str
+
+
+class Claims:
+    """The claims of one worker. Safe to use from several threads.
+
+    Args:
+        bench: the opened job; made just before, so that its epoch was the newest by now.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self.token = f"{bench.job.driver}.{bench.fence.version}"
+        self.since = _since(f"{bench.pipeline.name}/{self.token}")
+
+    def of(self, sink_id: str, over: Callable[[], bool]) -> "SinkClaim":
+        """Return the claim of one connection.
+
+        Args:
+            sink_id: the sink.
+            over: asked while waiting; True ends that with a RetryableError.
+        """
+        return SinkClaim(self._bench, self, sink_id, over)
+
+    def confirm(self) -> None:
+        """Ask for the epoch, and renew the lease; see ``Claim``."""
+        began = now_s()
+        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+            raise FencedError("a newer worker of this driver has started; this one ends")
+        with self._lock:
+            self._until = max(self._until, began + LEASE_S)
+
+    def left_s(self) -> float:
+        """Return what is left of the lease."""
+        return self._until - now_s()
+
+
+class SinkClaim:
+    """See ``Claim``. Used by the thread of one connection, but for ``left_s`` and ``hold``."""
+
+    def __init__(
+        self, bench: Bench, claims: Claims, sink_id: str, over: Callable[[], bool]
+    ) -> None:
+        self._bench, self._claims, self._sink, self._over = bench, claims, sink_id, over
+        self._prefix = f"{bench.pipeline.name}/{sink_id}/"
+        self._number = secrets.token_hex(6)
+        self._entered: set[str] = set()
+        self.token = claims.token
+
+    def confirm(self) -> None:
+        """Ask whether the epoch is still the newest; see ``Claim``."""
+        self._claims.confirm()
+
+    def hold(self) -> None:
+        """Renew the lease if it is no longer new; see ``Claim``."""
+        if self.left_s() >= LEASE_S - _RENEWED_S:
+            return
+        try:
+            self._claims.confirm()
+        except RetryableError:
+            if self.left_s() < _LEAST_S:
+                raise  # Away for a moment, the store costs nothing yet.
+
+    def left_s(self) -> float:
+        """Return what is left of the lease."""
+        return self._claims.left_s()
+
+    def former(self) -> Sequence[FormerWriter]:
+        """Return who has begun in earlier epochs and is not closed; see ``Claim``."""
+        return [
+            _Former(one.name, one.lives_s, not _is_gone(one), key, one.host)
+            for key, one in self._records()
+            if one.token != self.token
+        ]
+
+    def outlive(self, writers: Sequence[FormerWriter]) -> None:
+        """Wait until the leases of former writers have ended; see ``Claim``.
+
+        None of them can renew its lease since this worker's epoch was taken.
+        """
+        began = now_s()
+        while waited := [one for one in self._present(writers) if one.may_write]:
+            longest_s = max(LEASE_S * _DRIFT + one.lives_s for one in waited)
+            left_s = self._claims.since + longest_s - now_s()
+            if left_s <= 0:
+                return
+            if self._over() or now_s() - began > _AT_ONCE_S:
+                raise RetryableError(
+                    f"sink {self._sink}: waiting {left_s:.0f} s more, until nothing that a former "
+                    f"driver{_on(waited)} has begun to write there can be under way any more"
+                )
+            time.sleep(min(_POLL_S, left_s))
+
+    def _present(self, writers: Sequence[FormerWriter]) -> list[FormerWriter]:
+        """Return how writers are by now, without those that are closed."""
+        wanted = {one.name for one in writers}
+        return [one for one in self.former() if one.name in wanted]
+
+    def forget(self, writers: Sequence[FormerWriter]) -> None:
+        """Forget writers that are shut out; see ``Claim``."""
+        keys = [one.key for one in writers if isinstance(one, _Former)]
+        if keys:
+            gone = [Delete(names.WRITERS, key) for key in keys]
+            self._bench.store.transact(gone, self._bench.fence)
+
+    def enter(self, name: str, lives_s: float = 0.0) -> None:
+        """Store that a writer begins; see ``Claim``."""
+        machine, pid, started = _this_process()
+        record = WriterRecord(
+            sink=self._sink,
+            name=name,
+            token=self.token,
+            lives_s=lives_s,
+            host=socket.gethostname(),
+            machine=machine,
+            pid=pid,
+            started=started,
+        )
+        # Of its own: when another writer of the epoch says that it is closed, this one stays known.
+        key = f"{self._prefix}{name}/{self.token}/{self._number}"
+        put = Put(names.WRITERS, key, record.model_dump_json().encode())
+        self._bench.store.transact([put], self._bench.fence)
+        self._entered.add(key)
+
+    def leave(self) -> None:
+        """Say that everything that entered is closed; a store that is away need not know."""
+        for key in list(self._entered):
+            with suppress(DeltaForgeError):
+                self._bench.store.delete(names.WRITERS, key)
+            self._entered.discard(key)
+
+    def _records(self) -> list[tuple[str, WriterRecord]]:
+        stored = self._bench.store.items(names.WRITERS, self._prefix)
+        told = [(key, WriterRecord.from_stored(text, f"writer {key}")) for key, text in stored]
+        return [(key, one) for key, one in told if one.sink == self._sink]
+
+
+def now_s() -> float:
+    """Return this machine's own clock, which also counts while it sleeps and is never set."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _since(epoch: str) -> float:
+    """Return since when this process knows that an epoch is taken.
+
+    Asked again, at another attempt or by another thread, the wait does not begin anew.
+    """
+    if len(_known) > _KNOWN_MAX:
+        _known.clear()  # Those that are still in use wait longer.
+    return _known.setdefault(epoch, now_s())
+
+
+def _on(writers: Sequence[FormerWriter]) -> str:
+    hosts = {one.host for one in writers if isinstance(one, _Former)}
+    return f" on {', '.join(sorted(hosts))}" if hosts else ""
+
+
+def _is_gone(writer: WriterRecord) -> bool:
+    """Return whether the process of a writer is known to have ended."""
+    machine = _machine()
+    if not machine or writer.machine != machine:
+        return False
+    return _started(writer.pid) != writer.started
+
+
+def _this_process() -> tuple[str, int, str]:
+    """Return the machine with its space of process ids, the process and when that began."""
+    pid = os.getpid()
+    return _machine(), pid, _started(pid) or ""
+
+
+@cache
+def _machine() -> str:
+    """Return what no other machine or container has; nothing where that cannot be known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process began, in the kernel's own ticks; None if there is none.
+
+    One that is dead and not yet waited for writes nothing any more.
+    """
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if told[0] in "ZX" else told[19]

@@ -1,0 +1,189 @@
+"""A batch goes to all sinks at once, and those are waited for that the commit policy needs."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_thread import (
+    Delivered,
+    Parcel,
+    SinkThread,
+    SinkWatcher,
+)
+from airflow_provider_deltaforge.engine.render.render_queue import Later
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.sinks.contract import Sink
+
+_LATE_S = 30.0
+_POLL_S = 0.1
+
+Enough = Callable[[Collection[str]], bool]
+"""Says whether it is enough that these sinks have taken a batch."""
+
+
+SetAside = Callable[[str, Sequence[Rejection]], None]
+"""Stores durably what a sink refuses."""
+
+Filled = Callable[[str], Parcel]
+"""Returns what a sink is given whose messages are rendered now."""
+
+
+def _cannot(sink_id: str, rejections: Sequence[Rejection]) -> None:
+    raise FatalError(f"sink {sink_id}: {rejections[0].reason}; nothing here can set it aside")
+
+
+def _unfilled(sink_id: str) -> Parcel:
+    raise FatalError(f"sink {sink_id}: nothing here renders for it")
+
+
+def _rest(given: Parcel | Later, outcome: Delivered, filled: Callable[[], Parcel]) -> Parcel:
+    """Return what a sink is given next of a batch, of which it has nothing yet."""
+    return given.without(outcome.rejections) if isinstance(given, Parcel) else filled()
+
+
+class SinkGroup:
+    """All sinks of a lane: a batch goes to every one at once.
+
+    Args:
+        sinks: the descriptions.
+        pipeline: the pipeline's name.
+        watcher: told about trouble.
+        ending: set when the lane ends.
+        deadline_s: how long one sink may take for one batch until that is trouble.
+        claims: who may write; None where nobody else could.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        pipeline: str,
+        watcher: SinkWatcher,
+        ending: threading.Event,
+        deadline_s: float | None = None,
+        claims: Claims | None = None,
+    ) -> None:
+        self._watcher = watcher
+        self._deadline_s = deadline_s
+        self._news = threading.Event()
+        self._sinks = {sink.id: sink for sink in sinks}
+        self._pipeline, self._ending, self._claims = pipeline, ending, claims
+        self._threads = {sink.id: self._begun(sink) for sink in sinks}
+
+    def thread(self, sink_id: str) -> SinkThread:
+        """Return the thread of a sink, for whoever goes on with it alone."""
+        return self._threads[sink_id]
+
+    def renew(self, sink_id: str) -> bool:
+        """Give a sink a new connection; return False while the old one may still write."""
+        former = self._threads[sink_id]
+        if not former.has_ended():
+            return False
+        self._threads[sink_id] = self._begun(self._sinks[sink_id])
+        return True
+
+    def _begun(self, sink: Sink) -> SinkThread:
+        news, claims = self._news, self._claims
+        return SinkThread(sink, self._pipeline, self._watcher, self._ending, news, claims)
+
+    def deliver(
+        self,
+        parcels: Mapping[str, Parcel | Later],
+        give_up: Callable[[], bool],
+        enough: Enough | None = None,
+        joining: Callable[[], Mapping[str, Parcel | Later]] = dict,
+        set_aside: SetAside = _cannot,
+        filled: Filled = _unfilled,
+    ) -> dict[str, Delivered] | None:
+        """Write to every named sink and wait until it is enough.
+
+        Args:
+            parcels: by sink id, or what is to be rendered first; a sink that is not named gets
+                nothing.
+            give_up: asked while waiting; True leaves the batch undelivered.
+            enough: says whether the sinks that have taken it will do. The others are left with
+                the batch if they fail or take too long. None: every sink is waited for.
+            joining: asked while waiting, for sinks that are given the batch now.
+            set_aside: stores what a sink refuses that takes all of a parcel or nothing; the rest
+                is given to it then.
+            filled: returns what a sink is given whose messages are rendered now.
+
+        Returns:
+            How each ended that was waited for, or None if given up.
+        """
+        for sink_id, parcel in parcels.items():
+            self._threads[sink_id].submit(parcel)
+        return self._results(parcels, give_up, enough, joining, set_aside, filled)
+
+    def _results(
+        self,
+        parcels: Mapping[str, Parcel | Later],
+        give_up: Callable[[], bool],
+        enough: Enough | None,
+        joining: Callable[[], Mapping[str, Parcel | Later]],
+        set_aside: SetAside,
+        filled: Filled,
+    ) -> dict[str, Delivered] | None:
+        begun = dict.fromkeys(parcels, time.monotonic())
+        given = dict(parcels)
+        outcomes: dict[str, Delivered] = {}
+        late: set[str] = set()
+        while True:
+            self._news.clear()
+            for sink_id in begun.keys() - outcomes.keys():
+                outcome = self._threads[sink_id].result(0)
+                if outcome is not None and (outcome.is_nothing or outcome.is_made):
+                    if outcome.is_nothing:
+                        set_aside(sink_id, outcome.rejections)
+                    given[sink_id] = _rest(given[sink_id], outcome, partial(filled, sink_id))
+                    self._threads[sink_id].submit(given[sink_id])
+                elif outcome is not None:
+                    outcomes[sink_id] = outcome
+                    if sink_id in late:
+                        self._watcher.sink_trouble(sink_id, outcome.error)
+            waiting = begun.keys() - outcomes.keys()
+            late |= self._late({name: begun[name] for name in waiting - late})
+            if self._is_over(outcomes, waiting, late, enough):
+                return outcomes
+            if give_up():
+                return None
+            for sink_id, parcel in joining().items():
+                begun[sink_id], given[sink_id] = time.monotonic(), parcel
+                self._threads[sink_id].submit(parcel)
+            self._news.wait(_POLL_S)
+
+    def _late(self, begun: Mapping[str, float]) -> set[str]:
+        """Return the sinks that have just become late; say so where the document has a limit."""
+        limit_s = self._deadline_s or _LATE_S
+        late = {name for name, at in begun.items() if time.monotonic() - at > limit_s}
+        for name in late if self._deadline_s else ():
+            error = f"sink {name}: one batch has taken more than {limit_s:g} s (backpressure)"
+            self._watcher.sink_trouble(name, RetryableError(error))
+        return late
+
+    def _is_over(
+        self,
+        outcomes: Mapping[str, Delivered],
+        waiting: Collection[str],
+        late: Collection[str],
+        enough: Enough | None,
+    ) -> bool:
+        """Say whether nobody is waited for any more.
+
+        Those that have not taken the batch can be left if they are slow and the others will do. If
+        all have taken it and will not do, one that is caught up beside them must join.
+        """
+        if enough is None:
+            return not waiting
+        taken = [name for name, outcome in outcomes.items() if outcome.error is None]
+        if not waiting and len(taken) < len(outcomes):
+            return True  # What they failed with concerns the whole lane if the others will not do.
+        slow = (name in late or self._threads[name].failing for name in waiting)
+        return all(slow) and enough(taken)
+
+    def close(self) -> None:
+        """Close every sink."""
+        for thread in self._threads.values():
+            thread.close()

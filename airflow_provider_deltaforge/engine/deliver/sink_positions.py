@@ -1,0 +1,434 @@
+"""At a lane's start, what sinks hold themselves wins over what was stored about them.
+
+Every sink that delivers exactly once is asked before the log is opened. That shuts former writers
+out, so that nothing of them can follow, and then the sink's checkpoint is set to what it tells.
+Everything after that only knows checkpoints.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from airflow_provider_deltaforge.engine.base.commit_policy import Policy
+from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
+from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_gap import log_gap
+from airflow_provider_deltaforge.engine.deliver.sink_thread import (
+    SinkWatcher,
+    claim,
+    exact_writer,
+    holds_position,
+)
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    FatalError,
+    FencedError,
+    PositionLostError,
+    RetryableError,
+)
+from airflow_provider_deltaforge.sinks.contract import (
+    BeginsEmpty,
+    Cursor,
+    Interruptible,
+    LosesBoth,
+    Sink,
+    SinkWriter,
+)
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, Stand
+from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_OPTIONAL_S = 5.0
+_POLL_S = 0.2
+_TAKEOVERS, _TAKEOVERS_S = 30, 120.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a sink tells of itself.
+
+    Attributes:
+        cursor: how far it holds the log.
+        has_expired: it holds no position any more, because it was to keep its messages no longer.
+        loses_both: a position that is gone has taken the messages with it.
+        begins_empty: it can hold a position before the first message.
+    """
+
+    cursor: Cursor | None
+    has_expired: bool = False
+    loses_both: bool = False
+    begins_empty: bool = False
+
+
+class Cursors:
+    """Compares them for one lane. Used by its delivery thread.
+
+    Args:
+        bench: the opened job; its fence guards every write.
+        watcher: told about trouble of sinks.
+        heart: says when to give up.
+    """
+
+    def __init__(self, bench: Bench, watcher: SinkWatcher, heart: Heart) -> None:
+        spec = bench.pipeline.spec
+        self._bench, self._watcher, self._ending = bench, watcher, heart.ending
+        self._sinks = {sink.id: sink for sink in spec.sinks if holds_position(sink)}
+        self.sink_ids = frozenset(self._sinks)
+        self._policy = Policy.of(spec)
+        self._source = spec.source
+        self._gaps = Gaps(bench.store, bench.pipeline.name)
+        self._found: dict[str, _Answer] = {}
+        self._opened: list[SinkWriter] = []
+        self._takeovers: deque[float] = deque(maxlen=_TAKEOVERS)
+
+    def settle(self) -> None:
+        """Set the checkpoints of sinks that hold the position themselves to what they tell.
+
+        A sink that the pipeline goes on without is not waited for: its checkpoint is compared when
+        it is written to first.
+
+        Raises:
+            RetryableError: the lane was asked to end, or the store is away.
+            PositionLostError: a sink that the pipeline needs has lost what it held, and the log
+                does not reach back to there.
+            AccessError, FatalError: as a sink's write does.
+        """
+        if not self._sinks:
+            return
+        checkpoints = self._checkpoints()
+        self._store(self._resumed(checkpoints))
+        self._found = self._recovered()
+        given_up = self._gaps.open()
+        writes: list[Write] = []
+        lost: list[PositionLostError] = []
+        for name, answer in self._found.items():
+            told, stand, gap = answer.cursor, checkpoints.stand(name), given_up.get(name)
+            if gap is not None:
+                writes += self._back(gap, told, stand)
+            elif stand is not None:
+                writes += self._compared(checkpoints, name, answer, stand, lost)
+            elif told is not None and not self._is_reset():
+                _log.warning(
+                    "sink %s: the state store knows no position of it; it goes on at its own, %s",
+                    name,
+                    dict(told.position),
+                )
+                writes.append(checkpoints.put(name, told.position, _texts(told), begins=False))
+        self._store(writes)
+        if lost:
+            raise lost[0]
+
+    def adopt(self) -> None:
+        """Note what sinks tell that have a checkpoint only now, and begin there.
+
+        Raises:
+            RetryableError: the store or a sink is away.
+        """
+        checkpoints, given_up = self._checkpoints(), self._gaps.open()
+        writes: list[Write] = []
+        for name, answer in self._found.items():
+            stand = checkpoints.stand(name)
+            if stand is None or name in given_up:
+                continue
+            is_new = stand.held is None
+            told = answer.cursor
+            if answer.begins_empty and (is_new or (not stand.held and told is None)):
+                told = self._begun(self._sinks[name], Cursor(stand.position))
+                writes.append(checkpoints.put(name, stand.position, _texts(told)))
+            elif is_new:
+                writes.append(checkpoints.put(name, stand.position, _texts(told)))
+        if self._sinks and self._is_reset():
+            writes.append(Delete(names.CURSORS, self._bench.pipeline.name))
+        self._store(writes)
+
+    def taken_over(self, error: FencedError) -> None:
+        """Let the lane take its sinks over once more.
+
+        Raises:
+            FatalError: it did so too often just now: two pipelines of one name would for ever.
+        """
+        _log.warning("sinks are taken over again: %s", redacted(str(error)))
+        now = time.monotonic()
+        if len(self._takeovers) == _TAKEOVERS and now - self._takeovers[0] < _TAKEOVERS_S:
+            raise FatalError(
+                f"{error}. Taken over {_TAKEOVERS} times in {_TAKEOVERS_S:g} s: does another "
+                "pipeline of this name, with a state store of its own, write there? Rename one"
+            )
+        self._takeovers.append(now)
+
+    def _resumed(self, checkpoints: Checkpoints) -> list[Write]:
+        """Let sinks go on at their checkpoints that somebody has emptied, as somebody says."""
+        writes: list[Write] = []
+        given_up = self._gaps.open()
+        for wish in self._gaps.wishes():
+            gap, stand = given_up.get(wish.sink), checkpoints.stand(wish.sink)
+            if wish.wanted != "resume" or gap is None or gap.goes_on is None or stand is None:
+                continue
+            _log.warning("sink %s goes on at %s, as %s wants", wish.sink, gap.goes_on, wish.by)
+            writes += [
+                checkpoints.put(wish.sink, gap.goes_on, begins=True),
+                self._gaps.close(gap, gap.goes_on),
+                self._gaps.granted(wish),
+            ]
+        return writes
+
+    def _compared(
+        self,
+        checkpoints: Checkpoints,
+        name: str,
+        answer: _Answer,
+        stand: Stand,
+        lost: list[PositionLostError],
+    ) -> list[Write]:
+        """Return what is to be stored where a sink tells something else than its checkpoint.
+
+        Args:
+            checkpoints: of the pipeline.
+            name: the sink.
+            answer: what it tells.
+            stand: its checkpoint.
+            lost: gets the reason why the pipeline cannot go on.
+        """
+        at, told = stand.position, answer.cursor
+        if (without_rows := self._rows_lost(name)) is not None:
+            return self._given_up(name, stand, told, without_rows, lost)
+        if stand.held is None:
+            _log.info("sink %s delivers exactly once from %s on", name, dict(at))
+            return []  # ``adopt`` stores what it tells.
+        if tells(told, stand.held):
+            return []
+        if told is not None and self._source.covers(told.position, at):
+            return [checkpoints.put(name, told.position, _texts(told))]
+        if told is not None or not answer.has_expired:
+            return self._went_back(checkpoints, name, answer, stand, lost)
+        _log.warning(
+            "sink %s holds no position any more: its messages have expired, or were purged. "
+            "It goes on at its checkpoint, %s",
+            name,
+            dict(at),
+        )
+        return [checkpoints.put(name, at, ())]
+
+    def _went_back(
+        self,
+        checkpoints: Checkpoints,
+        name: str,
+        answer: _Answer,
+        stand: Stand,
+        lost: list[PositionLostError],
+    ) -> list[Write]:
+        """Return what is to be stored where a sink has lost what it held."""
+        at, told = stand.position, answer.cursor
+        try:
+            back = self._data_end(name, answer, stand)
+        except PositionLostError as error:
+            return self._given_up(name, stand, told, error, lost)
+        _log.warning(
+            "sink %s has lost what it held: its checkpoint is %s, it holds the log up to %s. "
+            "It goes on from there",
+            name,
+            dict(at),
+            dict(back.position),
+        )
+        # What it tells of an earlier time does not count: ``adopt`` lets it begin there.
+        held = _texts(back) if back is told else None
+        return [checkpoints.put(name, back.position, held, back=True)]
+
+    def _back(self, gap: Gap, told: Cursor | None, stand: Stand | None) -> list[Write]:
+        """Let a sink go on that has again what it had lost."""
+        if gap.goes_on is None or told is None or stand is None or stand.held is None:
+            return []
+        if not (tells(told, stand.held) or self._source.covers(told.position, stand.position)):
+            return []
+        if self._rows_lost(gap.sink) is not None:
+            return []
+        _log.warning("sink %s holds again what it had lost", gap.sink)
+        return [self._gaps.close(gap, gap.goes_on)]
+
+    def _data_end(self, name: str, answer: _Answer, stand: Stand) -> Cursor:
+        """Return up to where a sink holds the log that has lost what it held behind.
+
+        Raises:
+            PositionLostError: nobody knows, or the log cannot be read from there.
+            RetryableError: the source is away.
+        """
+        told, covers = answer.cursor, self._source.covers
+        if told is not None and (stand.begun is None or covers(told.position, stand.begun)):
+            self._source.reach(told.position)
+            return told
+        if not answer.loses_both:
+            raise PositionLostError(
+                f"sink {name} holds no position any more, although its messages may be there: was "
+                "the topic of its positions deleted?"
+            )
+        lost = f"sink {name} holds nothing of what it was given: it came back with older data, or"
+        if stand.begun is None:
+            raise PositionLostError(f"{lost} was emptied, and nobody knows where its data began")
+        if self._has_unmarked_rows(name):
+            raise PositionLostError(f"{lost} was emptied. The rows of snapshots are gone with that")
+        self._source.reach(stand.begun)
+        return Cursor(stand.begun)
+
+    def _rows_lost(self, name: str) -> PositionLostError | None:
+        """Return that a sink came back without rows of a snapshot; None if it did not."""
+        snapshots = Snapshots(self._bench.store, self._bench.pipeline.name)
+        runs = [run for run in (snapshots.current(), snapshots.requested()) if run is not None]
+        ended = [run for run in runs if run.finished_at_ms is not None]
+        count = sum(len(lost_chunks(self._bench, run, self._sinks[name])) for run in ended)
+        if not count:
+            return None
+        return PositionLostError(
+            f"sink {name} came back with older data: the rows of {count} chunks of a snapshot are "
+            "gone"
+        )
+
+    def _has_unmarked_rows(self, name: str) -> bool:
+        """Return True if nobody knows that a sink still holds the rows of snapshots."""
+        snapshots = Snapshots(self._bench.store, self._bench.pipeline.name)
+        runs = [run for run in (snapshots.current(), snapshots.requested()) if run is not None]
+        chunks = [done for run in runs for done in snapshots.done(run.id).values()]
+        if not chunks:
+            return snapshots.finished()
+        return any(name not in done.marks for done in chunks)
+
+    def _given_up(
+        self,
+        name: str,
+        stand: Stand,
+        told: Cursor | None,
+        error: PositionLostError,
+        lost: list[PositionLostError],
+    ) -> list[Write]:
+        """Record what a sink lacks that lost what it held; stop if the pipeline needs it."""
+        pipeline = self._bench.pipeline.name
+        needed = not self._policy.may_lag(name, len(self._bench.pipeline.spec.sinks))
+        start = told.position if told is not None else (stand.begun or {})
+        why = redacted(str(error))
+        if needed:
+            why += (
+                f". If it was emptied on purpose, let it go on at its checkpoint, "
+                f"{dict(stand.position)}, with `deltaforge sinks resume {pipeline} {name}`, and "
+                "start the pipeline again"
+            )
+            lost.append(PositionLostError(why))
+        else:
+            log_gap(self._bench, name, start, error)
+        goes_on = stand.position if needed else None
+        return [self._gaps.give_up(name, start, why, error.error_class, goes_on)]
+
+    def _begun(self, sink: Sink, cursor: Cursor) -> Cursor | None:
+        """Let a sink hold where its part of the log begins; return what it tells then."""
+
+        def begin(writer: SinkWriter) -> _Answer:
+            answer = _answer(writer)
+            try:
+                if isinstance(writer, BeginsEmpty):
+                    writer.begin(cursor)
+            except FencedError as error:  # If a newer driver is there, the store will say so.
+                raise RetryableError(*error.args) from error
+            return replace(answer, cursor=cursor)
+
+        return self._ask(sink, threading.Event(), begin).cursor
+
+    def _recovered(self) -> dict[str, _Answer]:
+        """Ask all sinks at once; those that the pipeline needs are waited for."""
+        pool = ThreadPoolExecutor(len(self._sinks), thread_name_prefix="cursor")
+        late = threading.Event()
+        sinks = self._sinks.values()
+        asked = {sink.id: pool.submit(self._ask, sink, late, _answer) for sink in sinks}
+        pool.shutdown(wait=False)
+        count = len(self._bench.pipeline.spec.sinks)
+        may_lag = self._policy.may_lag
+        needed = {name: one for name, one in asked.items() if not may_lag(name, count)}
+        while wait(needed.values(), _POLL_S).not_done:
+            self._abandon_if_ending()
+        deadline = time.monotonic() + _OPTIONAL_S
+        while wait(asked.values(), _POLL_S).not_done and time.monotonic() < deadline:
+            self._abandon_if_ending()
+        late.set()
+        self._abandon()
+        found = {name: one.result() for name, one in needed.items()}
+        optional = {name: one for name, one in asked.items() if name not in needed and one.done()}
+        return found | _answers(optional)
+
+    def _abandon_if_ending(self) -> None:
+        if self._ending.is_set():
+            self._abandon()
+
+    def _abandon(self) -> None:
+        for writer in list(self._opened):
+            if isinstance(writer, Interruptible):
+                writer.abandon()
+
+    def _ask(
+        self, sink: Sink, late: threading.Event, ask: Callable[[SinkWriter], _Answer]
+    ) -> _Answer:
+        def attempt() -> _Answer:
+            if late.is_set():
+                # Now it would shut out the writer with which the lane goes on.
+                raise RetryableError(f"sink {sink.id}: it did not tell its position in time")
+            over = lambda: self._ending.is_set() or late.is_set()  # noqa: E731
+            right = Claims(self._bench).of(sink.id, over)
+            writer = sink.open(self._bench.pipeline.name)
+            self._opened.append(writer)
+            try:
+                claim(sink, writer, right)
+                return ask(writer)
+            finally:
+                self._opened.remove(writer)
+                with suppress(DeltaForgeError):
+                    writer.close()
+                    right.leave()
+
+        ending = self._ending
+        tell = partial(self._watcher.sink_trouble, sink.id)
+        try:
+            return patiently(attempt, tell, lambda: ending.is_set() or late.is_set(), ending.wait)
+        finally:
+            if late.is_set():
+                tell(None)  # From here on the lane's own writer says how the sink is.
+
+    def _is_reset(self) -> bool:
+        """Say whether a person has the pipeline begin anew, whatever its sinks hold."""
+        return self._bench.store.get(names.CURSORS, self._bench.pipeline.name) is not None
+
+    def _checkpoints(self) -> Checkpoints:
+        checkpoints = Checkpoints(
+            self._bench.store, self._bench.pipeline.name, self._source.id, self._source.compare
+        )
+        checkpoints.load()
+        return checkpoints
+
+    def _store(self, writes: Sequence[Write]) -> None:
+        if writes:
+            self._bench.store.transact(writes, self._bench.fence)
+
+
+def _answer(writer: SinkWriter) -> _Answer:
+    told = exact_writer(writer).recover()
+    loses_both = isinstance(writer, LosesBoth)
+    has_expired = isinstance(writer, LosesBoth) and writer.has_expired
+    return _Answer(told, has_expired, loses_both, isinstance(writer, BeginsEmpty))
+
+
+def _answers(asked: Mapping[str, "Future[_Answer]"]) -> dict[str, _Answer]:
+    return {name: one.result() for name, one in asked.items() if one.exception() is None}
+
+
+def _texts(told: Cursor | None) -> tuple[str, ...]:
+    return () if told is None else (told.as_text().decode(),)

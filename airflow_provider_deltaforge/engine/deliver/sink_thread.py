@@ -1,0 +1,280 @@
+"""One thread per sink: it writes a batch until it is durable, and says so when it is not."""
+
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.deliver.exactly_once import Once, moved
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims, SinkClaim
+from airflow_provider_deltaforge.engine.render.render_queue import Later
+from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import (
+    ExactlyOnceWriter,
+    FencedWriter,
+    Interruptible,
+    Sink,
+    SinkWriter,
+    take_lease,
+)
+from airflow_provider_deltaforge.storage.records.checkpoints import Stand
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_CLOSE_S = 1.5
+
+_log = logging.getLogger(__name__)
+
+
+class SinkWatcher(Protocol):
+    """Is told how a sink is doing."""
+
+    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+        """Called at every failed attempt, and with None when the sink is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What one sink is given of a batch.
+
+    Attributes:
+        messages: what it lacks.
+        at: where the batch ends; None inside a transaction.
+        stand: the sink's checkpoint.
+    """
+
+    messages: Messages
+    at: Position | None = None
+    stand: Stand | None = None
+
+    def without(self, refused: Collection[Rejection]) -> "Parcel":
+        """Return the parcel without what was refused of it."""
+        rows = pa.array({one.event_row for one in refused}, pa.int32())
+        kept = pc.invert(pc.is_in(self.messages.event_rows, rows))
+        return replace(self, messages=self.messages.take(pc.indices_nonzero(kept)))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """How writing one batch to one sink ended.
+
+    ``error`` None means durable, but for ``rejections``.
+    """
+
+    rejections: Sequence[Rejection] = ()
+    error: Exception | None = None
+    is_nothing: bool = False
+    """Because of ``rejections``, the sink does not hold the parcel; the rest has to be given again
+    when they are set aside."""
+    is_made: bool = False
+    """Nothing is written: the messages are rendered now, and have to be given."""
+
+    def durable(self) -> Sequence[Rejection]:
+        """Return what the sink refused while the rest is durable; raise what it could not do."""
+        if self.error is not None:
+            raise self.error
+        return self.rejections
+
+
+class SinkThread:
+    """Owns a sink's connection. ``submit`` and ``result`` are called by one other thread.
+
+    Args:
+        sink: the description.
+        pipeline: the pipeline's name.
+        watcher: told about trouble.
+        ending: set when the lane ends; a failing write is then given up.
+        news: set whenever an attempt has ended.
+        claims: who may write; None where nobody else could.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        pipeline: str,
+        watcher: SinkWatcher,
+        ending: threading.Event,
+        news: threading.Event | None = None,
+        claims: Claims | None = None,
+    ) -> None:
+        self._sink = sink
+        self._claim = None if claims is None else claims.of(sink.id, self._is_over)
+        self._is_claimed = False
+        self._pipeline = pipeline
+        self._watcher = watcher
+        self._ending = ending
+        self._jobs: queue.Queue[Callable[[], Delivered] | None] = queue.Queue(1)
+        self._results: queue.Queue[Delivered] = queue.Queue(1)
+        self._writer: SinkWriter | None = None
+        self.is_exact = holds_position(sink)
+        self._once: Once | None = None
+        self._unforeseen: set[tuple[type, str, int]] = set()
+        self._closing = threading.Event()
+        self._news = news or threading.Event()
+        self.failing = False
+        """Its last attempt has failed; it tries again."""
+        self._thread = threading.Thread(target=self._run, name=f"sink-{sink.id}", daemon=True)
+        self._thread.start()
+
+    def submit(self, what: Parcel | Later) -> None:
+        """Hand over a batch, or first its rendering; fetch the result before the next one."""
+        self.failing = False
+        if isinstance(what, Parcel):
+            self._jobs.put(partial(self._write, what))
+        else:
+            self._jobs.put(partial(_make, what))
+
+    def holds(self, stand: Stand | None, position: Position) -> tuple[str, ...] | None:
+        """Return what the sink may tell while it lacks nothing; see ``Checkpoints.put``.
+
+        Args:
+            stand: its checkpoint.
+            position: where that moves.
+        """
+        if not self.is_exact:
+            return None
+        told = self._once.holds(position) if self._once is not None else None
+        return told if told is not None or stand is None else moved(stand, position)
+
+    def read_again(self) -> None:
+        """Note that the log is read from the checkpoint again; nothing is being written."""
+        if self._once is not None:
+            self._once.read_again()
+
+    def result(self, timeout_s: float) -> Delivered | None:
+        """Return how the batch ended, or None while it is being written."""
+        try:
+            return self._results.get(timeout_s > 0, timeout_s)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Close the connection; a write that hangs is left to its daemon thread."""
+        self.has_ended()
+        self._thread.join(_CLOSE_S)
+
+    def has_ended(self) -> bool:
+        """Close without waiting; say whether nothing more can come of it."""
+        if not self._closing.is_set():
+            self._closing.set()
+            with suppress(queue.Full):
+                self._jobs.put_nowait(None)
+        writer = self._writer
+        if isinstance(writer, Interruptible):
+            writer.abandon()
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            outcome = self._attempt(job)
+            del job  # Its messages are not held while waiting for the next ones.
+            self._results.put(outcome)
+            self._news.set()
+            if self._closing.is_set():
+                break  # Closed before it had taken the job: nobody could put the end behind that.
+        self._let_go()
+
+    def _attempt(self, job: Callable[[], Delivered]) -> Delivered:
+        try:
+            return patiently(job, self._tell, self._is_over, self._ending.wait)
+        except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
+            if not isinstance(error, RetryableError):
+                self._let_go()  # Refused for good: whoever tries again has another connection.
+            if not isinstance(error, DeltaForgeError):
+                self._show(error)
+            return Delivered(error=error)
+
+    def _show(self, error: Exception) -> None:
+        """Log with its way what nobody has foreseen, once: a sink that is behind meets it again."""
+        raised = traceback.extract_tb(error.__traceback__)[-1]
+        found = (type(error), raised.filename, raised.lineno or 0)
+        if found not in self._unforeseen:
+            self._unforeseen.add(found)
+            shown = "".join(traceback.format_exception(error))
+            _log.error("sink %s: %s", self._sink.id, redacted(shown))
+
+    def _tell(self, error: BaseException | None) -> None:
+        self._watcher.sink_trouble(self._sink.id, error)
+        self.failing = error is not None
+        self._news.set()
+
+    def _is_over(self) -> bool:
+        return self._ending.is_set() or self._closing.is_set()
+
+    def _let_go(self) -> None:
+        writer, self._writer = self._writer, None
+        self._once, self._is_claimed = None, False
+        if writer is not None:
+            with suppress(Exception):
+                writer.close()
+                if self._claim is not None:
+                    self._claim.leave()
+
+    def _write(self, parcel: Parcel) -> Delivered:
+        if not len(parcel.messages):
+            return Delivered()  # Of a batch that was filtered to nothing the sink need not know.
+        writer = self._opened()
+        if self._claim is not None and not isinstance(writer, FencedWriter):
+            self._claim.hold()
+        if not self.is_exact:
+            return Delivered(writer.write(parcel.messages))
+        if self._once is None:
+            self._once = Once(self._sink.id, exact_writer(writer))
+        refused = self._once.write(parcel.messages, parcel.at, parcel.stand)
+        return Delivered(refused, is_nothing=bool(refused))
+
+    def _opened(self) -> SinkWriter:
+        if self._writer is None:
+            self._writer = self._sink.open(self._pipeline)
+        if self._claim is not None and not self._is_claimed:
+            claim(self._sink, self._writer, self._claim)
+            self._is_claimed = True
+        if self._closing.is_set():
+            # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
+            raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
+        return self._writer
+
+
+def _make(later: Later) -> Delivered:
+    later.make()
+    return Delivered(is_made=True)
+
+
+def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:
+    """Return the writer of a sink that holds the position itself."""
+    if isinstance(writer, ExactlyOnceWriter):
+        return writer
+    raise FatalError(f"{type(writer).__name__} cannot deliver exactly once; its sink says it does")
+
+
+def holds_position(sink: Sink) -> bool:
+    """Say whether a document asks a sink to hold the position itself."""
+    return bool(getattr(sink, "exactly_once", False))
+
+
+def claim(sink: Sink, writer: SinkWriter, right: SinkClaim) -> None:
+    """See to it that no writer of an earlier epoch follows this one.
+
+    Args:
+        sink: the description.
+        writer: its connection, not used yet.
+        right: to write there.
+
+    Raises:
+        FencedError: a newer epoch has begun.
+        RetryableError: former writers may write for a while still, or somebody is away.
+    """
+    if isinstance(writer, FencedWriter):
+        writer.fence(right)
+    elif not sink.is_private:
+        take_lease(right)

@@ -1,0 +1,1 @@
+"""The driver of a pipeline, from its start to its end. Begin at ``driver``."""

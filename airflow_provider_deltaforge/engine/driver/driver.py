@@ -1,0 +1,228 @@
+"""The driver of a pipeline: the snapshot if one is due, then the stream, until it is told to end.
+
+The same steps run with Spark and without; only where chunks and lanes run differs.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome
+from airflow_provider_deltaforge.engine.base.restarts import Deaths, rest, say
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.runner import Runner
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job, place
+from airflow_provider_deltaforge.engine.catch_up.start_positions import laggards
+from airflow_provider_deltaforge.engine.driver.requests import serve
+from airflow_provider_deltaforge.engine.replay.requests import serve_replays
+from airflow_provider_deltaforge.engine.snapshot.attempts import logged, take
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
+from airflow_provider_deltaforge.storage.choice import check_store
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
+from airflow_provider_deltaforge.storage.records.control import Control, Progress, heartbeat
+
+_SNAPSHOT_DONE = "snapshot finished"
+_LAST_WORD_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a driver process is asked to do."""
+
+    pipeline: str
+    location: StoreLocation
+    generation: int
+    application_id: str | None = None
+    leaving: threading.Event | None = None
+    """Set once this process is to end, whether or not the store is there to say so."""
+
+
+def drive_stream(assignment: Assignment, runner: Runner) -> Outcome:
+    """Run a pipeline: its own snapshot if due, then its stream, and what is asked for meanwhile."""
+    return _driven(assignment, lambda bench: _snapshot_then_stream(bench, runner))
+
+
+def drive_snapshot(assignment: Assignment, runner: Runner, *, own: bool = True) -> Outcome:
+    """Take the pipeline's own snapshot if due, serve every request, and end.
+
+    Args:
+        assignment: the pipeline.
+        runner: where.
+        own: False serves the requests only.
+    """
+    return _driven(assignment, lambda bench: _snapshots_only(bench, runner, own=own))
+
+
+def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome:
+    """Become the pipeline's driver and work; an error becomes an outcome."""
+    driver = uuid.uuid4().hex
+    try:
+        bench = _take_over(assignment, driver)
+        try:
+            # Asked to pause or stop before it was there: then it must not read a thing.
+            outcome = rest(bench) or work(bench)
+            if outcome.why == "stopped":
+                _see_it_said(bench)
+        finally:
+            bench.store.close()
+    except Exception as error:  # noqa: BLE001 - a driver's end is data, for its exit code
+        outcome = logged(error)
+    if outcome.why == "failed":
+        _say_failed(assignment, driver, outcome)
+    return outcome
+
+
+def _see_it_said(bench: Bench) -> None:
+    """Say that it is stopped, if the store was away when its lane or its copy said so."""
+    with suppress(DeltaForgeError):  # Started again meanwhile, perhaps.
+        bench.job.in_time(lambda: rest(bench))
+
+
+def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
+    """Leave the reason in the progress, unless another driver is there or the store stays away.
+
+    One that is started again need not wait for the store: its successor says how it is.
+    """
+    goes_on = outcome.exit_code == EXIT_RETRYABLE
+    deadline = time.monotonic() + (0.0 if goes_on else _LAST_WORD_S)
+
+    def over() -> bool:
+        leaves = assignment.leaving is not None and assignment.leaving.is_set()
+        return leaves or time.monotonic() >= deadline
+
+    def attempt() -> None:
+        store = assignment.location.open()
+        try:
+            control = Control(store, assignment.pipeline)
+            say(control, control.held_epoch(driver), "failed", outcome)
+        finally:
+            store.close()
+
+    with suppress(DeltaForgeError):
+        patiently(attempt, lambda _: None, over, time.sleep)
+
+
+def _take_over(assignment: Assignment, driver: str) -> Bench:
+    store = assignment.location.open()
+    control = Control(store, assignment.pipeline)
+    document = control.document()
+    if document is None:
+        raise SpecError(f"pipeline {assignment.pipeline!r} was never applied to this state store")
+    record = control.read()
+    if record is None or record.generation != assignment.generation:
+        generation = record.generation if record else None
+        raise SpecError(
+            f"generation {assignment.generation} of {assignment.pipeline!r} is over; the record "
+            f"says {generation}"
+        )
+    former = control.progress()
+    location = assignment.location.of(store)  # Not another one, should this be away later.
+    fence = control.take_epoch(driver, assignment.generation)
+    starting = _starting(assignment, fence.version, former)
+    if former is not None and former.generation == assignment.generation:
+        counted = former.model_dump(include={"events", "bytes", "batches", "tables", "extra"})
+        starting = starting.model_copy(update={**counted, "sinks": former.sinks})
+    store.transact([control.put_progress(starting)], fence)
+    store.close()
+    job = Job(
+        document,
+        location,
+        driver,
+        assignment.generation,
+        assignment.application_id,
+        assignment.leaving,
+    )
+    bench = Bench.open(job, renew=False)
+    bench.pipeline.refuse_unbuilt()
+    check_store(document, assignment.location)
+    return bench
+
+
+def _starting(assignment: Assignment, epoch: int, former: Progress | None) -> Progress:
+    """Say at once that a driver is here; a former driver's last words no longer count."""
+    now_ms = int(time.time() * 1000)
+    host, pid = place()
+    return Progress(
+        status="starting",
+        since_ms=now_ms,
+        epoch=epoch,
+        generation=assignment.generation,
+        **heartbeat(former),
+        host=host,
+        pid=pid,
+        application_id=assignment.application_id,
+    )
+
+
+def _snapshot_then_stream(bench: Bench, runner: Runner) -> Outcome:
+    ended = _own_snapshot(bench, runner)
+    return ended if ended is not None else _stream(bench, runner)
+
+
+def _snapshots_only(bench: Bench, runner: Runner, *, own: bool) -> Outcome:
+    ended = _own_snapshot(bench, runner) if own else None
+    if ended is None:
+        ended = serve(bench, runner)
+    if ended is not None:
+        return ended
+    done = Outcome("finished", reason=_SNAPSHOT_DONE)
+    with suppress(RetryableError):
+        say(bench.control, bench.control.held_epoch(bench.job.driver), "stopped", done)
+    return done
+
+
+def _own_snapshot(bench: Bench, runner: Runner) -> Outcome | None:
+    """Take the pipeline's own snapshot if it is due; None when the driver may go on."""
+    if not SnapshotRun(bench).due():
+        return None
+    outcome = take(bench, runner)
+    return outcome if outcome.why != "finished" else None
+
+
+def _stream(bench: Bench, runner: Runner) -> Outcome:
+    deaths = Deaths()
+    window_s = float(bench.pipeline.spec.trigger.window)
+    while True:
+        try:
+            # A lane keeps where it begins before copies are made: one that began at the head after
+            # a copy would miss what has changed meanwhile.
+            ended = None
+            if has_begun(bench.store, bench.pipeline.name, bench.pipeline.spec.source.id):
+                lags = laggards(bench.store, bench.pipeline)
+                ended = serve_replays(bench) if lags else serve(bench, runner)
+            outcome = ended or _carry(bench, runner, window_s)
+        except RetryableError as error:
+            outcome = Outcome.of(error)
+        if outcome.is_retryable and deaths.may_go_on():
+            _log.warning("lane died, starting it again", extra={"reason": outcome.reason})
+            with suppress(RetryableError):
+                say(bench.control, bench.control.held_epoch(bench.job.driver), "starting", outcome)
+            deaths.wait(bench.job)
+            if bench.job.leaves:
+                return Outcome("stopped")
+            continue
+        if outcome.why == "request":
+            continue
+        if outcome.why != "paused":
+            return outcome
+        ended = rest(bench)
+        if ended is not None:
+            return ended
+
+
+def _carry(bench: Bench, runner: Runner, window_s: float) -> Outcome:
+    """Run lanes; until one is placed, which may take a while, nobody else speaks."""
+    control = bench.control
+    with suppress(RetryableError):
+        said = control.progress()
+        if said is not None and said.status != "starting":  # That may say why it begins again.
+            say(control, control.held_epoch(bench.job.driver), "starting")
+    return runner.stream(bench.job, window_s)

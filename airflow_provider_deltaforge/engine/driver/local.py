@@ -1,0 +1,98 @@
+"""Runs a pipeline without Spark: lanes in this process, chunks in threads."""
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
+from airflow_provider_deltaforge.engine.base.runner import Copied
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.driver.driver import (
+    Assignment,
+    drive_snapshot,
+    drive_stream,
+)
+from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
+    await_hands,
+    copy_chunks,
+    until_done,
+)
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+
+class LocalRunner:
+    """The engine in one process."""
+
+    def copy(
+        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterable[Copied]:
+        """Copy in threads, one per table at a time and one per hand inside it."""
+        results: SimpleQueue[Copied | None] = SimpleQueue()
+        over = threading.Event()
+
+        def copy_hand(chunks: list[TableChunk]) -> None:
+            for copied in copy_chunks(job, run_id, chunks, over.is_set):
+                results.put(copied)
+                if over.is_set():
+                    return
+
+        def copy_table(hands: list[list[TableChunk]]) -> None:
+            try:
+                with ThreadPoolExecutor(len(hands)) as pool:
+                    list(pool.map(copy_hand, hands))
+            except Exception as error:  # noqa: BLE001 - outcomes are data
+                results.put(Copied("", "", 0, Outcome.of(error)))
+            finally:
+                results.put(None)
+
+        pool = ThreadPoolExecutor(at_once)
+        try:
+            working = [pool.submit(copy_table, hands) for hands in tables]
+            yield from until_done(results, len(tables))
+        finally:
+            over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            await_hands(working)
+
+    def stream(self, job: Job, window_s: float) -> Outcome:
+        """Run lanes one after the other in this thread."""
+        while True:
+            bench = Bench.open(job, renew=True)
+            try:
+                outcome = Lane(bench, window_s).run()
+            finally:
+                bench.store.close()
+            if outcome.why != "window":
+                return outcome
+
+
+def run_local(
+    pipeline: str,
+    location: StoreLocation,
+    generation: int,
+    leaving: threading.Event | None = None,
+) -> int:
+    """Run a pipeline in this process until it is told to end; return an exit code.
+
+    Args:
+        pipeline: its name.
+        location: of the state store.
+        generation: of the control record.
+        leaving: ends it as well, also while the store is away.
+    """
+    stay_lean()
+    assignment = Assignment(pipeline, location, generation, leaving=leaving)
+    return drive_stream(assignment, LocalRunner()).exit_code
+
+
+def snapshot_local(
+    pipeline: str, location: StoreLocation, generation: int, *, own: bool = True
+) -> int:
+    """Run a snapshot job in this process; return an exit code."""
+    stay_lean()
+    assignment = Assignment(pipeline, location, generation)
+    return drive_snapshot(assignment, LocalRunner(), own=own).exit_code

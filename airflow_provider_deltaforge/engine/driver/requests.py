@@ -1,0 +1,88 @@
+"""Serves the replays and snapshots that were asked for, one after the other, while no lane runs.
+
+Everything up to the checkpoint is delivered then, and the log is not read meanwhile. Afterwards
+the stream goes on from that checkpoint: changes that the copied rows already contained may come
+again, so a row's last delivery is its last state.
+"""
+
+import logging
+from dataclasses import replace
+
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.restarts import rest
+from airflow_provider_deltaforge.engine.base.runner import Runner
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.catch_up.table_watch import ask_for_arrivals
+from airflow_provider_deltaforge.engine.replay.requests import serve_replays
+from airflow_provider_deltaforge.engine.snapshot.attempts import fails_request, take
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.records.requests import Request, Results
+
+_log = logging.getLogger(__name__)
+
+
+def serve(bench: Bench, runner: Runner) -> Outcome | None:
+    """Serve every pending request, in order.
+
+    Returns:
+        None when nothing is left to serve; else why the driver must end, with requests left.
+
+    Raises:
+        RetryableError: the store is away.
+    """
+    results = Results(bench.store, bench.pipeline.name)
+    while True:
+        if (ended := rest(bench)) is not None:
+            return ended
+        if (ended := serve_replays(bench)) is not None:
+            return ended
+        ask_for_arrivals(replace(bench, fence=bench.control.held_epoch(bench.job.driver)))
+        pending = _pending(bench)
+        if not pending:
+            return None
+        request = pending[0]
+        # Without this a driver killed between recording and removing would copy again.
+        if results.of(request.ticket) is None:
+            ended = _serve_one(bench, runner, request)
+            if ended is not None:
+                return ended
+        _remove(bench.control, request.ticket)
+        crossing(Border.REQUEST_REMOVED)
+
+
+def _serve_one(bench: Bench, runner: Runner, request: Request) -> Outcome | None:
+    _log.info("snapshot request %s, asked for by %s", request.id, request.by)
+    outcome = Outcome("cancelled")
+    if request.cancelled is None:
+        outcome = take(bench, runner, request)
+    if outcome.why == "finished":
+        return None  # Its result was written together with the end of its run.
+    run = SnapshotRun(replace(bench, fence=bench.control.held_epoch(bench.job.driver)), request)
+    if outcome.why == "cancelled":
+        run.end(request, "cancelled", _why_cancelled(bench, request))
+    elif fails_request(outcome):
+        run.end(request, "failed", outcome.reason, outcome.error_class)
+    else:
+        return outcome
+    _log.info("snapshot request %s: %s %s", request.id, outcome.why, outcome.reason or "")
+    return None
+
+
+def _pending(bench: Bench) -> list[Request]:
+    record = bench.control.read()
+    return record.requests if record is not None else []
+
+
+def _why_cancelled(bench: Bench, request: Request) -> str:
+    latest = [known for known in _pending(bench) if known.ticket == request.ticket]
+    return (latest[0].cancelled if latest else None) or "withdrawn"
+
+
+def _remove(control: Control, ticket: str) -> None:
+    def without(old: ControlRecord) -> ControlRecord:
+        left = [request for request in old.requests if request.ticket != ticket]
+        return old.model_copy(update={"requests": left})
+
+    control.update(without)

@@ -1,0 +1,231 @@
+"""Gives a batch to the sinks that a lane waits for; the others are left, to be caught up."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts
+from airflow_provider_deltaforge.engine.base.commit_policy import Policy
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import Stragglers
+from airflow_provider_deltaforge.engine.catch_up.second_reader import Carried, Company
+from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
+from airflow_provider_deltaforge.engine.catch_up.start_positions import Standing
+from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_thread import Delivered, Parcel, holds_position
+from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
+from airflow_provider_deltaforge.engine.render.render_queue import Later
+from airflow_provider_deltaforge.engine.render.render_stage import Rendered
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+
+
+@dataclass(slots=True)
+class Ready:
+    """A batch that waits for delivery, rendered for each sink for which that worked ahead."""
+
+    batch: SourceBatch
+    rendered: Rendered
+    """Is replaced as sinks are given the batch for which it is rendered only then."""
+    facts: BatchFacts
+
+
+class Delivering:
+    """Delivers for one opening of the log. Used by the delivery thread.
+
+    Args:
+        company: what the lane shares with those that catch its sinks up.
+        policy: which sinks are waited for.
+        ahead: which sinks lack a batch.
+        checkpoints: the lane's.
+        letters: hold back what waits behind dead letters.
+        heart: says when to give up.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        policy: Policy,
+        ahead: Ahead,
+        checkpoints: Checkpoints,
+        letters: LetterBox,
+        heart: Heart,
+    ) -> None:
+        pipeline = company.bench.pipeline
+        spec = pipeline.spec
+        self._sinks = SinkGroup(
+            spec.sinks,
+            pipeline.name,
+            company.board,
+            heart.ending,
+            spec.sink_batch_deadline_secs,
+            Claims(company.bench),
+        )
+        self._stragglers = Stragglers(company, self._sinks, ahead, checkpoints)
+        self._checkpoints, self._storing = checkpoints, company.storing
+        self._exact = {sink.id for sink in spec.sinks if holds_position(sink)}
+        self._policy, self._ahead = policy, ahead
+        self._letters, self._heart, self._patiently = letters, heart, company.patiently
+        self._reached: Position | None = None
+        self._acknowledged: Position | None = None
+        self._given: list[str] = []
+        self._held: dict[str, Sequence[Rejection]] = {}
+
+    def begin(self, stood: Standing) -> None:
+        """Begin to catch up who stands behind the lane already."""
+        self._stragglers.begin(stood)
+
+    def acknowledge(self, reader: LogReader, reached: Position | None = None) -> None:
+        """Let the source forget what every sink holds that was not given up.
+
+        Args:
+            reader: of the lane.
+            reached: up to where the lane has delivered, if that is news.
+        """
+        self._reached = reached if reached is not None else self._reached
+        if self._reached is None or self._ahead.any:
+            return
+        position = self._stragglers.earliest(self._reached)
+        if position != self._acknowledged:
+            reader.acknowledge(position)
+            self._acknowledged = position
+            crossing(Border.SOURCE_ACKNOWLEDGED)
+
+    def put(self, name: str, position: Position) -> Write:
+        """Return the write that moves a sink's checkpoint."""
+        return self._checkpoints.put(name, position, self._held_by(name, position))
+
+    def close(self) -> None:
+        """Close every sink."""
+        self._stragglers.close()
+        self._sinks.close()
+
+    def meet(self) -> bool:
+        """Take in sinks that have caught up; say whether any is or was behind.
+
+        Raises:
+            Exception: what catching up has met that concerns the whole lane.
+        """
+        if not self._stragglers.any:
+            return False
+        self._stragglers.wait()
+        if self._stragglers.tend():
+            self._patiently(self._letters.read_on)
+        return True
+
+    def passed(self, ready: Ready) -> None:
+        """Note that the lane has gone beyond a batch: who joins now must hold it."""
+        last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
+        self._stragglers.meeting.passed(ready.batch.position, last_ms, ready.batch.border)
+        self._ahead.passed(ready.batch.position)
+        ready.rendered.passed()
+
+    def deliver(self, ready: Ready) -> dict[str, list[Rejection]] | None:
+        """Deliver a batch.
+
+        Returns:
+            What was refused, by each sink that has the batch now; None if it was given up.
+
+        Raises:
+            Exception: what a sink could not do that the pipeline does not go on without.
+        """
+        self._given, self._held = [], {}
+        position = ready.batch.position
+        parcels = self._parcels(ready, self._ahead.behind(position))
+        self._patiently(self._heart.confirm)
+        outcomes = self._sinks.deliver(
+            parcels,
+            self._heart.gives_up,
+            lambda taken: self._is_enough(taken, position),
+            (lambda: self._joining(ready)) if self._stragglers.any else dict,
+            lambda name, refused: self._refused(ready, name, refused),
+            lambda name: self._made(ready, name),
+        )
+        return None if outcomes is None else self._taken(ready, outcomes)
+
+    def _joining(self, ready: Ready) -> dict[str, Parcel | Later]:
+        """Return the batch for sinks that have caught up while it is delivered."""
+        if self._stragglers.tend():
+            self._patiently(self._letters.read_on)
+        # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
+        lacking = self._ahead.behind(ready.batch.position)
+        return self._parcels(ready, [name for name in lacking if name not in self._given])
+
+    def _parcels(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel | Later]:
+        """Return what sinks are given of a batch, or what is to be rendered for them first."""
+        self._given += sink_ids
+        ready.rendered = ready.rendered.grown(sink_ids)
+        later = {name: one for name, one in ready.rendered.later.items() if name in sink_ids}
+        return {**self._filled(ready, [name for name in sink_ids if name not in later]), **later}
+
+    def _made(self, ready: Ready, name: str) -> Parcel:
+        """Return what a sink is given whose messages took a while to render."""
+        self._patiently(self._heart.confirm)
+        return self._filled(ready, [name])[name]
+
+    def _filled(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel]:
+        if not sink_ids:
+            return {}
+        ready.rendered = ready.rendered.grown(sink_ids)
+        messages, held = self._patiently(lambda: self._letters.held_back(ready.rendered, sink_ids))
+        self._held.update(held)
+        at, stand = ready.batch.position, self._checkpoints.stand
+        parcels = {name: Parcel(each, at, stand(name)) for name, each in messages.items()}
+        self._set_aside_first(ready, parcels)
+        return parcels
+
+    def _set_aside_first(self, ready: Ready, parcels: Collection[str]) -> None:
+        """Store what is refused before a sink is written to that holds the position itself.
+
+        Once it holds the batch, that is not read again.
+        """
+        exact = [name for name in parcels if name in self._exact]
+        held = {name: self._held.get(name, ()) for name in exact}
+        rendered = ready.rendered
+        told = any(held[name] or rendered.rejections[name] for name in exact)
+        told = told or self._letters.order.would_tell(rendered, exact)
+        if exact and (told or rendered.chained.refused):
+            self._set_aside(ready, held)
+
+    def _refused(self, ready: Ready, name: str, refused: Sequence[Rejection]) -> None:
+        """Set aside what a sink refuses that is given the rest of the batch then."""
+        # What is held back of the batch, and is stored already, overtakes nothing either.
+        self._held[name] = [*self._held.get(name, ()), *refused]
+        self._set_aside(ready, {name: self._held[name]})
+
+    def _set_aside(self, ready: Ready, refused: Mapping[str, Sequence[Rejection]]) -> None:
+        self._letters.take(ready.rendered, ready.batch.rows, refused)
+        if not self._patiently(self._letters.awaits_room):
+            raise RetryableError("asked to end before there was room for dead letters")
+        with self._storing:
+            self._patiently(lambda: self._letters.transact([]))
+            self._patiently(self._letters.stored)
+
+    def _held_by(self, name: str, position: Position) -> tuple[str, ...] | None:
+        """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
+        return self._sinks.thread(name).holds(self._checkpoints.stand(name), position)
+
+    def _taken(self, ready: Ready, outcomes: Mapping[str, Delivered]) -> dict[str, list[Rejection]]:
+        """Leave the sinks that have not taken the batch."""
+        durable = [name for name, outcome in outcomes.items() if outcome.error is None]
+        if not self._is_enough(durable, ready.batch.position):
+            for outcome in outcomes.values():
+                outcome.durable()
+        for name in self._given:
+            if name in durable:
+                continue
+            failed = outcomes[name].error if name in outcomes else None
+            held, inside = self._held.get(name, ()), self._stragglers.meeting.inside
+            carried = Carried(ready.batch, ready.rendered, held, inside)
+            self._stragglers.leave(name, carried if failed is None else None, failed)
+        return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
+
+    def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:
+        others = [*self._ahead.holders(position), *self._stragglers.holders(position)]
+        return self._policy.holds([*taken, *others])

@@ -1,0 +1,302 @@
+"""A lane: one connection to the log, and everything from there to the checkpoint.
+
+    log bytes > chunk > change batch > processors > messages > every sink > checkpoint > source
+
+A lane runs as one long Spark task, in a thread or in a plain process: it knows nothing of Spark.
+"""
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts
+from airflow_provider_deltaforge.engine.base.commit_policy import Policy
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.catch_up.rejoin_point import Meeting
+from airflow_provider_deltaforge.engine.catch_up.second_reader import Company
+from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
+from airflow_provider_deltaforge.engine.catch_up.start_positions import (
+    Standing,
+    show_laggards,
+    standing,
+)
+from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, learn
+from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.deliver.sink_positions import Cursors
+from airflow_provider_deltaforge.engine.lane.delivery import Delivering, Ready
+from airflow_provider_deltaforge.engine.lane.source_identity import Succession, advised
+from airflow_provider_deltaforge.engine.read.batcher import Limits, SourceBatch
+from airflow_provider_deltaforge.engine.read.cutting_batcher import CuttingBatcher
+from airflow_provider_deltaforge.engine.read.empty_progress import Idling
+from airflow_provider_deltaforge.engine.read.read_ahead import Pump
+from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
+from airflow_provider_deltaforge.engine.render.render_stage import Rendering, RenderingAhead
+from airflow_provider_deltaforge.errors import (
+    FencedError,
+    RetryableError,
+    ServerChangedError,
+    TableError,
+)
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The log, open at where the lane begins."""
+
+    reader: LogReader
+    registrar: Registrar
+    stood: Standing
+    start: Position
+
+
+class Lane:
+    """Carries one pipeline's changes until its window is over or the control record says so."""
+
+    def __init__(self, bench: Bench, window_s: float) -> None:
+        spec = bench.pipeline.spec
+        self._bench = bench
+        self._source = spec.source
+        self._sink_ids = [sink.id for sink in spec.sinks]
+        self._policy = Policy.of(spec)
+        self._board = Board(
+            {sink_id: SinkState() for sink_id in self._sink_ids},
+            policy=self._policy,
+            processors=Tallies(processor.id for processor in spec.processors),
+        )
+        self._heart = Heart(bench, self._board, window_s, "running")
+        self._registry = registry_of(bench)
+        self._rendering = Rendering(
+            bench.pipeline,
+            bench.origin,
+            self._board.processors,
+            self._board,
+            self._heart.ending.is_set,
+            lookup(self._registry),
+        )
+        self._checkpoints = Checkpoints(
+            bench.store, bench.pipeline.name, spec.source.id, self._progress
+        )
+        self._succession = Succession(bench, self._registry)
+        self._tables = TableWatch(bench, self._registry)
+        self._letters = LetterBox(
+            bench,
+            self._board.letters,
+            self._board.trouble,
+            self._heart.ending,
+            self._heart.confirm,
+        )
+        self._cursors = Cursors(bench, self._board, self._heart)
+        self._ahead = Ahead(self._source, self._sink_ids)
+        self._delivering: Delivering
+        self._storing = threading.Lock()
+        self._idling = Idling()
+
+    def run(self) -> Outcome:
+        """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
+        try:
+            show_laggards(self._bench.store, self._bench.pipeline, self._board)
+            self._heart.start(begins=True)
+            outcome = self._stream()
+        except Exception as error:  # noqa: BLE001 - an outcome must reach the driver as data
+            outcome = self._ended_by(error)
+        finally:
+            self._rendering.close()
+        self._letters.say()
+        self._heart.finish(outcome)
+        return outcome
+
+    def _ended_by(self, error: Exception) -> Outcome:
+        """Return what an error makes of the lane; one that was asked to end ends as asked."""
+        asked = self._heart.ending.is_set() and self._heart.failure is None
+        if asked and isinstance(error, (RetryableError, ServerChangedError)):
+            return Outcome(self._heart.why)
+        if isinstance(error, ServerChangedError):
+            _log.warning("%s", redacted(str(error)))
+        else:
+            _log.error("%s", redacted("".join(traceback.format_exception(error))))
+        return Outcome.of(advised(error, self._bench.pipeline))
+
+    def _stream(self) -> Outcome:
+        """Carry changes; a table that cannot be decoded is left out, and the others go on."""
+        if self._heart.ending.is_set():
+            return Outcome(self._heart.why)  # Asked for before the lane was there.
+        self._patiently(self._rendering.open)
+        while True:
+            opened = self._patiently(self._open)
+            reader = opened.reader
+            try:
+                return self._carry(opened)
+            except TableError as error:
+                stopped = error
+            except FencedError as error:
+                self._patiently(self._heart.confirm)
+                self._cursors.taken_over(error)  # Only a sink has to be.
+                continue
+            self._patiently(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
+
+    def _carry(self, opened: Opened) -> Outcome:
+        spec, reader = self._bench.pipeline.spec, opened.reader
+        pump = Pump(
+            reader,
+            CuttingBatcher(Limits.of(spec.batch, spec.sinks), self._source, self._ahead.places),
+            partial(self._prepare, self._rendering.ahead(self._ahead.goes)),
+            spec.batch.max_inflight,
+            self._board.source_trouble,
+            opened.registrar.admit,
+        )
+        company = Company(
+            self._bench,
+            self._board,
+            Meeting(self._source, opened.start),
+            self._heart.ending.is_set,
+            self._heart.confirm,
+            self._storing,
+            self._patiently,
+        )
+        delivering = self._delivering = Delivering(
+            company, self._policy, self._ahead, self._checkpoints, self._letters, self._heart
+        )
+        try:
+            delivering.begin(opened.stood)
+            while not self._heart.ending.is_set():
+                self._step(pump, delivering, reader)
+        finally:
+            self._board.read_by(None)
+            pump.close()
+            delivering.close()
+        if self._heart.failure is not None:
+            raise self._heart.failure
+        return Outcome(self._heart.why)
+
+    def _step(self, pump: Pump[Ready], delivering: Delivering, reader: LogReader) -> None:
+        """Deliver what is ready; nothing of it is held afterwards."""
+        if delivering.meet():
+            delivering.acknowledge(reader)
+        if self._letters.is_due:
+            self._patiently(self._letters.tend)
+        ready = pump.next(_WAIT_S)
+        if ready is not None:
+            self._deliver(ready, delivering, reader)
+        else:
+            self._checkpoint_idle(reader)
+
+    def _open(self) -> Opened:
+        """Open the log where enough sinks stand; a new stream begins where the source says."""
+        self._letters.begin()  # What was refused behind the checkpoint is read again.
+        self._cursors.settle()
+        self._checkpoints.load()
+        stood = standing(self._bench.store, self._bench.pipeline, self._policy)
+        held = [at for name, at in stood.known.items() if name not in stood.behind]
+        settled = [*self._succession.settle(stood.start, held), *stood.writes]
+        is_new = stood.start is None
+        start = self._source.beginning() if stood.start is None else stood.start
+        learn(self._bench, self._registry, start, anew=is_new)
+        # Stored before the first read: a lane killed before its first batch must not begin at a
+        # later head.
+        missing = [name for name in self._sink_ids if is_new]
+        if missing or settled:
+            self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
+        self._cursors.adopt()
+        stored = self._checkpoints.load()
+        crossing(Border.START_POSITION_STORED)
+        exact = {*self._cursors.sink_ids, *stood.fresh}
+        left = (*stood.behind, *stood.given_up)
+        self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact, left)
+        self._idling.ends()  # Read again, the log is behind it.
+        self._board.checkpointed(start, [])
+        for name, at in stored.items():
+            self._board.caught_up(name, at, None)
+        registrar = Registrar(self._bench, self._registry, self._patiently, start)
+        reader = self._tables.open(self._source, start, self._heart.ending.is_set)
+        self._board.read_by(reader)
+        self._heart.begun()
+        return Opened(reader, registrar, stood, start)
+
+    def _prepare(self, ahead: RenderingAhead, batch: SourceBatch) -> Ready:
+        """Run processors and rendering, in the decoder thread."""
+        rendered = ahead.render(batch.rows)
+        self._letters.check(rendered, batch.rows)
+        crossing(Border.BATCH_RENDERED)
+        return Ready(batch, rendered, BatchFacts.of(batch.rows, batch.nbytes))
+
+    def _deliver(self, ready: Ready, delivering: Delivering, reader: LogReader) -> None:
+        batch = ready.batch
+        if ready.facts.events == 0:
+            if batch.position is not None:
+                self._idling.passes(batch.position)
+                delivering.passed(ready)
+            self._checkpoint_idle(reader)
+            return
+        refused = delivering.deliver(ready)
+        if refused is None:
+            return
+        self._letters.take(ready.rendered, batch.rows, refused)
+        crossing(Border.SINK_WRITTEN)
+        taken = {name: ready.rendered.taken(name, refused[name]) for name in refused}
+        self._board.delivered(ready.facts, taken)
+        self._succession.watch(batch.rows)
+        self._tables.watch(batch.rows)
+        self._board.splits += batch.splits_transaction
+        delivering.passed(ready)
+        if batch.position is not None:
+            self._commit(batch.position, reader)
+            return
+        self._idling.ends()  # What is refused of this transaction is stored with its end.
+        if self._letters.overflows and self._patiently(self._letters.awaits_room):
+            self._store([])
+
+    def _progress(self, position: Position, former: Position) -> int:
+        """Return -1 for a step back; two positions that lack something each are none."""
+        covers = self._source.covers
+        return -1 if covers(former, position) and not covers(position, former) else 1
+
+    def _commit(self, position: Position, reader: LogReader) -> None:
+        if not self._patiently(self._letters.awaits_room):
+            return
+        self._idling.ends()
+        names = self._ahead.reached(position)
+        told, ends_by = self._succession.passed(position)
+        told = [*told, *self._tables.passed(position, reader)]
+        self._store([*(self._delivering.put(name, position) for name in names), *told])
+        crossing(Border.CHECKPOINT_STORED)
+        self._patiently(self._tables.stored)
+        self._board.checkpointed(position, names)
+        self._delivering.acknowledge(reader, position)
+        if ends_by is not None:
+            raise ends_by
+
+    def _checkpoint_idle(self, reader: LogReader) -> None:
+        if (position := self._idling.due) is not None:
+            self._commit(position, reader)
+
+    def _store(self, writes: Sequence[Write]) -> None:
+        """Store, together with what is set aside, under the lane's fence."""
+        with self._storing:
+            self._patiently(lambda: self._letters.transact(writes))
+            self._patiently(self._letters.stored)
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        """Repeat a call to source or store until it works or the lane ends."""
+        ending = self._heart.ending
+        return patiently(call, self._board.source_trouble, ending.is_set, ending.wait)

@@ -1,0 +1,207 @@
+"""The two threads before delivery: one reads the log, one turns it into deliveries.
+
+Both are daemon threads behind bounded queues, so the reader stops reading when sinks are slow,
+and neither keeps a process alive whose parent is gone.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.read.batcher import LEAST_EVENT_BYTES, Batcher, SourceBatch
+from airflow_provider_deltaforge.events.change import ChangeBatch
+from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
+
+_READ_S = 0.2
+_PUT_S = 0.1
+_CHUNKS_AHEAD = 4
+_BYTES_AHEAD = 8 << 20
+"""Bytes of log in deliveries that are prepared and not over; one delivery may be larger, alone.
+
+Rows and rendered messages take several times as much memory.
+"""
+_JOIN_S = 5.0
+_LONGEST_WAIT_S = 1.0  # A reader paces itself as well.
+
+Delivery = TypeVar("Delivery")
+
+
+class Ended(Exception):  # noqa: N818 - not an error: the queue's owner asked for the end
+    """The lane is ending; nothing more comes."""
+
+
+class _Handover(Generic[Delivery]):
+    """A bounded queue that gives up waiting when the lane ends or a thread has failed."""
+
+    def __init__(self, size: int, ending: threading.Event) -> None:
+        self._queue: queue.Queue[Delivery] = queue.Queue(size)
+        self._ending = ending
+
+    def put(self, item: Delivery) -> None:
+        while not self._ending.is_set():
+            try:
+                self._queue.put(item, timeout=_PUT_S)
+            except queue.Full:
+                continue
+            return
+        raise Ended
+
+    def get(self, timeout_s: float) -> Delivery | None:
+        try:
+            return self._queue.get(timeout=timeout_s) if timeout_s else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+
+
+class _Room:
+    """Bounds what is prepared before it is delivered. One delivery has room, whatever its size."""
+
+    def __init__(self, size: int, ending: threading.Event) -> None:
+        self._size = size
+        self._ending = ending
+        self._used = 0
+        self._changed = threading.Condition()
+
+    def take(self, nbytes: int) -> None:
+        """Wait until there is room.
+
+        Raises:
+            Ended: the lane ended while waiting.
+        """
+        with self._changed:
+            while self._used and self._used + nbytes > self._size:
+                if self._ending.is_set():
+                    raise Ended
+                self._changed.wait(_PUT_S)
+            self._used += nbytes
+
+    def give(self, nbytes: int) -> None:
+        with self._changed:
+            self._used -= nbytes
+            self._changed.notify()
+
+
+class Pump(Generic[Delivery]):
+    """Reads, decodes and prepares ahead of delivery.
+
+    Args:
+        reader: the open log.
+        batcher: cuts batches.
+        prepare: processors and rendering; runs in the decoder thread.
+        ready_ahead: batches that may wait for delivery (``batch.max_inflight``).
+        admit: what each decoded batch goes through first, in the decoder thread.
+        on_trouble: told the text of a retryable read error, and None when reading works again.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        batcher: Batcher,
+        prepare: Callable[[SourceBatch], Delivery],
+        ready_ahead: int,
+        on_trouble: Callable[[BaseException | None], None],
+        admit: Callable[[ChangeBatch], ChangeBatch],
+    ) -> None:
+        self._reader = reader
+        self._batcher = batcher
+        self._prepare = prepare
+        self._on_trouble = on_trouble
+        self._admit = admit
+        self._ending = threading.Event()
+        self._chunks: _Handover[Chunk | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
+        self._ready: _Handover[tuple[Delivery, int]]
+        self._ready = _Handover(max(1, ready_ahead), self._ending)
+        self._room = _Room(_BYTES_AHEAD, self._ending)
+        self._under_way = 0
+        self._failure: Exception | None = None
+        self._reading = threading.Thread(target=self._run_reader, name="reader", daemon=True)
+        self._reading.start()
+        threading.Thread(target=self._run_decoder, name="decoder", daemon=True).start()
+
+    def next(self, timeout_s: float) -> Delivery | None:
+        """Return the next delivery, or None when none is ready within ``timeout_s``.
+
+        The one before it is over by then, and its caller holds nothing of it any more.
+
+        Raises:
+            Exception: what the reader or decoder failed with, after everything that was ready.
+        """
+        failure = self._failure  # Looked at first: what was ready is there then.
+        self._room.give(self._under_way)
+        self._under_way = 0
+        ready = self._ready.get(timeout_s)
+        if ready is None:
+            if failure is not None:
+                raise failure
+            return None
+        delivery, self._under_way = ready
+        return delivery
+
+    def close(self) -> None:
+        """End both threads and let go of the log.
+
+        The reader's thread first: the number of a socket that is closed under it may be given to
+        the next connection, of which it would then take the bytes.
+        """
+        self._ending.set()
+        if threading.current_thread() is not self._reading:
+            self._reading.join(_JOIN_S)
+        self._reader.close()
+
+    def _run_reader(self) -> None:
+        """Hand a failure on in order: whole transactions read before it are still delivered."""
+        with suppress(Ended):
+            try:
+                self._read()
+            except Exception as error:  # noqa: BLE001 - a thread's exception must reach delivery
+                self._chunks.put(error)
+
+    def _run_decoder(self) -> None:
+        try:
+            self._decode()
+        except Ended:
+            return
+        except Exception as error:  # noqa: BLE001 - a thread's exception must reach delivery
+            self._failure = error
+
+    def _read(self) -> None:
+        ending = self._ending
+        while not ending.is_set():
+            chunk = patiently(
+                self._read_once, self._on_trouble, ending.is_set, ending.wait, _LONGEST_WAIT_S
+            )
+            if chunk is not None:
+                self._chunks.put(chunk)
+
+    def _read_once(self) -> Chunk | None:
+        if self._ending.is_set():
+            raise Ended
+        return self._reader.read(_READ_S)
+
+    def _decode(self) -> None:
+        while not self._ending.is_set():
+            wait_s = self._batcher.wait_s(time.monotonic())
+            chunk = self._chunks.get(_READ_S if wait_s is None else min(wait_s, _READ_S))
+            if isinstance(chunk, Exception):
+                if (rest := self._batcher.rest()) is not None:
+                    self._make_ready(rest)
+                raise chunk
+            for batch in self._batches(chunk):
+                self._make_ready(batch)
+
+    def _make_ready(self, batch: SourceBatch) -> None:
+        weight = max(batch.nbytes, batch.rows.num_rows * LEAST_EVENT_BYTES)
+        self._room.take(weight)
+        self._ready.put((self._prepare(batch), weight))
+
+    def _batches(self, chunk: Chunk | None) -> Iterator[SourceBatch]:
+        if chunk is not None:
+            batch = self._admit(self._reader.decode(chunk))
+            yield from self._batcher.add(batch, time.monotonic())
+        due = self._batcher.due(time.monotonic())
+        if due is not None:
+            yield due

@@ -1,0 +1,274 @@
+"""The processors of a pipeline, one behind the other.
+
+The chain answers for what no processor needs to know of: which row of the log each event stands
+for, ids that are the same on every replay, the mark of events that were made, and where a
+transaction ends when its last row was dropped.
+"""
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.base.retry import Closing, patiently
+from airflow_provider_deltaforge.engine.render.former_keys import without_foreign
+from airflow_provider_deltaforge.engine.render.post_checks import (
+    checked,
+    flags,
+    marked,
+    numbers,
+    with_ends,
+    with_unchanged,
+)
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    EventError,
+    FatalError,
+    RetryableError,
+    SpecError,
+)
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.processors.contract import Processed, Processor, Worker
+
+_CLOSE_S = 10.0
+_PLAIN = (EventError, FatalError, RetryableError, SpecError)
+
+_log = logging.getLogger(__name__)
+
+
+class ProcessorWatcher(Protocol):
+    """Is told how a processor is doing."""
+
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        """Called at every failed attempt, and with None when the processor works again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Events that one processor could not process, as they came to it.
+
+    Attributes:
+        processor_id: which one.
+        rows: the events, one per rejection.
+        origins: per event, the row of the source's batch it stands for.
+        rejections: why; ``event_row`` counts in ``rows``.
+        masked: nothing in the rows is still to be masked.
+    """
+
+    processor_id: str
+    rows: pa.RecordBatch
+    origins: np.ndarray
+    rejections: Sequence[Rejection]
+    masked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """What the chain made of a batch.
+
+    Attributes:
+        rows: change events, in the order of delivery.
+        origins: per row, the row of the source's batch it stands for; None: one for one.
+        refused: what processors could not process, by processor in the order of the chain.
+    """
+
+    rows: pa.RecordBatch
+    origins: np.ndarray | None = None
+    refused: Sequence[Refused] = ()
+
+    def origin(self, row: int) -> int:
+        """Return the row of the source's batch that a row stands for."""
+        return row if self.origins is None else int(self.origins[row])
+
+
+class Chain:
+    """Runs a pipeline's processors in order. ``process`` is called by one thread at a time.
+
+    Args:
+        processors: in the order of the document.
+        tallies: where their work is counted.
+        watcher: told about trouble.
+        ending: asked while a processor is tried again; True gives up.
+    """
+
+    def __init__(
+        self,
+        processors: Sequence[Processor],
+        tallies: Tallies,
+        watcher: ProcessorWatcher,
+        ending: Callable[[], bool],
+    ) -> None:
+        self._processors = processors
+        self._tallies = tallies
+        self._watcher = watcher
+        self._links: list[_Link] = []
+        self._closing = Closing(ending)
+        self._busy = threading.Lock()
+
+    def open(self) -> None:
+        """Start every worker, if that is not done; if one does not start, the others are closed.
+
+        Raises:
+            SpecError: a processor's settings cannot work.
+        """
+        if self._links:
+            return
+        masks = [at for at, processor in enumerate(self._processors) if processor.masks]
+        try:
+            for at, processor in enumerate(self._processors):
+                masked = not masks or at > masks[-1]
+                with _named(processor.id):
+                    self._links.append(_Link(processor.id, processor.open(), masked=masked))
+        except BaseException:
+            self._let_go()
+            raise
+
+    def process(self, rows: pa.RecordBatch, since: str | None = None) -> Chained:
+        """Run every processor; nothing is left out but what they drop or refuse.
+
+        Args:
+            rows: change events.
+            since: begin with this processor; None: with the first.
+
+        Raises:
+            EventError: a batch cannot be processed as a whole.
+            FatalError: processing can never work.
+            RetryableError: asked to end while a processor was tried again.
+        """
+        with self._busy:
+            if self._closing.is_closed:
+                raise RetryableError("the processors are closed: the lane has ended")
+            if not self._links or not rows.num_rows:
+                return Chained(rows)
+            ends = flags(rows.column("tx_end"))
+            # Ordinals of transactions begin anew in the middle of a batch: the flags tell.
+            transactions = np.cumsum(ends) - ends
+            origins: np.ndarray | None = None
+            refused: list[Refused] = []
+            for link in self._following(since):
+                done = self._patiently(link, rows)
+                if done.rejections:
+                    refused.append(_refused(link, rows, origins, done.rejections))
+                origins = _composed(origins, done.origins)
+                given = rows
+                rows = marked(link.id, link.key, rows, done)
+                rows = without_foreign(given, rows, done.origins)
+                own = transactions if origins is None else transactions[origins]
+                rows = with_ends(rows, own, int(ends.sum()))
+                if not rows.num_rows:
+                    break
+            return Chained(with_unchanged(rows), origins, refused)
+
+    def _following(self, since: str | None) -> Sequence["_Link"]:
+        names = [link.id for link in self._links]
+        return self._links if since is None else self._links[names.index(since) :]
+
+    def close(self) -> None:
+        """Close every worker, also one that still works after a while. Safe to call twice.
+
+        An interpreter that nobody closes can keep the process from ending.
+        """
+        self._closing.close()
+        idle = self._busy.acquire(timeout=_CLOSE_S)
+        try:
+            self._let_go()
+        finally:
+            if idle:
+                self._busy.release()
+
+    def _let_go(self) -> None:
+        links, self._links = self._links, []
+        for link in links:
+            try:
+                link.worker.close()
+            except Exception as error:  # noqa: BLE001 - the others are closed all the same
+                _log.warning("processor %s did not close: %s", link.id, type(error).__name__)
+
+    def _patiently(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
+        def tell(error: BaseException | None) -> None:
+            cause = error.__cause__ if error is not None else None
+            # Whoever is told names the processor, too.
+            plain = cause if isinstance(cause, DeltaForgeError) else error
+            self._watcher.processor_trouble(link.id, plain)
+
+        done = patiently(
+            partial(self._once, link, rows), tell, self._closing.over, self._closing.rest
+        )
+        events = (rows.num_rows, done.rows.num_rows)
+        self._tallies.processed(link.id, events, len(done.rejections), done.counts)
+        return done
+
+    def _once(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
+        began = time.perf_counter()
+        failed = True
+        self._tallies.calls(link.id)
+        try:
+            with _named(link.id):
+                done = link.worker.process(rows)
+            done = checked(link.id, rows, done)
+            failed = False
+        finally:
+            self._tallies.called(link.id, time.perf_counter() - began, failed=failed)
+        return done
+
+
+class _Link:
+    """One processor at work, and the key of the ids of what it makes."""
+
+    def __init__(self, processor_id: str, worker: Worker, *, masked: bool) -> None:
+        self.id = processor_id
+        self.worker = worker
+        self.masked = masked
+        self.key = id_key("made", processor_id)
+
+
+@contextmanager
+def _named(processor_id: str) -> Iterator[None]:
+    """Name the processor in what it raises; an error nobody foresaw may quote a row's values."""
+    who = f"processor {processor_id}"
+    try:
+        yield
+    except DeltaForgeError as error:
+        if type(error) in _PLAIN and who not in str(error):
+            raise type(error)(f"{who}: {error}") from error
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a processor raises has a name
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
+        _log.error("%s failed at:\n%s", who, "".join(frames))
+        raise FatalError(
+            f"{who} failed with {type(error).__name__}; the log of the driver says where. Nothing "
+            "of the batch was delivered: correct the processor or its settings, then start again"
+        ) from None
+
+
+def _refused(
+    link: _Link,
+    rows: pa.RecordBatch,
+    origins: np.ndarray | None,
+    rejections: Sequence[Rejection],
+) -> Refused:
+    first = {one.event_row: one for one in reversed(rejections)}
+    at = np.array(sorted(first), np.int32)
+    told = [
+        Rejection(row, first[event].kind, first[event].reason)
+        for row, event in enumerate(at.tolist())
+    ]
+    own = at if origins is None else origins[at]
+    return Refused(link.id, rows.take(pa.array(at)), own, told, link.masked)
+
+
+def _composed(origins: np.ndarray | None, following: pa.Int32Array | None) -> np.ndarray | None:
+    if following is None:
+        return origins
+    own = numbers(following)
+    return own if origins is None else origins[own]

@@ -1,0 +1,202 @@
+"""Processors and rendering of one pipeline: from a batch to messages for every sink."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.encodings.contract import Schemas
+from airflow_provider_deltaforge.engine.base.batch_stats import Taken
+from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.base.retry import Closing, patiently
+from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
+from airflow_provider_deltaforge.engine.render.processor_chain import (
+    Chain,
+    Chained,
+    ProcessorWatcher,
+)
+from airflow_provider_deltaforge.engine.render.render_queue import Desk, Later
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
+from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.spec.document import Pipeline
+
+
+class RenderingWatcher(ProcessorWatcher, Protocol):
+    """Is told how processors and encodings are doing."""
+
+    def trouble(self, name: str, error: BaseException | None) -> None:
+        """Called at every failed attempt, and with None when what has that name works again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Messages and rejections by sink id; their event rows count in ``chained.rows``."""
+
+    chained: Chained
+    messages: Mapping[str, Messages]
+    rejections: Mapping[str, Sequence[Rejection]]
+    later: Mapping[str, Later] = field(default_factory=dict)
+    """The sinks whose messages are still to be rendered."""
+
+    def grown(self, sink_ids: Iterable[str]) -> "Rendered":
+        """Return it with what was rendered for sinks meanwhile."""
+        found = {name: self.later[name].made for name in sink_ids if name in self.later}
+        there = {name: made for name, made in found.items() if made is not None}
+        if not there:
+            return self
+        return replace(
+            self,
+            messages={**self.messages, **{name: made[0] for name, made in there.items()}},
+            rejections={**self.rejections, **{name: made[1] for name, made in there.items()}},
+            later={name: later for name, later in self.later.items() if name not in there},
+        )
+
+    def passed(self) -> None:
+        """Note that the lane has gone beyond the batch."""
+        for later in self.later.values():
+            later.drop()
+
+    def taken(self, sink_id: str, refused: Sequence[Rejection] = ()) -> Taken:
+        """Return what a sink holds but for what it refused; a tombstone is no event of its own."""
+        messages = self.messages[sink_id]
+        rows = messages.event_rows.to_numpy()
+        events = int(np.count_nonzero(np.diff(rows))) + 1 if len(rows) else 0
+        events -= len({one.event_row for one in refused})
+        return Taken(events, messages.values.nbytes)
+
+
+class Rendering:
+    """Owns the processors and one renderer per sink. Used by one thread at a time.
+
+    Args:
+        pipeline: the document.
+        origin: what its events share.
+        tallies: where the processors' work is counted.
+        watcher: told about the trouble of processors and encodings.
+        ending: asked while one is tried again; True gives up.
+        schemas: finds the schema a row was read by.
+        only: the sinks to render for; None: all.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        origin: Origin,
+        tallies: Tallies,
+        watcher: RenderingWatcher,
+        ending: Callable[[], bool],
+        schemas: Schemas,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self._chain = chain_of(pipeline, tallies, watcher, ending)
+        self._watcher = watcher
+        self._closing = Closing(ending)
+        self._renderers = {
+            sink.id: Renderer(sink, origin, schemas)
+            for sink in pipeline.spec.sinks
+            if only is None or sink.id in only
+        }
+        self._splits = any(one.splits for one in self._renderers.values())
+
+    def open(self) -> None:
+        """Start processors and encodings; see ``Chain.open`` and ``Encoding.open``."""
+        for renderer in self._renderers.values():
+            renderer.open()
+        self._chain.open()
+
+    def render(
+        self,
+        rows: pa.RecordBatch,
+        since: str | None = None,
+        sink_ids: Collection[str] | None = None,
+        leaves: Callable[[str], bool] = lambda _: False,
+    ) -> Rendered:
+        """Run every processor in order, then render for sinks, however long that takes.
+
+        Args:
+            rows: change events.
+            since: begin with this processor; ``""`` runs none, None all of them.
+            sink_ids: for these; None: for all.
+            leaves: says of a sink for which that does not work now to go on without it.
+        """
+        if since is None and self._splits:
+            rows = with_former_keys(rows)
+        chained = Chained(rows) if since == "" else self._chain.process(rows, since)
+        messages: dict[str, Messages] = {}
+        rejections: dict[str, Sequence[Rejection]] = {}
+        for name in self._renderers if sink_ids is None else sink_ids:
+            try:
+                messages[name], rejections[name] = self._patiently(name, chained.rows, leaves)
+            except RetryableError:
+                if self._closing.over() or not leaves(name):
+                    raise
+        return Rendered(chained, messages, rejections)
+
+    def _patiently(
+        self, name: str, rows: pa.RecordBatch, leaves: Callable[[str], bool]
+    ) -> tuple[Messages, Sequence[Rejection]]:
+        renderer = self._renderers[name]
+        with renderer.busy:
+            return patiently(
+                partial(renderer.render, rows),
+                partial(self._watcher.trouble, f"encoding of sink {name}"),
+                lambda: self._closing.over() or leaves(name),
+                self._closing.rest,
+            )
+
+    def ahead(self, goes: Callable[[str], bool]) -> "RenderingAhead":
+        """Return what renders one opening of the log ahead of its delivery.
+
+        Args:
+            goes: says whether a sink is given what is read; for others nothing is rendered.
+        """
+        desks = {name: Desk(one) for name, one in self._renderers.items()}
+        return RenderingAhead(self._chain, desks, goes, splits=self._splits)
+
+    def close(self) -> None:
+        """Close processors and encodings. Safe to call twice."""
+        self._closing.close()
+        self._chain.close()
+        for renderer in self._renderers.values():
+            renderer.close()
+
+
+class RenderingAhead:
+    """Renders for sinks that do not wait for each other; see ``Rendering.ahead``."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        desks: Mapping[str, Desk],
+        goes: Callable[[str], bool],
+        *,
+        splits: bool,
+    ) -> None:
+        self._chain, self._desks, self._goes = chain, desks, goes
+        self._splits = splits
+
+    def render(self, rows: pa.RecordBatch) -> Rendered:
+        """Run every processor in order, then render for each sink for which that works."""
+        chained = self._chain.process(with_former_keys(rows) if self._splits else rows)
+        later = {
+            name: desk.ahead(chained.rows, wanted=self._goes(name))
+            for name, desk in self._desks.items()
+        }
+        return Rendered(chained, {}, {}, later).grown(later)
+
+
+def chain_of(
+    pipeline: Pipeline, tallies: Tallies, watcher: ProcessorWatcher, ending: Callable[[], bool]
+) -> Chain:
+    """Return the processors of a pipeline, not opened yet; see ``Chain``."""
+    meta, connector = pipeline.metadata, pipeline.spec.source.connector
+    settled = [
+        processor.within(meta.name, meta.tenant, connector)
+        for processor in pipeline.spec.processors
+    ]
+    return Chain(settled, tallies, watcher, ending)

@@ -1,0 +1,228 @@
+"""From change events to messages, once per sink, before the sink: route, wrap, encode."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, Schemas, Wanted
+from airflow_provider_deltaforge.engine.render.key_changes import split, together
+from airflow_provider_deltaforge.engine.render.route_templates import Fields, Filling
+from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.contract import Sink
+
+
+def no_schemas(*_table: str | None) -> None:
+    """Know no table."""
+
+
+class Renderer:
+    """Renders for one sink of one pipeline. Used by one thread at a time, which holds ``busy``.
+
+    Args:
+        sink: the description.
+        origin: what the events share.
+        schemas: finds the schema a row was read by, for encodings that need it.
+    """
+
+    def __init__(self, sink: Sink, origin: Origin, schemas: Schemas = no_schemas) -> None:
+        self._sink = sink
+        self._origin = origin
+        self._schemas = schemas
+        self._encoder: Encoder | None = None
+        self._closed = False
+        self.busy = threading.Lock()
+        """Another may still render for an opening of the log that is over."""
+        self._destination = Filling(
+            sink.destination,
+            f"{sink.id}.{sink.destination_field}",
+            quoted=bool(getattr(sink, "quotes_fields", False)),
+        )
+        key = getattr(sink, "key", None)
+        self._key = None if key is None else Filling(key, f"{sink.id}.key")
+        self._tombstones = bool(getattr(sink, "tombstones", False))
+        self._creates = sink.envelope.splits_key_changes
+        self.splits = self._tombstones or (self._creates and hasattr(sink, "key"))
+        """An update that changes the key is a delete and the row; see ``key_changes``."""
+
+    def open(self) -> Encoder:
+        """Open the encoding, if it is not; see ``Encoding.open``.
+
+        Raises:
+            RetryableError: it was closed, and what is rendered now would be for nobody.
+        """
+        if self._closed:
+            raise RetryableError(f"sink {self._sink.id}: the lane ended before this was rendered")
+        if self._encoder is None:
+            origin, envelope = self._origin, self._sink.envelope
+            wanted = Wanted(self._sink.id, origin.connector, envelope.shape, self._schemas)
+            self._encoder = self._sink.encoding.open(wanted)
+        return self._encoder
+
+    def close(self) -> None:
+        """Close the encoding for good. Safe to call twice."""
+        self._closed = True
+        encoder, self._encoder = self._encoder, None
+        if encoder is not None:
+            encoder.close()
+
+    def render(
+        self, rows: pa.RecordBatch, *, asks: bool = True
+    ) -> tuple[Messages, list[Rejection]]:
+        """Return the messages in the order of the events, and the events that cannot be sent.
+
+        Args:
+            rows: Change events in CHANGE_SCHEMA.
+            asks: the encoding may ask a server, however long that takes to answer.
+
+        Returns:
+            One message per event that the sink's filter lets through, two where it changes the key
+            of a sink that splits such events, and a tombstone after each delete where the sink
+            wants them; rejections of kind ``routing``, or of the encoding,
+            whose ``event_row`` counts in ``rows``.
+
+        Raises:
+            UnaskedError: the encoding has to ask a server.
+            RetryableError: something the encoding needs is away.
+        """
+        wanted = self._wanted(rows)
+        event_rows = pa.array(np.arange(rows.num_rows, dtype=np.int32))
+        if wanted is not None:
+            rows, event_rows = rows.filter(wanted), event_rows.filter(wanted)
+        parts = None
+        if self.splits:
+            parts = split(rows, event_rows, self._key, self._origin, creates=self._creates)
+        if parts is not None:
+            rows, event_rows = parts.rows, parts.event_rows
+        routing = _Routing(rows["routing"])
+        fields = Fields(rows, self._origin, None if parts is None else parts.images)
+        topics = routing.topics(self._destination.choices(fields))
+        keys = routing.keys(rows["key"] if self._key is None else self._key.texts(fields))
+        values = routing.bodies(self._sink.envelope.wrap(rows, self._origin), rows["after"])
+        messages = Messages(
+            topics=topics,
+            keys=keys,
+            values=values,
+            headers=routing.headers(),
+            event_ids=rows["event_id"],
+            event_rows=event_rows,
+        )
+        if parts is not None and self._creates:
+            messages = parts.with_headers(messages)
+        placed = _placed(topics)
+        if placed is not None and parts is not None:
+            lost = np.flatnonzero(~np.asarray(placed))
+            placed = pa.array(~together(event_rows, lost))
+        rejections = self._refuse(messages, placed)
+        bare = routing.bare()
+        if placed is not None:
+            kept = pc.indices_nonzero(placed)
+            messages, rows = messages.take(kept), rows.take(kept)
+            bare = None if bare is None else bare.take(kept)
+        bodies = Bodies(messages.values, messages.topics, rows, bare, asks)
+        messages, rows, unwritten = self._encoded(messages, bodies)
+        if self._tombstones:
+            messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))
+        return messages, rejections + unwritten
+
+    def _encoded(
+        self, messages: Messages, bodies: Bodies
+    ) -> tuple[Messages, pa.RecordBatch, list[Rejection]]:
+        """Encode; return what is left of messages and rows, and what is not."""
+        rows = bodies.rows
+        encoded = self.open().encode(bodies)
+        if encoded.values is not messages.values:
+            messages = replace(messages, values=encoded.values)
+        if not encoded.rejections:
+            return messages, rows, []
+        lost = together(messages.event_rows, [one.event_row for one in encoded.rejections])
+        refused = {
+            row: replace(one, event_row=row)
+            for one in reversed(encoded.rejections)
+            for row in (messages.event_rows[one.event_row].as_py(),)
+        }
+        kept = pa.array(np.flatnonzero(~lost))
+        return messages.take(kept), rows.take(kept), [refused[row] for row in sorted(refused)]
+
+    def _wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
+        keep = self._sink.filter
+        if keep is None:
+            return None
+        synthetic = rows["synthetic"]
+        wanted = pa.repeat(pa.scalar(value=True), rows.num_rows)
+        if keep.exclude_synthetic:
+            wanted = pc.and_(wanted, synthetic.is_null())
+        if keep.synthetic_only:
+            wanted = pc.and_(wanted, synthetic.is_valid())
+        if keep.producers:
+            wanted = pc.and_(wanted, pc.is_in(synthetic, pa.array(keep.producers, pa.utf8())))
+        return wanted
+
+    def _refuse(self, messages: Messages, placed: pa.BooleanArray | None) -> list[Rejection]:
+        if placed is None:
+            return []
+        reason = (
+            f"sink {self._sink.id}: {self._sink.destination_field} {self._sink.destination!r} "
+            "comes out empty for this event; name fields that every event has"
+        )
+        refused = messages.event_rows.filter(pc.invert(placed)).unique().to_pylist()
+        return [Rejection(row, "routing", reason) for row in refused]
+
+    def _with_tombstones(self, messages: Messages, is_delete: pa.BooleanArray) -> Messages:
+        # A null key cannot be compacted away, and compacted topics refuse it.
+        marked = np.asarray(pc.and_(is_delete, messages.keys.is_valid()))
+        if not marked.any():
+            return messages
+        copies = np.repeat(np.arange(len(messages)), 1 + marked)
+        is_tombstone = np.concatenate([[False], copies[1:] == copies[:-1]])
+        doubled = messages.take(pa.array(copies))
+        nothing = pa.scalar(None, pa.binary())
+        return replace(doubled, values=pc.if_else(pa.array(is_tombstone), nothing, doubled.values))
+
+
+def _placed(topics: pa.DictionaryArray) -> pa.BooleanArray | None:
+    """Say which messages have a topic; None when all do."""
+    if "" not in topics.dictionary.to_pylist():
+        return None
+    return pc.not_equal(topics.cast(pa.utf8()), "")
+
+
+class _Routing:
+    """What processors said about where events go; nothing, most of the time."""
+
+    def __init__(self, routing: pa.StructArray) -> None:
+        self._said = routing.null_count < len(routing)
+        if self._said:
+            # flatten, unlike field, carries the struct's own nulls into its children.
+            self._topic, self._key, self._headers, self._raw = routing.flatten()
+
+    def topics(self, configured: pa.DictionaryArray) -> pa.DictionaryArray:
+        if not self._said or self._topic.null_count == len(self._topic):
+            return configured
+        given = pc.fill_null(pc.not_equal(self._topic, ""), fill_value=False)
+        chosen = pc.if_else(given, self._topic, configured.cast(pa.utf8()))
+        return chosen.dictionary_encode()
+
+    def keys(self, configured: pa.BinaryArray) -> pa.BinaryArray:
+        if not self._said or self._key.null_count == len(self._key):
+            return configured
+        return pc.coalesce(self._key.cast(pa.binary()), configured)
+
+    def bodies(self, wrapped: pa.BinaryArray, after: pa.BinaryArray) -> pa.BinaryArray:
+        bare = self.bare()
+        return wrapped if bare is None else pc.if_else(bare, pc.fill_null(after, b"null"), wrapped)
+
+    def bare(self) -> pa.BooleanArray | None:
+        """Say which messages are ``after`` alone; None when none is."""
+        if not self._said or not self._raw.true_count:
+            return None
+        return pc.fill_null(self._raw, fill_value=False)
+
+    def headers(self) -> pa.MapArray | None:
+        if not self._said or self._headers.null_count == len(self._headers):
+            return None
+        return self._headers

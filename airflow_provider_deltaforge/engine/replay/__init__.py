@@ -1,0 +1,1 @@
+"""Sends dead letters again to the sinks that miss them. Begin at ``replay``."""

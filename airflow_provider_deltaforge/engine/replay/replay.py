@@ -1,0 +1,165 @@
+"""Sends dead letters to the sinks that miss them, in the order of the queue, row by row.
+
+It runs while no lane does, under the epoch: a driver that started meanwhile makes its writes void.
+An entry leaves the queue in the transaction that follows its delivery. Killed between the two, it
+is sent again, before anything newer.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.last_error import shown
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of
+from airflow_provider_deltaforge.engine.replay.cancellation import Withdrawal
+from airflow_provider_deltaforge.engine.replay.delivery import Circumstances, ReplayDelivery, Sent
+from airflow_provider_deltaforge.engine.replay.plan import Plan
+from airflow_provider_deltaforge.engine.replay.sinks import stands
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Stored
+from airflow_provider_deltaforge.storage.records.record import now_ms
+from airflow_provider_deltaforge.storage.records.replays import Replay, ReplayRequest, Replays
+
+PAGE = 50
+ROUND = 200
+"""Entries sent together at most; no two of one row, so that each waits for the one before."""
+
+
+class Replaying:
+    """One replay, from the first entry that is meant to the last that is there when it begins."""
+
+    def __init__(self, bench: Bench, request: ReplayRequest, here: Circumstances) -> None:
+        self._bench, self._request = bench, request
+        self._here = here
+        self._withdrawal = Withdrawal(bench, request.ticket)
+        self._queue = DeadLetters(bench.store, bench.pipeline.name)
+        self._replays = Replays(bench.store, bench.pipeline.name)
+        self._delivery = ReplayDelivery(bench, here, self._withdrawal)
+        self._plan: Plan
+        self._told = Replay(ticket=request.ticket, started_at_ms=now_ms())
+
+    def run(self) -> Replay | None:
+        """Replay until nothing is left, or it is withdrawn; None if asked to end before.
+
+        Raises:
+            DeltaForgeError: a sink or processor cannot work at all.
+        """
+        known = self._here.patiently(lambda: self._replays.of(self._request.ticket))
+        self._told = known.begun_again() if known else self._told
+        try:
+            stood = self._here.patiently(lambda: stands(self._bench))
+            spec, request = self._bench.pipeline.spec, self._request
+            self._plan = Plan(spec, request.which, request.overtaken, stood)
+            opens = partial(self._delivery.open, stood)
+            if not self._here.patiently(lambda: self._withdrawal.outlives(opens)):
+                return self._ended("cancelled", self._withdrawal.reason)
+            last = max((stored.letter.seq for stored in self._read()), default=0)
+            for entries in self._rounds(last):
+                if self._here.ending.is_set():
+                    return None
+                if reason := self._here.patiently(self._withdrawal.look):
+                    return self._ended("cancelled", reason)
+                if not self._send(entries):
+                    return None
+        finally:
+            self._delivery.close()
+        return self._ended("done")
+
+    def failed(self, reason: str | None, error_class: str | None) -> Replay:
+        """Record that it cannot go on; what was sent stays sent."""
+        if self._withdrawal.reason is not None:
+            return self._ended("cancelled", self._withdrawal.reason)
+        return self._ended("failed", reason, error_class)
+
+    def _read(self) -> Iterator[Stored]:
+        """Yield the entries, which may leave the queue meanwhile."""
+        after = 0
+        while page := self._here.patiently(lambda: self._page(after)):  # noqa: B023 - called here
+            yield from page
+            after = page[-1].letter.seq
+
+    def _page(self, after: int) -> list[Stored]:
+        return list(islice(self._queue.stored(after), PAGE))
+
+    def _rounds(self, last: int) -> Iterator[list[Sent]]:
+        """Yield what is sent together: in order, and no two entries whose order matters."""
+        together: list[Sent] = []
+        for stored in self._read():
+            if stored.letter.seq > last:
+                break
+            place = place_of(stored.letter)
+            if len(together) >= ROUND or (
+                place is not None
+                and any(sent.verdict.place and sent.verdict.place.meets(place) for sent in together)
+            ):
+                yield together
+                together = []
+            verdict = self._plan.judge(stored.letter)
+            if verdict is None:
+                continue
+            together.append(Sent(stored, verdict))
+        if together:
+            yield together
+
+    def _send(self, entries: Sequence[Sent]) -> bool:
+        """Send a round and store what became of it; False if asked to end meanwhile."""
+        sent = [one for one in entries if one.verdict.action == "send"]
+        by_processor: dict[str, list[Sent]] = {}
+        for one in sent:
+            by_processor.setdefault(one.stored.letter.meta.processor_id or "", []).append(one)
+        for processor_id, chosen in by_processor.items():
+            if not self._delivery.deliver(chosen, processor_id):
+                return False
+        if sent:
+            crossing(Border.REPLAY_WRITTEN)
+        writes = [write for one in entries for write in self._outcome(one)]
+        replay = self._replays.put(self._told)
+        self._here.patiently(
+            lambda: self._bench.store.transact([*writes, replay], self._bench.fence)
+        )
+        if writes:
+            crossing(Border.REPLAY_STORED)
+        return True
+
+    def _outcome(self, one: Sent) -> list[Write]:
+        """Count an entry, and return the writes that take it out or keep what was learnt."""
+        letter, verdict = one.stored.letter, one.verdict
+        self._told = self._told.model_copy(update={"at_seq": letter.seq})
+        if verdict.action != "send":
+            self._count("dropped" if verdict.action == "drop" else verdict.action)
+            return [self._queue.take(letter.seq)] if verdict.action == "drop" else []
+        if not one.refused and not one.away:
+            self._count("sent")
+            self._here.letters.count("replayed", 1)
+            return [self._queue.take(letter.seq)]
+        if verdict.place is not None:
+            self._plan.stays(letter.seq, verdict.place, set(verdict.sinks) - set(one.given))
+        if one.refused or self._withdrawal.reason is None:
+            self._count("refused" if one.refused else "away")
+        told: dict[str, Any] = {"delivered": [*letter.meta.delivered, *one.given]}
+        if one.refused:
+            sink_id, rejection = one.refused[0]
+            why = rejection.reason
+            told["attempts"] = letter.meta.attempts + 1
+            told["error_kind"] = rejection.kind
+            told["error_message"] = shown(
+                why if letter.meta.sink_id or sink_id is None else f"sink {sink_id}: {why}"
+            )
+        if letter.meta.sink_id is not None:
+            del told["delivered"]
+        return [self._queue.amend(one.stored, letter.meta.model_copy(update=told))]
+
+    def _count(self, what: str) -> None:
+        self._told = self._told.model_copy(update={what: getattr(self._told, what) + 1})
+
+    def _ended(
+        self, state: str, reason: str | None = None, error_class: str | None = None
+    ) -> Replay:
+        told = {"finished_at_ms": now_ms(), "reason": reason, "error_class": error_class}
+        self._told = self._told.model_copy(update={"state": state, **told})
+        writes = [self._replays.put(self._told), *self._replays.forget_old()]
+        self._here.patiently(lambda: self._bench.store.transact(writes, self._bench.fence))
+        return self._told

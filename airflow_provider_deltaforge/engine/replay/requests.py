@@ -1,0 +1,213 @@
+"""Where replays of dead letters run: in the pipeline's driver, or where they were asked for."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_provider_deltaforge.engine.base.commit_policy import Policy
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies, Tallies
+from airflow_provider_deltaforge.engine.base.restarts import rest
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.replay.replay import Replaying
+from airflow_provider_deltaforge.engine.snapshot.attempts import logged
+from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, SpecError
+from airflow_provider_deltaforge.storage.choice import check_store
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.records.replays import Replay, ReplayRequest, Replays
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
+
+_FOREVER_S = 10.0**9
+
+
+def serve_replays(bench: Bench) -> Outcome | None:
+    """Serve every replay that was asked for, between two lanes.
+
+    Returns:
+        None when nothing is left to serve; else why the driver must end.
+
+    Raises:
+        RetryableError: the store is away.
+    """
+    while (record := bench.control.read()) is not None and record.replays:
+        ended = rest(bench) or _serve_one(bench, record.replays[0])
+        if ended is not None and ended.why != "paused":
+            return ended
+    return None
+
+
+def _serve_one(bench: Bench, request: ReplayRequest) -> Outcome | None:
+    known = Replays(bench.store, bench.pipeline.name).of(request.ticket)
+    if known is None or not known.settled:
+        # A lane of before may still live on a lost executor: it is fenced from here on.
+        bench = replace(bench, fence=bench.control.renew_epoch(bench.job.driver))
+        ended = _in_driver(bench, request)
+        if ended is not None:
+            return ended
+    remove(bench.control, request.ticket)
+    crossing(Border.REPLAY_REMOVED)
+    return None
+
+
+def replay_here(
+    pipeline: str,
+    location: StoreLocation,
+    ticket: str,
+    tell: Callable[[str, BaseException | None], None],
+    ending: threading.Event,
+) -> Replay | None:
+    """Serve one replay in this process, for a pipeline that no driver runs.
+
+    Args:
+        pipeline: its name.
+        location: the state store.
+        ticket: of the replay.
+        tell: told by name what keeps it from going on, and with None that it goes on.
+        ending: set to end it.
+
+    Returns:
+        What became of it; None if it was ended before.
+
+    Raises:
+        FencedError: a driver started meanwhile, and serves it.
+        SpecError: the document cannot be run here.
+    """
+    store = location.open()
+    try:
+        control = Control(store, pipeline)
+        document, record = control.document(), control.read()
+        request = (
+            next((one for one in record.replays if one.ticket == ticket), None) if record else None
+        )
+        if document is None or record is None or request is None:
+            raise SpecError(f"pipeline {pipeline!r} has no replay {ticket} to serve any more")
+        driver = uuid.uuid4().hex
+        control.take_epoch(driver, record.generation)
+        bench = Bench.open(Job(document, location, driver, record.generation), renew=False)
+        try:
+            bench.pipeline.refuse_unbuilt()
+            check_store(document, location)
+            told = _told(bench, request, _Here(bench, tell, ending))
+        finally:
+            bench.store.close()
+        if told is not None:
+            remove(control, ticket)
+        return told
+    finally:
+        store.close()
+
+
+def remove(control: Control, ticket: str) -> None:
+    """Take a replay out of the control record."""
+
+    def without(old: ControlRecord) -> ControlRecord:
+        left = [request for request in old.replays if request.ticket != ticket]
+        return old.model_copy(update={"replays": left})
+
+    control.update(without)
+
+
+def _in_driver(bench: Bench, request: ReplayRequest) -> Outcome | None:
+    spec = bench.pipeline.spec
+    board = Board(
+        {sink.id: SinkState() for sink in spec.sinks},
+        policy=Policy.of(spec),
+        processors=Tallies(processor.id for processor in spec.processors),
+    )
+    heart = Heart(bench, board, _FOREVER_S, "running", makes_way=False)
+    ended: Outcome | None = None
+    try:
+        heart.start()
+        if _told(bench, request, _InDriver(heart, board)) is None:
+            ended = Outcome.of(heart.failure) if heart.failure else Outcome(heart.why)
+    except Exception as error:  # noqa: BLE001 - must reach the progress record
+        ended = logged(error)
+    heart.finish(ended or Outcome("window"))
+    return ended
+
+
+def _told(bench: Bench, request: ReplayRequest, here: "_InDriver | _Here") -> Replay | None:
+    """Replay; what cannot work at all fails the replay, and not the pipeline."""
+    replaying = Replaying(bench, request, here)
+    try:
+        return replaying.run()
+    except FencedError:
+        raise
+    except DeltaForgeError as error:
+        if here.ending.is_set():
+            return None
+        return replaying.failed(redacted(str(error)), error.error_class)
+
+
+class _InDriver:
+    """In a driver: its heart beats, and its board says what holds it up."""
+
+    def __init__(self, heart: Heart, board: Board) -> None:
+        self._heart = heart
+        self._board = board
+        self.ending = heart.ending
+        self.tallies, self.letters = board.processors, board.letters
+        self.gives_up, self.confirm = heart.gives_up, heart.confirm
+        self.sink_trouble, self.trouble = board.sink_trouble, board.trouble
+        self.processor_trouble = board.processor_trouble
+
+    def patiently(self, call: Callable[[], Result]) -> Result:
+        """Repeat a call to the store until it works or the driver must end."""
+        ending = self.ending
+        return patiently(call, self._board.source_trouble, ending.is_set, ending.wait)
+
+
+class _Here:
+    """In the process that asked, while no driver runs: the epoch alone keeps drivers apart."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        tell: Callable[[str, BaseException | None], None],
+        ending: threading.Event,
+    ) -> None:
+        self._bench = bench
+        self._tell = tell
+        self.ending = ending
+        self.tallies, self.letters = Tallies(), LetterTallies()
+
+    def gives_up(self) -> bool:
+        """Say whether whoever asked does not want it any more."""
+        return self.ending.is_set()
+
+    def confirm(self) -> None:
+        """Make sure that no driver has started.
+
+        Raises:
+            FencedError: one has.
+        """
+        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+            raise FencedError("a driver of the pipeline has started; it goes on with the replay")
+
+    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+        """Tell what a sink does."""
+        self._tell(f"sink {sink_id}", error)
+
+    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+        """Tell what a processor does."""
+        self._tell(f"processor {processor_id}", error)
+
+    def trouble(self, name: str, error: BaseException | None) -> None:
+        """Tell what anything else does."""
+        self._tell(name, error)
+
+    def patiently(self, call: Callable[[], Result]) -> Result:
+        """Repeat a call to the store until it works or it is over."""
+        store = "state store"
+        return patiently(
+            call, lambda error: self._tell(store, error), self.ending.is_set, self.ending.wait
+        )

@@ -1,0 +1,114 @@
+"""Sinks for dead letters that are sent again: what they are given has no position in the log."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_thread import (
+    SinkWatcher,
+    claim,
+    exact_writer,
+    holds_position,
+)
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, Position
+
+_POLL_S = 0.1
+
+
+def opened(
+    bench: Bench,
+    sink: Sink,
+    watcher: SinkWatcher,
+    ending: threading.Event,
+    leaves: Callable[[], bool],
+) -> SinkGroup:
+    """Return a sink as a group of its own.
+
+    Args:
+        bench: the open job.
+        sink: the description.
+        watcher: told about trouble.
+        ending: set when it is not wanted any more.
+        leaves: asked whether a sink that is away is not waited for.
+
+    Raises:
+        RetryableError: it is away, and is not waited for.
+        FatalError: it holds the position itself, and another one than its checkpoint: then nobody
+            has noted which entries were overtaken by what lies between the two.
+        AccessError: it refuses us.
+    """
+    if holds_position(sink):
+        patiently(
+            lambda: _stands_as_noted(bench, sink, ending),
+            partial(watcher.sink_trouble, sink.id),
+            lambda: ending.is_set() or leaves(),
+            ending.wait,
+        )
+    sinks = [sink.without_position()]
+    return SinkGroup(sinks, bench.pipeline.name, watcher, ending, claims=Claims(bench))
+
+
+def stands(bench: Bench) -> dict[str, Position]:
+    """Return the checkpoints of the sinks."""
+    source_id = bench.pipeline.spec.source.id
+    return Checkpoints(bench.store, bench.pipeline.name, source_id).load()
+
+
+def sinks_behind(bench: Bench, at: Mapping[str, Position]) -> set[str]:
+    """Return the sinks that have not come as far as the others."""
+    source = bench.pipeline.spec.source
+    return {
+        sink.id
+        for sink in bench.pipeline.spec.sinks
+        if sink.id not in at or any(source.compare(at[sink.id], each) < 0 for each in at.values())
+    }
+
+
+def _stands_as_noted(bench: Bench, sink: Sink, ending: threading.Event) -> None:
+    source_id = bench.pipeline.spec.source.id
+    stand = Checkpoints(bench.store, bench.pipeline.name, source_id).stand(sink.id)
+    if stand is None or stand.held is None:
+        return
+    right = Claims(bench).of(sink.id, ending.is_set)
+    writer = sink.open(bench.pipeline.name)
+    try:
+        with _abandoned(writer, ending):
+            claim(sink, writer, right)
+            told = exact_writer(writer).recover()
+    finally:
+        writer.close()
+        right.leave()
+    if not tells(told, stand.held):
+        raise FatalError(
+            f"sink {sink.id}: it holds something else than its checkpoint says, as after a driver "
+            "that was killed; let the pipeline deliver something first, then ask again"
+        )
+
+
+@contextmanager
+def _abandoned(writer: SinkWriter, ending: threading.Event) -> Iterator[None]:
+    """Abandon what a writer does here once it is not wanted any more: its own patience is long."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            if ending.is_set():
+                if isinstance(writer, Interruptible):
+                    writer.abandon()
+                return
+
+    watching = threading.Thread(target=watch, name="replay-watch", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()

@@ -1,0 +1,121 @@
+"""Takes one snapshot to its end: waits out pauses, tries again when tasks die."""
+
+import logging
+from dataclasses import replace
+from traceback import format_exception
+
+from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.base.restarts import Deaths, rest
+from airflow_provider_deltaforge.engine.base.runner import Runner
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.snapshot.monitor import guarding, showing_troubles
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.records.requests import Request
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_FOREVER_S = 10.0**9
+
+_log = logging.getLogger(__name__)
+
+
+def take(bench: Bench, runner: Runner, request: Request | None = None) -> Outcome:
+    """Copy what is left of a snapshot.
+
+    Args:
+        bench: the driver's.
+        runner: where the chunks are copied.
+        request: what was asked for; None for the pipeline's own snapshot.
+
+    Returns:
+        ``finished``, or why it ended before.
+    """
+    deaths = Deaths()
+    while True:
+        # A lane or task of before may still live on a lost executor: it is fenced from here on.
+        bench = replace(bench, fence=bench.control.renew_epoch(bench.job.driver))
+        outcome = _attempt(bench, runner, request, deaths)
+        if outcome is None:
+            deaths.wait(bench.job)
+        elif outcome.why != "paused":
+            return outcome
+        elif (ended := rest(bench)) is not None:
+            return ended
+
+
+def fails_request(outcome: Outcome) -> bool:
+    """Say whether an end concerns the request only: then the pipeline goes on without it.
+
+    Also when trying again did not help: a stream waits for its source for ever, and somebody's
+    copy must not take that from it.
+    """
+    return outcome.why == "failed" and outcome.error_class not in ("fenced", "position_lost")
+
+
+def logged(error: Exception) -> Outcome:
+    """Log an error and return it as an outcome; with its way, unless it says what to correct."""
+    shown = str(error) if isinstance(error, SpecError) else "".join(format_exception(error))
+    _log.error("%s", redacted(shown))
+    return Outcome.of(error)
+
+
+def _attempt(
+    bench: Bench, runner: Runner, request: Request | None, deaths: Deaths
+) -> Outcome | None:
+    """Copy what is left; None when tasks died and the rest may be tried again."""
+    spec = bench.pipeline.spec
+    board = Board(
+        {sink.id: SinkState() for sink in spec.sinks},
+        processors=Tallies(processor.id for processor in spec.processors),
+    )
+    heart = Heart(bench, board, _FOREVER_S, "snapshotting")
+    try:
+        heart.start()
+        run = SnapshotRun(bench, request)
+        outcome = _copy_all(bench, runner, run, heart, board) if run.due() else Outcome("finished")
+    except Exception as error:  # noqa: BLE001 - must reach the progress record
+        outcome = logged(error)
+    if outcome.is_retryable and deaths.may_go_on():
+        _log.warning("snapshot tasks died, going on with the rest: %s", outcome.reason)
+        heart.finish(Outcome("window"))  # The status stays: the snapshot is still under way.
+        return None
+    done = outcome.why in ("finished", "cancelled")
+    goes_on = done or (request is not None and fails_request(outcome))
+    heart.finish(Outcome("window") if goes_on else outcome)
+    return outcome
+
+
+def _copy_all(
+    bench: Bench, runner: Runner, run: SnapshotRun, heart: Heart, board: Board
+) -> Outcome:
+    settings = bench.pipeline.spec.source.snapshot
+    plan = run.prepare()
+    hands = settings.max_parallel_chunks if settings.intra_table_parallel else 1
+    tables = [_dealt(chunks, hands) for chunks in plan.remaining.values()]
+    with guarding(run, plan, heart) as lost, showing_troubles(bench, board):
+        for copied in runner.copy(bench.job, plan.run.id, tables, settings.max_parallel_tables):
+            board.processors.add(copied.processors)
+            board.letters.add(copied.letters)
+            if lost:
+                return Outcome.of(lost[0])
+            if copied.outcome is not None:
+                heart.end(copied.outcome.why)
+                return copied.outcome
+            board.copied(copied.table, copied.rows, copied.taken)
+        if lost:
+            return Outcome.of(lost[0])
+    if heart.failure is not None:
+        raise heart.failure
+    if heart.ending.is_set():
+        return Outcome(heart.why)
+    run.finish(plan)
+    return Outcome("finished")
+
+
+def _dealt(chunks: list[TableChunk], hands: int) -> list[list[TableChunk]]:
+    """Deal a table's chunks to so many hands."""
+    return [chunks[hand::hands] for hand in range(min(hands, len(chunks)))]

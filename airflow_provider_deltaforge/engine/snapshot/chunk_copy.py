@@ -1,0 +1,229 @@
+"""Copies snapshot chunks, in whatever process they were dealt to."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+from airflow_provider_deltaforge.engine.base.batch_stats import Taken
+from airflow_provider_deltaforge.engine.base.control_watcher import Listener
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
+from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies, Tallies
+from airflow_provider_deltaforge.engine.base.runner import Copied
+from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_thread import Parcel
+from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
+from airflow_provider_deltaforge.engine.render.render_stage import Rendering
+from airflow_provider_deltaforge.engine.snapshot.monitor import Troubles
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import full_name
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
+
+_LISTEN_S = 1.0
+_HANDS_S = 30.0
+_FOREVER_S = 10.0**9
+
+_log = logging.getLogger(__name__)
+
+
+def copy_chunks(
+    job: Job,
+    run_id: str,
+    chunks: Iterable[TableChunk],
+    over: Callable[[], bool] = lambda: False,
+) -> Iterator[Copied]:
+    """Copy chunks one after the other over one set of connections; stop at the first failure.
+
+    Args:
+        job: what they belong to.
+        run_id: the snapshot run.
+        chunks: what to copy.
+        over: asked now and then, from another thread, whether to end.
+    """
+    try:
+        bench = Bench.open(job, renew=False)
+    except Exception as error:  # noqa: BLE001 - as text it would lose its class
+        yield Copied("", "", 0, Outcome.of(error))
+        return
+    records = Snapshots(bench.store, bench.pipeline.name)
+    listener = Listener(
+        bench,
+        _FOREVER_S,
+        also=lambda: "failed" if over() else _cancelled(records, bench.control, run_id),
+    )
+    listener.watch(_LISTEN_S)
+    try:
+        copier = _Copier(bench, run_id, listener)
+    except Exception as error:  # noqa: BLE001 - as text it would lose its class
+        yield Copied("", "", 0, Outcome.of(error))
+        listener.end("finished")
+        bench.store.close()
+        return
+    try:
+        for chunk in chunks:
+            copied = copier.told(copier.attempt(chunk))
+            yield copied
+            if copied.outcome is not None:
+                return
+    finally:
+        listener.end("finished")
+        copier.close()
+        bench.store.close()
+
+
+def until_done(results: "SimpleQueue[Copied | None]", tables: int) -> Iterator[Copied]:
+    """Yield what arrives until every table has put its closing None."""
+    while tables:
+        copied = results.get()
+        if copied is None:
+            tables -= 1
+        else:
+            yield copied
+
+
+def await_hands(working: Collection[Future[None]]) -> None:
+    """Wait for hands that were told to end, so that none writes while the next lane starts.
+
+    One that hangs in a read is not waited for: before it writes, it asks for its fence.
+    """
+    # A table that was never begun is cancelled, which ``wait`` does not count as done.
+    begun = [table for table in working if not table.cancelled()]
+    if wait(begun, _HANDS_S).not_done:
+        _log.warning("some hands of the snapshot hang; their fence keeps them from writing")
+
+
+def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
+    run = records.run(run_id)
+    if run is None or run.cancelled is not None:
+        return "failed"
+    if run.ticket is None:
+        return None
+    record = control.read()
+    requests = record.requests if record is not None else []
+    wanted = {request.ticket for request in requests if request.cancelled is None}
+    return None if run.ticket in wanted else "cancelled"
+
+
+class _Copier:
+    """A chunk is marked done only when every sink holds all of it, together with its cut."""
+
+    def __init__(self, bench: Bench, run_id: str, listener: Listener) -> None:
+        spec = bench.pipeline.spec
+        self._bench = bench
+        self._run_id = run_id
+        self._listener = listener
+        self._ending = listener.ending
+        self._records = Snapshots(bench.store, bench.pipeline.name)
+        self._tallies = Tallies()
+        self._letter_tallies = LetterTallies()
+        troubles = Troubles(bench.store, bench.pipeline.name)
+        registry = registry_of(bench)
+        self._registrar = Registrar(bench, registry, lambda call: call())
+        given_up = Gaps(bench.store, bench.pipeline.name).open()
+        sinks = [sink.without_position() for sink in spec.sinks if sink.id not in given_up]
+        self._sink_ids = [sink.id for sink in sinks]
+        self._rendering = Rendering(
+            bench.pipeline,
+            bench.origin,
+            self._tallies,
+            troubles,
+            self._ending.is_set,
+            lookup(registry),
+            self._sink_ids,
+        )
+        self._rendering.open()
+        try:
+            self._snapshotter = spec.source.open_snapshot()
+        except BaseException:
+            self._rendering.close()
+            raise
+        self._letters = LetterBox(
+            bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
+        )
+        self._sinks = SinkGroup(
+            sinks, bench.pipeline.name, troubles, self._ending, claims=Claims(bench)
+        )
+        described = [sink for sink in spec.sinks if sink.id not in given_up]
+        self._marks = RowMarkers(described, bench.pipeline.name, troubles, self._ending)
+
+    def told(self, copied: Copied) -> Copied:
+        """Return what became of a chunk, with what was counted since the last one."""
+        return replace(copied, processors=self._tallies.take(), letters=self._letter_tallies.take())
+
+    def attempt(self, chunk: TableChunk) -> Copied:
+        table = full_name(chunk)
+        if self._ending.is_set():
+            return Copied(chunk.id, table, 0, _asked(self._listener))
+        try:
+            copied = self._copy(chunk)
+        except Exception as error:  # noqa: BLE001 - across Spark, outcomes travel as rows
+            outcome = _asked(self._listener) if self._ending.is_set() else Outcome.of(error)
+            return Copied(chunk.id, table, 0, outcome)
+        return Copied(chunk.id, table, 0, _asked(self._listener)) if copied is None else copied
+
+    def _copy(self, chunk: TableChunk) -> Copied | None:
+        """Copy one chunk; return None when asked to end before it was durable."""
+        rows = 0
+        self._letters.begin()  # What a former attempt held comes again.
+        taken: dict[str, Taken] = {}
+        cut: dict[str, Any] = {}
+        for batch in self._snapshotter.read(chunk, self._run_id):
+            source = self._registrar.admit(batch).rows
+            rendered = self._rendering.render(source)
+            self._letters.check(rendered, source)
+            crossing(Border.CHUNK_RENDERED)
+            self._listener.confirm()
+            messages, held = self._letters.held_back(rendered, self._sink_ids)
+            parcels = {name: Parcel(each) for name, each in messages.items()}
+            outcomes = self._sinks.deliver(parcels, self._ending.is_set)
+            if outcomes is None:
+                return None
+            refused = {
+                name: [*held.get(name, ()), *outcome.durable()]
+                for name, outcome in outcomes.items()
+            }
+            self._letters.take(rendered, source, refused)
+            if self._letters.overflows and not self._store([]):
+                return None
+            for name in outcomes:
+                taken[name] = taken.get(name, Taken(0, 0)) + rendered.taken(name, refused[name])
+            rows += batch.rows.num_rows
+            cut = dict(batch.end)
+        crossing(Border.CHUNK_WRITTEN)
+        marks = self._marks.leave()
+        done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut, marks)
+        if not self._store([done]):
+            return None
+        crossing(Border.CHUNK_STORED)
+        return Copied(chunk.id, full_name(chunk), rows, taken=taken)
+
+    def _store(self, writes: Sequence[Write]) -> bool:
+        """Store, together with what is set aside; False when asked to end before there is room."""
+        if not self._letters.awaits_room():
+            return False
+        self._letters.transact(writes)
+        self._letters.stored()
+        return True
+
+    def close(self) -> None:
+        self._letters.say()
+        try:
+            self._snapshotter.close()
+            self._sinks.close()
+            self._marks.close()
+        finally:
+            self._rendering.close()
+
+
+def _asked(listener: Listener) -> Outcome:
+    return Outcome.of(listener.failure) if listener.failure else Outcome(listener.why)

@@ -1,0 +1,253 @@
+"""The snapshot of one pipeline: planned once, copied chunk by chunk, finished in one write.
+
+Everything here runs without Spark. The driver prepares and finishes; a chunk can be copied in any
+process. The stream later begins at the run's start position, which was taken before the first
+row was read, so nothing that changes meanwhile is missed.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.catch_up.table_watch import learn
+from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
+from airflow_provider_deltaforge.engine.deliver.sink_thread import holds_position
+from airflow_provider_deltaforge.engine.lane.source_identity import Succession
+from airflow_provider_deltaforge.engine.read.registrar import registry_of
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.requests import Request, Results, State, result_of
+from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run and what is left of it, by full table name, tables in plan order."""
+
+    run: Run
+    remaining: dict[str, list[TableChunk]]
+
+
+class SnapshotRun:
+    """One snapshot run, on the driver.
+
+    Args:
+        bench: the opened job.
+        request: what was asked for; None for the pipeline's own snapshot.
+    """
+
+    def __init__(self, bench: Bench, request: Request | None = None) -> None:
+        self._bench = bench
+        self._request = request
+        self._source = bench.pipeline.spec.source
+        self._records = Snapshots(bench.store, bench.pipeline.name)
+        self._results = Results(bench.store, bench.pipeline.name)
+
+    def due(self) -> bool:
+        """Say whether there is anything to do."""
+        if self._request is not None:
+            return True
+        mode = self._source.snapshot.mode
+        if mode == "never":
+            return False
+        run = self._records.current()
+        if mode == "initial":
+            return not (self._records.finished() or self._streamed())
+        # ``always``: once for each generation, so not again when a driver is merely restarted.
+        generation = self._bench.job.generation
+        return run is None or run.finished_at_ms is None or run.generation != generation
+
+    def prepare(self) -> Plan:
+        """Go on with the unfinished run, or plan a new one.
+
+        A cancelled run is not gone on with: its rows no longer meet the log.
+        """
+        snapshotter = self._source.open_snapshot()
+        try:
+            run = self._latest()
+            if run is None or not self._resumable(run):
+                run = self._begin(snapshotter)
+            else:
+                snapshotter.guard(run.start_position)
+        finally:
+            snapshotter.close()
+        done = self._records.done(run.id)
+        remaining: dict[str, list[TableChunk]] = {}
+        for told in self._records.plan(run.id):
+            if told["id"] not in done:
+                chunk = TableChunk(**told)
+                remaining.setdefault(full_name(chunk), []).append(chunk)
+        return Plan(run, remaining)
+
+    def guard(self, plan: Plan) -> None:
+        """Check that the stream could still begin at the run's start position.
+
+        Raises:
+            PositionLostError: it could not; the run is marked as cancelled.
+        """
+        snapshotter = self._source.open_snapshot()
+        try:
+            snapshotter.guard(plan.run.start_position)
+        except PositionLostError as error:
+            self._store([self._records.cancel(plan.run, str(error))])
+            raise
+        finally:
+            snapshotter.close()
+
+    def finish(self, plan: Plan) -> None:
+        """Complete the run, with the result of its request in the same transaction.
+
+        The pipeline's own run sets where its stream begins instead. A sink that has a checkpoint
+        keeps it: moving it ahead would skip the deletes between.
+        """
+        self.guard(plan)
+        self._see_rows(plan.run)
+        writes = list(self._records.finish(plan.run))
+        if not (plan.run.wish or {}).get("where"):
+            writes += Tables(self._bench.store, self._bench.pipeline.name).repair(
+                [*plan.run.tables]
+            )
+        if self._request is not None:
+            self._store([*writes, *self._result(self._request, "done", plan.run)])
+            crossing(Border.REQUEST_RECORDED)
+            return
+        known = self._checkpoints.load()
+        writes += [
+            self._checkpoints.put(sink.id, plan.run.start_position)
+            for sink in self._bench.pipeline.spec.sinks
+            if sink.id not in known
+        ]
+        self._store(writes)
+        crossing(Border.SNAPSHOT_FINISHED)
+
+    def _see_rows(self, run: Run) -> None:
+        """Have chunks copied again whose rows a sink came back without.
+
+        A sink that is away is asked when the stream begins.
+
+        Raises:
+            RetryableError: there are such chunks; they are not done any more.
+        """
+        given_up = Gaps(self._bench.store, self._bench.pipeline.name).open()
+        for sink in self._bench.pipeline.spec.sinks:
+            lost: list[str] = []
+            with suppress(RetryableError):
+                if sink.id not in given_up and holds_position(sink):
+                    lost = lost_chunks(self._bench, run, sink)
+            if lost:
+                self._store([self._records.undone(run.id, chunk_id) for chunk_id in lost])
+                raise RetryableError(
+                    f"sink {sink.id} came back without the rows of {len(lost)} chunks of the "
+                    "snapshot; they are copied again"
+                )
+
+    def end(
+        self, request: Request, state: State, reason: str | None, error_class: str | None = None
+    ) -> None:
+        """End the request without completing it; copied chunks are counted and forgotten."""
+        run = self._latest()
+        mine = run if run is not None and self._resumable(run) else None
+        writes = [self._records.cancel(mine, reason or state)] if mine is not None else []
+        result = self._result(request, state, mine, reason=reason, error_class=error_class)
+        self._store([*writes, *result])
+        crossing(Border.REQUEST_RECORDED)
+
+    def _result(
+        self, request: Request, state: State, run: Run | None, **details: Any
+    ) -> list[Write]:
+        counts = self._records.progress(run) if run is not None else None
+        tables = counts["tables"] if counts is not None else {}
+        record = self._bench.control.read()
+        needed = [other.ticket for other in record.requests] if record is not None else []
+        result = result_of(
+            request,
+            state,
+            started_at_ms=run.started_at_ms if run is not None else None,
+            tables={
+                name: {"chunks": told["chunks_done"], "rows": told["rows"]}
+                for name, told in tables.items()
+            },
+            **details,
+        )
+        return self._results.put(result, needed)
+
+    def _latest(self) -> Run | None:
+        own = self._request is None
+        return self._records.current() if own else self._records.requested()
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self._bench.store, self._bench.pipeline.name, self._source.id)
+
+    def _streamed(self) -> bool:
+        """Say whether the stream has begun before: its checkpoints are then ahead of any copy."""
+        return bool(self._checkpoints.load())
+
+    def _resumable(self, run: Run) -> bool:
+        ticket = self._request.ticket if self._request is not None else None
+        same = run.ticket == ticket and (run.wish is None) == (self._request is None)
+        return same and run.finished_at_ms is None and run.cancelled is None
+
+    def _start_position(self, snapshotter: Snapshotter) -> Position:
+        """Return where the log must still begin: where the stream stands, if it began before."""
+        if self._request is not None:
+            known = self._checkpoints.load()
+            stands = [
+                known[sink.id] for sink in self._bench.pipeline.spec.sinks if sink.id in known
+            ]
+            earliest: Position | None = self._source.earliest(stands)
+            if earliest is not None:
+                snapshotter.guard(earliest)
+                return earliest
+        return snapshotter.begin()
+
+    def _begin(self, snapshotter: Snapshotter) -> Run:
+        position = self._start_position(snapshotter)
+        if self._request is None and not self._streamed():
+            learn(self._bench, registry_of(self._bench), position, anew=True)
+        chunks = list(self._wished(snapshotter))
+        tables: dict[str, dict[str, int]] = {}
+        for chunk in chunks:
+            told = tables.setdefault(full_name(chunk), {"chunks": 0, "rows_estimate": 0})
+            told["chunks"] += 1
+            told["rows_estimate"] += chunk.rows_estimate
+        run = Run(
+            id=uuid.uuid4().hex[:12],
+            generation=self._bench.job.generation,
+            started_at_ms=int(time.time() * 1000),
+            start_position=dict(position),
+            chunk_count=len(chunks),
+            tables=tables,
+            wish=self._request.wish if self._request is not None else None,
+            ticket=self._request.ticket if self._request is not None else None,
+        )
+        writes = self._records.begin(run, chunks)
+        if self._request is None and not self._streamed():
+            writes += Succession(self._bench, registry_of(self._bench)).begin()
+        self._store(writes)
+        crossing(Border.SNAPSHOT_STARTED)
+        return run
+
+    def _wished(self, snapshotter: Snapshotter) -> Sequence[TableChunk]:
+        chunk_rows = self._source.snapshot.chunk_size
+        if self._request is None:
+            return list(snapshotter.plan(chunk_rows))
+        return list(snapshotter.plan(chunk_rows, tuple(self._request.tables), self._request.where))
+
+    def _store(self, writes: Sequence[Write]) -> None:
+        self._bench.store.transact(writes, self._bench.fence)
+
+
+def full_name(chunk: TableChunk) -> str:
+    """Return ``schema.table`` where the source has schemas, else ``db.table``."""
+    return f"{chunk.schema or chunk.db}.{chunk.table}"

@@ -1,0 +1,1 @@
+"""The binary log: from received bytes to change batches. Begin at ``reader``."""

@@ -1,0 +1,328 @@
+"""Which tables are captured and how they are decoded, with other witnesses where the log is silent.
+
+Without full row metadata a row's columns have no names in the log. Who may name them, in this
+order: the registered schema, moved on by every statement read since; then the catalog, but only if
+the log shows that nothing between the reader and the catalog's answer has changed the table. What
+they say must fit the log's own column count and types. Otherwise the table is not decoded.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_deltaforge.errors import SchemaError, TableError
+from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
+    TablePlan,
+    captured_plan,
+    computed_columns,
+    needs_catalog,
+    null_by_default,
+)
+from airflow_provider_deltaforge.sources.mysql.binlog.log_schema import agrees, completed
+from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap
+from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
+    Period,
+    may_keep_history,
+    period_of,
+)
+from airflow_provider_deltaforge.sources.mysql.catalog import load_locked, load_table, log_says_all
+from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
+from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import StatementJudge
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Lookahead
+from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import Key, evolve
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import (
+    DROP,
+    RENAME,
+    TRUNCATE,
+    Statement,
+)
+from airflow_provider_deltaforge.sources.mysql.ddl.type_sizes import sized
+from airflow_provider_deltaforge.sources.mysql.outbox_tables import Tagging
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
+
+_QUOTED_MAX = 500
+
+
+class CatalogView:
+    """Makes table plans. Used by the reader's thread.
+
+    Args:
+        matcher: which tables are captured.
+        info: the server.
+        connect: opens a connection, used only while a question is asked.
+        lookahead: finds the statements between here and the catalog's answer.
+        history: what was registered before.
+        tagging: which rows are outbox messages.
+        decimal_numbers: DECIMAL becomes a JSON number, not a string.
+    """
+
+    def __init__(
+        self,
+        matcher: TableMatcher,
+        info: ServerInfo,
+        connect: Callable[[], Any],
+        lookahead: Lookahead,
+        history: SchemaHistory | None = None,
+        tagging: Tagging | None = None,
+        *,
+        decimal_numbers: bool = False,
+    ) -> None:
+        self._matcher = matcher
+        self._info = info
+        self._connect = connect
+        self._lookahead = lookahead
+        self._history = history
+        self._tagging = tagging
+        self._decimal_numbers = decimal_numbers
+        self._left_out: frozenset[str] = frozenset()
+        self._position: LogPosition | None = None
+        self._here: Callable[[], LogPosition] | None = None
+        self._outdated: dict[Key, TableSchema | None] = {}
+        self._moved: set[Key] = set()
+        self._settled_moved: set[Key] = set()
+        self._statements = 0
+        self._now: dict[Key, TableSchema | None] = {}
+        self._settled: dict[Key, TableSchema | None] = {}
+        self._said: dict[Key, str] = {}
+        self._full: bool | None = None
+        self._judge = StatementJudge(self.captures, connect, mariadb=info.mariadb)
+
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Do not capture some tables, by full name; call it before the first read."""
+        self._left_out = frozenset(tables)
+
+    def captures(self, db: str, table: str) -> bool:
+        """Say whether a table is captured."""
+        return self._matcher.matches(db, table) and f"{db}.{table}" not in self._left_out
+
+    def touches(self, db: str) -> bool:
+        """Say whether any table of a database could be captured."""
+        return self._matcher.touches(db)
+
+    def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
+        """Go back to a position: everything behind it is read again; ``here`` says how far."""
+        self._here = here
+        self._position = position
+        self._statements = 0
+        self._now = dict(self._settled)
+        self._moved = set(self._settled_moved)
+        self._full = None
+
+    def passed(self, position: LogPosition) -> None:
+        """Take note that everything so far lies before ``position``."""
+        self._lookahead.passed(self._statements, position)
+        self._position = position
+        self._statements = 0
+        self._settled = dict(self._now)
+        self._settled_moved = set(self._moved)
+
+    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+        """Return if a statement that was logged instead of rows changed no captured table.
+
+        Raises:
+            TableError: it wrote a captured table.
+            FatalError: it may have.
+            RetryableError, AccessError: the server could not be asked.
+        """
+        self._judge.judge(sql, db, place, session=session, ansi_quotes=ansi_quotes)
+
+    def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
+        """Move schemas on behind a statement; return those of captured tables that are known.
+
+        Raises:
+            TableError: nobody can tell any more what a captured table looks like.
+        """
+        self._statements += 1
+        self._judge.forget()
+        if statement.kind == TRUNCATE:
+            return ()
+        mariadb = self._info.mariadb
+        evolved = evolve(statement, db, self._known, mariadb=mariadb)
+        after = {k: s and sized(s, mariadb=mariadb) for k, s in evolved.items()}
+        gone = _gone(statement, db)
+        for key, schema in after.items():
+            if not self.captures(*key):
+                continue
+            self._said[key] = sql
+            if schema is None and key not in gone and not self._log_says_all():
+                # Now, not when rows come: whoever starts behind here would trust the registry.
+                after[key] = self._proven(key)
+        if statement.drops_database:
+            after.update(dict.fromkeys(self._of(statement.databases)))
+        for key in after:
+            self._outdated[key] = self._registered(key)
+        self._moved.update(after)
+        self._now.update(after)
+        if self._log_says_all():
+            return ()
+        return tuple(s for k, s in after.items() if s is not None and self.captures(*k))
+
+    def plan(self, table: TableMap) -> TablePlan:
+        """Return how to decode a captured table.
+
+        Raises:
+            TableError: nobody who may be trusted describes its rows.
+            RetryableError, AccessError: the server could not be asked.
+        """
+        key = (table.db, table.table)
+        try:
+            plan = self._plan(key, table)
+        except TableError:
+            raise
+        except SchemaError as error:
+            raise self._stopped(key, str(error)) from error
+        if self._info.mariadb:
+            plan = replace(plan, computed=computed_columns(plan.schema))
+        else:
+            plan = replace(plan, null_by_default=null_by_default(table))
+        self._now[key] = plan.schema
+        self._moved.discard(key)
+        if self._decimal_numbers:
+            plan = plan.with_decimal_numbers()
+        return plan if self._tagging is None else replace(plan, tagged=self._tagging.of(*key))
+
+    def _plan(self, key: Key, table: TableMap) -> TablePlan:
+        charsets = self._info.charsets
+        known = self._known(key)
+        known = completed(known, table, charsets) if known is not None else None
+        fits = known is not None and agrees(table, charsets, known)
+        if not needs_catalog(table, mariadb=self._info.mariadb):
+            if not fits or key in self._moved:
+                known = self._told(key, table) or known
+            return captured_plan(table, charsets, None, known, self._period(key, table, known))
+        doubt = None
+        if known is not None and not fits:
+            doubt = "its rows in the log do not fit what is known of its columns"
+        elif known is not None:
+            try:
+                return captured_plan(table, charsets, known, period=period_of(table, known))
+            except SchemaError as error:
+                doubt = str(error)
+        live = self._proven(key, doubt)
+        return captured_plan(table, charsets, live, period=period_of(table, live))
+
+    def _period(self, key: Key, table: TableMap, known: TableSchema | None) -> Period | None:
+        """Return which columns say how long a row was current; None: there is no history.
+
+        Raises:
+            SchemaError: the log may hold rows of the past, and nobody can tell.
+        """
+        if not (self._info.mariadb and may_keep_history(table)):
+            return None
+        if known is not None and agrees(table, self._info.charsets, known):
+            return period_of(table, known)
+        # Of another time, and still: the names of a period's columns cannot be changed.
+        return period_of(table, self._load(key) or known)
+
+    def _told(self, key: Key, table: TableMap) -> TableSchema | None:
+        """Return who adds what a full log does not know, behind a change: as it was told before.
+
+        What was registered here the first time comes first, so that a replay says the same. The
+        catalog may be ahead of the log, but not in anything that the log knows.
+        """
+        charsets = self._info.charsets
+        registered = self._registered(key)
+        fresh = registered != self._outdated.get(key) or self._is_replay(key)
+        if registered is not None and fresh and agrees(table, charsets, registered):
+            return registered
+        live = self._load(key)
+        return live if live is not None and agrees(table, charsets, live) else None
+
+    def _is_replay(self, key: Key) -> bool:
+        """Say whether rows behind this place were read before."""
+        if self._history is None or self._here is None:
+            return False
+        return self._history.goes_on(key[0], None, key[1], self._here().as_json())
+
+    def _known(self, key: Key) -> TableSchema | None:
+        """Return what statements and registry say; None where they say nothing.
+
+        What was registered before a statement that nobody understood is not trusted behind it.
+        """
+        known = self._now.get(key)
+        if known is None:
+            known = self._registered(key)
+            if known is not None and known == self._outdated.get(key):
+                return None
+            self._now[key] = known
+        return known
+
+    def _registered(self, key: Key) -> TableSchema | None:
+        """Return what the registry says of exactly the place that is being read."""
+        if self._history is None or self._here is None:
+            return None
+        return self._history.schema_at(key[0], None, key[1], self._here().as_json())
+
+    def _load(self, key: Key) -> TableSchema | None:
+        """Return the table as it is now, of whatever time that is."""
+        connection = self._connect()
+        try:
+            return load_table(connection, *key)
+        except Exception as error:
+            raise translated(error, f"describing {key[0]}.{key[1]}") from error
+        finally:
+            connection.close()
+
+    def _proven(self, key: Key, doubt: str | None = None) -> TableSchema:
+        """Return the catalog's answer, if the log shows that it holds here."""
+        if self._position is None:
+            raise self._stopped(key, "its columns are not known")
+        connection = self._connect()
+        try:
+            schema, end = load_locked(connection, *key)
+        except Exception as error:
+            raise translated(error, f"describing {key[0]}.{key[1]}") from error
+        finally:
+            connection.close()
+        ahead = self._lookahead.between(self._position, end)[self._statements :]
+        later = [one for one in ahead if one.touches(key)]
+        if later:
+            why = f"{doubt}; " if doubt is not None else ""
+            self._said[key] = later[0].sql
+            raise self._stopped(
+                key,
+                f"{why}the log does not name its columns, and the table was changed since "
+                "these rows were written",
+            )
+        if schema is None:
+            raise self._stopped(key, "the log does not name its columns, and the table is gone")
+        return schema
+
+    def _stopped(self, key: Key, reason: str) -> TableError:
+        name = f"{key[0]}.{key[1]}"
+        said = self._said.get(key)
+        quoted = f". The statement was: {said[:_QUOTED_MAX]}" if said is not None else ""
+        reason = reason.removeprefix(f"{name}: ")
+        return TableError(f"{name}: {reason}{quoted}", name)
+
+    def _of(self, databases: Collection[str]) -> list[Key]:
+        return [key for key in self._now if key[0] in databases]
+
+    def _log_says_all(self) -> bool:
+        """Say whether the server writes full row metadata; asked once per connection."""
+        if self._full is None:
+            connection = self._connect()
+            try:
+                self._full = log_says_all(connection)
+            except Exception as error:
+                raise translated(error, "asking for binlog_row_metadata") from error
+            finally:
+                connection.close()
+        return self._full
+
+
+def _gone(statement: Statement, db: str) -> set[Key]:
+    """Return the names that no table has any more behind a statement."""
+    gone: set[Key] = set()
+    for act in statement.acts:
+        key = (act.table[0] or db, act.table[1])
+        if act.what in (DROP, RENAME):
+            gone.add(key)
+        else:
+            gone.discard(key)
+        if act.what == RENAME and act.other is not None:
+            gone.discard((act.other[0] or db, act.other[1]))
+    return gone

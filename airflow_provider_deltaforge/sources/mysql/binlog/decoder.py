@@ -1,0 +1,314 @@
+"""From a chunk to a change batch: the kernel's buffers become Arrow columns without a copy."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.errors import FatalError, TableError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
+from airflow_provider_deltaforge.events.ids import id_key, stream_ids
+from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.sources.mysql.binlog import (
+    column_kernel,
+    framing_kernel,
+    image_kernel,
+    packet_kernel,
+    row_kernel,
+)
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import PlanSet
+from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import DELETE, ROW_MAP, WRITE
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk, SchemaChange
+from airflow_provider_deltaforge.sources.mysql.binlog.plain_rows import with_plain_rows
+from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import RowColumns
+from airflow_provider_deltaforge.sources.mysql.binlog.row_schemas import schema_column, versions_of
+from airflow_provider_deltaforge.sources.mysql.binlog.tx_columns import (
+    TX_COLUMNS,
+    TX_ORIGIN,
+    TX_STOP,
+    TX_TIME,
+)
+from airflow_provider_deltaforge.sources.mysql.binlog.tx_text_kernel import (
+    names_of,
+    source_positions,
+)
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
+
+_OPS = pa.array(["c", "u", "d", "ddl", "t"])
+_FULL = "set binlog_row_image=FULL on the server and in every session"
+_OP_CODES = {"ddl": 3, "t": 4}
+_TEXT_MAX = 2**31 - 1
+_TABLE_WIDTHS = (TX_COLUMNS, framing_kernel.ROW_COLUMNS, framing_kernel.MAP_COLUMNS)
+
+
+def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
+    """Decode a chunk.
+
+    Args:
+        chunk: from the reader.
+        key: of the source's event ids, from ``events.ids.id_key``.
+        mariadb: how GTIDs are written: ``domain-server-number``, else ``uuid:number``.
+
+    Raises:
+        TableError: a row does not fit its table's description, or the log lacks a part of it.
+    """
+    chunk = with_plain_rows(chunk)
+    columns, state = _decode_rows(chunk)
+    rows, schemas = _record_batch(chunk, columns, state, key, "-" if mariadb else ":")
+    return ChangeBatch(
+        rows=rows,
+        positions=chunk.positions,
+        end=chunk.end,
+        connector="mysql",
+        nbytes=chunk.nbytes,
+        open_tx=chunk.open_tx,
+        continues=chunk.continues,
+        schemas=schemas,
+    )
+
+
+def warm(server_uuid: str) -> None:
+    """Compile the kernels, or load them, so that the first rows need not wait for it."""
+    nothing = np.zeros(0, np.uint8)
+    state = np.zeros(framing_kernel.STATE_SIZE, np.int64)
+    starts = np.zeros(2, np.int64)
+    tables = [np.zeros((1, n), np.int64) for n in _TABLE_WIDTHS]
+    origins = np.zeros((0, 16), np.uint8)
+    packet_kernel.frame(nothing, 0, 0, nothing, 0, starts, 0, 0)
+    framing_kernel.scan(nothing, starts, 0, 0, state, origins, *tables)
+    maps, none = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    row_kernel.deliverable(nothing, tables[1][:0], maps, PlanSet().arrays, none)
+    row_kernel.count_rows(nothing, tables[1][:0], 0, maps, PlanSet().arrays, 0)
+    rows = np.zeros((0, framing_kernel.ROW_COLUMNS), np.int64)
+    transactions = np.zeros((0, TX_COLUMNS), np.int64)
+    base = LogPosition("", 4, None, server_uuid)
+    chunk = LogChunk(
+        nbytes=0,
+        data=nothing,
+        rows=rows,
+        map_plans=np.zeros(0, np.int64),
+        plans=PlanSet(),
+        positions=TxPositions(base, "", transactions, ()),
+    )
+    decode_chunk(chunk, id_key(""), mariadb=False)
+
+
+def _decode_rows(chunk: LogChunk) -> tuple[RowColumns, Any]:
+    """Run the kernel, with more room as often as it asks."""
+    state = np.zeros(row_kernel.STATE_SIZE, np.int64)
+    state[row_kernel.TX_ROW] = chunk.row_base
+    arrays = chunk.plans.arrays
+    spans = np.zeros(4 * max(chunk.plans.width, 1), np.int64)
+    # Untouched pages cost nothing, so the first guess is a generous one.
+    images = 4 * chunk.nbytes + 65536
+    columns = _columns(max(64, chunk.nbytes // 24 if len(chunk.rows) else 0), images)
+    while True:
+        result = row_kernel.decode_rows(
+            chunk.data, chunk.rows, chunk.map_plans, arrays, columns, state, spans, chunk.skip
+        )
+        if result == row_kernel.DONE:
+            return columns, state
+        if result != row_kernel.NEED_ROOM:
+            raise _failure(chunk, int(result), state)
+        columns = _larger(columns, state, chunk)
+
+
+def _columns(rows: int, size: int) -> RowColumns:
+    return RowColumns(
+        op=np.empty(rows, np.int32),
+        plan=np.empty(rows, np.int32),
+        tx=np.empty(rows, np.int32),
+        row=np.empty(rows, np.int32),
+        event=np.empty(rows, np.int32),
+        before=np.empty(size, np.uint8),
+        before_offsets=np.zeros(rows + 1, np.int64),
+        after=np.empty(size, np.uint8),
+        after_offsets=np.zeros(rows + 1, np.int64),
+        key=np.empty(size, np.uint8),
+        key_offsets=np.zeros(rows + 1, np.int64),
+        unchanged=np.empty(size, np.uint8),
+        unchanged_offsets=np.zeros(rows + 1, np.int64),
+    )
+
+
+def _larger(columns: RowColumns, state: Any, chunk: LogChunk) -> RowColumns:
+    """Return columns with twice the room, what was written copied over."""
+    widest = int(chunk.plans.arrays.fixed.max(initial=0))
+    size = 2 * len(columns.before) + 6 * chunk.nbytes + 2 * widest
+    grown = _columns(2 * len(columns.op), size)
+    n = int(state[row_kernel.OUT_ROWS])
+    used = {
+        "before": int(state[row_kernel.BEFORE]),
+        "after": int(state[row_kernel.AFTER]),
+        "key": int(state[row_kernel.KEY]),
+        "unchanged": int(state[row_kernel.UNCHANGED]),
+    }
+    for name, old in columns._asdict().items():
+        count = used.get(name, n + 1 if name.endswith("_offsets") else n)
+        getattr(grown, name)[:count] = old[:count]
+    return grown
+
+
+def _failure(chunk: LogChunk, result: int, state: Any) -> Exception:
+    event = chunk.rows[int(state[row_kernel.EVENT])]
+    plan = chunk.plans.plans[int(chunk.map_plans[event[ROW_MAP]])]
+    table = f"{plan.db}.{plan.table}"
+    column = int(state[row_kernel.BAD_COLUMN])
+    name = plan.names[column] if column < len(plan.names) else str(column)
+    reason = {
+        row_kernel.BAD_COLUMNS: "its rows have another number of columns than its description",
+        image_kernel.ABSENT_VALUE: f"the log holds a row without its column {name}; {_FULL}",
+        image_kernel.ABSENT_KEY: f"the log holds a part of a row without a primary key; {_FULL}",
+        column_kernel.BAD_JSON: f"column {name} holds damaged JSON",
+        column_kernel.BAD_LABEL: f"column {name} holds an enum index without a label",
+    }.get(result, f"a row ends inside column {name}")
+    return TableError(f"{table}: {reason}", table)
+
+
+def _record_batch(
+    chunk: LogChunk, columns: RowColumns, state: Any, key: Any, separator: str
+) -> tuple[pa.RecordBatch, tuple[TableSchema, ...]]:
+    n = int(state[row_kernel.OUT_ROWS])
+    transactions = chunk.positions.transactions
+    prefixes = tuple(origin + separator for origin in chunk.positions.origins)
+    anonymous = f"{chunk.positions.base.server_uuid}:{chunk.positions.file}:"
+    names, name_offsets = names_of(transactions, prefixes, anonymous)
+    places = source_positions(transactions, names, name_offsets, chunk.positions.file)
+    op, plan = columns.op[:n], columns.plan[:n]
+    dbs, tables, db_of, table_of = _table_names(chunk)
+    parts = {
+        "op": op,
+        "db": db_of[plan] if n else plan,
+        "table": table_of[plan] if n else plan,
+        "tx": columns.tx[:n],
+        "row": columns.row[:n],
+        "plan": plan,
+        "before": _binary(columns.before, columns.before_offsets, n, op != WRITE),
+        "after": _binary(columns.after, columns.after_offsets, n, op != DELETE),
+        "key": _binary(columns.key, columns.key_offsets, n, np.diff(columns.key_offsets[: n + 1])),
+        "ddl": pa.nulls(n, pa.binary()),
+        "unchanged": _unchanged(columns, state, n),
+    }
+    if chunk.changes:
+        parts = _with_changes(chunk, parts, columns.event[:n], dbs, tables)
+    schemas, versions = versions_of(chunk, parts["plan"])
+    tx, row = parts["tx"], parts["row"]
+    ids = stream_ids(key, names, name_offsets, tx, row)
+    done = transactions[:, TX_STOP] >= 0 if len(transactions) else np.zeros(0, np.bool_)
+    tx_end = np.ones(len(tx), np.bool_)
+    tx_end[:-1] = tx[1:] != tx[:-1]
+    anonymous_rows = transactions[tx, TX_ORIGIN] < 0
+    count = len(tx)
+    values = {
+        "op": _dictionary(parts["op"], _OPS),
+        "db": _dictionary(parts["db"], pa.array(dbs, pa.utf8())),
+        "schema": schema_column(chunk.plans.plans, parts["plan"], parts["op"]),
+        "table": _dictionary(parts["table"], pa.array(tables, pa.utf8())),
+        "before": parts["before"],
+        "after": parts["after"],
+        "key": parts["key"],
+        "ts_ms": pa.array(transactions[tx, TX_TIME], pa.int64()),
+        "tx": pa.array(tx, pa.int32()),
+        "row": pa.array(row, pa.int32()),
+        "tx_id": _dictionary(tx, _texts(names, name_offsets, pa.utf8()), anonymous_rows),
+        "tx_end": pa.array(tx_end & done[tx], pa.bool_()),
+        "event_id": pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(ids)]),
+        "source_position": _dictionary(tx, _texts(places[0], places[1], pa.binary())),
+        "schema_version": versions,
+    }
+    arrays = [values.get(field.name) for field in CHANGE_SCHEMA]
+    filled = [
+        pa.nulls(count, field.type) if array is None else array
+        for field, array in zip(CHANGE_SCHEMA, arrays, strict=True)
+    ]
+    for name in ("ddl", "unchanged"):
+        filled[CHANGE_SCHEMA.get_field_index(name)] = parts[name]
+    return pa.RecordBatch.from_arrays(filled, schema=CHANGE_SCHEMA), schemas
+
+
+def _table_names(chunk: LogChunk) -> tuple[list[str], list[str], Any, Any]:
+    """Return the distinct names of databases and tables, and which of them each plan has."""
+    dbs: dict[str, int] = {}
+    tables: dict[str, int] = {}
+    db_of = [dbs.setdefault(plan.db, len(dbs)) for plan in chunk.plans.plans]
+    table_of = [tables.setdefault(plan.table, len(tables)) for plan in chunk.plans.plans]
+    return list(dbs), list(tables), np.array(db_of, np.int32), np.array(table_of, np.int32)
+
+
+def _with_changes(
+    chunk: LogChunk, parts: dict[str, Any], event: Any, dbs: list[str], tables: list[str]
+) -> dict[str, Any]:
+    """Put the schema changes among the rows, each in its place."""
+    for change in chunk.changes:
+        if change.db not in dbs:
+            dbs.append(change.db)
+        if change.table not in tables:
+            tables.append(change.table)
+    added = {
+        "op": [_OP_CODES[change.op] for change in chunk.changes],
+        "db": [dbs.index(change.db) for change in chunk.changes],
+        "table": [tables.index(change.table) for change in chunk.changes],
+        "tx": [change.tx for change in chunk.changes],
+        "row": _rows_of_changes(chunk.changes),
+        "plan": [-1] * len(chunk.changes),
+    }
+    order = np.argsort(
+        np.concatenate([event * 2.0 + 1, [change.before * 2.0 for change in chunk.changes]]),
+        kind="stable",
+    )
+    out: dict[str, Any] = {}
+    for name, values in parts.items():
+        if name in added:
+            whole = np.concatenate([values, np.array(added[name], np.int32)])
+            out[name] = whole[order].astype(np.int32)
+        else:
+            extra = [change.text if name == "ddl" else None for change in chunk.changes]
+            whole = pa.concat_arrays([values, pa.array(extra, pa.binary())])
+            out[name] = whole.take(pa.array(order))
+    return out
+
+
+def _unchanged(columns: RowColumns, state: Any, n: int) -> pa.BinaryArray:
+    if not state[row_kernel.UNCHANGED]:
+        return pa.nulls(n, pa.binary())
+    offsets = np.maximum.accumulate(columns.unchanged_offsets[: n + 1])
+    return _binary(columns.unchanged, offsets, n, np.diff(offsets))
+
+
+def _rows_of_changes(changes: Sequence[SchemaChange]) -> list[int]:
+    """Number each transaction's changes below its rows, so that their event ids are their own.
+
+    Counted per transaction: how the log falls into chunks differs on each replay.
+    """
+    seen: Counter[int] = Counter()
+    rows = []
+    for change in changes:
+        seen[change.tx] += 1
+        rows.append(-seen[change.tx])
+    return rows
+
+
+def _binary(data: Any, offsets: Any, n: int, valid: Any) -> pa.BinaryArray:
+    """Return ``n`` binary values that share the kernel's buffer."""
+    size = int(offsets[n])
+    if size > _TEXT_MAX:
+        raise FatalError(
+            f"{size} bytes of JSON in one batch: a row is too large to be delivered; leave its "
+            "table out of 'tables'"
+        )
+    present = np.asarray(valid) != 0
+    missing = n - int(np.count_nonzero(present))
+    mask = pa.py_buffer(np.packbits(present, bitorder="little")) if missing else None
+    buffers = [mask, pa.py_buffer(offsets[: n + 1].astype(np.int32)), pa.py_buffer(data[:size])]
+    return pa.Array.from_buffers(pa.binary(), n, buffers, missing)
+
+
+def _texts(data: Any, offsets: Any, kind: pa.DataType) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+
+
+def _dictionary(indices: Any, values: pa.Array, missing: Any = None) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32(), mask=missing), values)

@@ -1,0 +1,78 @@
+"""Which schema each row of a chunk has, and which rows are outbox messages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.events.change import OUTBOX, TEXT
+from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import DELETE, UPDATE, WRITE
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk
+
+_KINDS = 5
+"""Of rows, and of schema changes, which are never messages."""
+_TAGGED = {None: (), "inserts": (WRITE,), "all": (WRITE, UPDATE, DELETE)}
+
+
+def schema_column(plans: Sequence[TablePlan], plan: Any, kind: Any) -> pa.DictionaryArray:
+    """Return the column ``schema``, which says here only whether a row is an outbox message.
+
+    Args:
+        plans: of the chunk's tables.
+        plan: int32, for each row its plan's ordinal; -1 for a schema change.
+        kind: int32, what each row is.
+    """
+    if not any(one.tagged for one in plans):
+        return pa.nulls(len(plan), TEXT)
+    tagged = np.zeros((len(plans) + 1, _KINDS), np.bool_)
+    for ordinal, one in enumerate(plans):
+        tagged[ordinal, _TAGGED[one.tagged]] = True
+    codes = pa.array(np.zeros(len(plan), np.int32), mask=~tagged[plan, kind])
+    return pa.DictionaryArray.from_arrays(codes, pa.array([OUTBOX]))
+
+
+def versions_of(chunk: LogChunk, plan: Any) -> tuple[tuple[TableSchema, ...], pa.DictionaryArray]:
+    """Return the schemas in force, first use first, and which of them each row has.
+
+    The dictionary holds one fingerprint for each schema, also where two tables look the same.
+
+    Args:
+        chunk: where the rows are from.
+        plan: int32, for each row its plan's ordinal; -1 for a schema change.
+    """
+    plans = chunk.plans.plans
+    first = np.full(len(plans) + 1, len(plan), np.int64)
+    first[plan[::-1]] = np.arange(len(plan) - 1, -1, -1)  # Of several, the last one stays.
+    used = [
+        place
+        for place in np.argsort(first[:-1], kind="stable").tolist()
+        if first[place] < len(plan)
+    ]
+    schemas = {place: plans[place].schema for place in used}
+    known = {place: schema for place, schema in schemas.items() if schema is not None}
+    ordinals = np.full(len(plans) + 1, -1, np.int32)
+    ordinals[list(known)] = np.arange(len(known), dtype=np.int32)
+    of_rows = ordinals[plan]
+    told = (*known.values(), *_without_rows(chunk, plan))
+    prints = pa.array([schema.fingerprint for schema in told], pa.utf8())
+    return told, pa.DictionaryArray.from_arrays(
+        pa.array(of_rows, pa.int32(), mask=of_rows < 0), prints
+    )
+
+
+def _without_rows(chunk: LogChunk, plan: Any) -> list[TableSchema]:
+    """Return what tables look like behind their last change, where no row shows it yet."""
+    if not any(change.schemas for change in chunk.changes):
+        return []
+    last: dict[tuple[str, str], tuple[int, TableSchema]] = {}
+    for change, row in zip(chunk.changes, np.flatnonzero(plan < 0).tolist(), strict=True):
+        last.update({(schema.db, schema.table): (row, schema) for schema in change.schemas})
+    found = []
+    for name, (row, schema) in last.items():
+        mine = [i for i, one in enumerate(chunk.plans.plans) if (one.db, one.table) == name]
+        if not np.isin(plan[row:], mine).any():
+            found.append(schema)
+    return found

@@ -1,0 +1,186 @@
+"""The schema changes that lie ahead: between where a reader stands and the end of the log.
+
+The catalog tells how a table looks now. It tells how the table looked at a reader's position only
+if nothing between the two has changed it, and the log itself is the one witness of that.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk
+from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap
+from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import Key
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import INDEX, TRUNCATE, Statement
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, compare, file_number
+
+_READ_S = 0.5
+
+
+class Walker(Protocol):
+    """A reader of the log, as far as looking ahead needs one."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return file and offset read so far."""
+
+    @property
+    def position(self) -> Any:
+        """Return the position behind what was read."""
+
+    def read(self, timeout_s: float) -> LogChunk | None:
+        """Read on."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """One statement that lies ahead."""
+
+    db: str
+    statement: Statement
+    sql: str
+
+    def touches(self, key: Key) -> bool:
+        """Say whether the table may look different behind it."""
+        statement = self.statement
+        if statement.kind == TRUNCATE:
+            return False
+        if statement.databases:
+            return statement.drops_database and key[0] in statement.databases
+        if not statement.acts:
+            return True
+        names = [
+            name
+            for act in statement.acts
+            if act.what != INDEX
+            for name in (act.table, act.other)
+            if name is not None
+        ]
+        return key in [(name[0] or self.db, name[1]) for name in names]
+
+
+class Recorder:
+    """Reads nothing but statements: the catalog of a reader that only looks ahead."""
+
+    def __init__(self) -> None:
+        self.settled: list[Ahead] = []
+        self._since: list[Ahead] = []
+
+    def captures(self, db: str, table: str) -> bool:
+        """Capture nothing."""
+        return False
+
+    def touches(self, db: str) -> bool:
+        """Capture nothing."""
+        return False
+
+    def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
+        """Forget what will be read again."""
+        self._since = []
+
+    def passed(self, position: LogPosition) -> None:
+        """Keep what will not be read again."""
+        self.settled += self._since
+        self._since = []
+
+    def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
+        """Take note of a statement."""
+        self._since.append(Ahead(db, statement, sql))
+        return ()
+
+    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+        """Let every statement pass."""
+
+    def plan(self, table: TableMap) -> TablePlan:
+        """Describe no table: none is captured.
+
+        Raises:
+            AssertionError: always.
+        """
+        raise AssertionError(f"{table.db}.{table.table} is not captured")
+
+    @property
+    def seen(self) -> list[Ahead]:
+        """Everything so far."""
+        return self.settled + self._since
+
+
+class Lookahead:
+    """Knows the statements ahead of a reader; what was read once is not read again.
+
+    Args:
+        walk: opens a reader of its own at a position, with a recorder as its catalog.
+        timeout_s: how long the server may be silent.
+        stopping: ends the look.
+    """
+
+    def __init__(
+        self,
+        walk: Callable[[LogPosition, Recorder], Walker],
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._walk = walk
+        self._timeout_s = timeout_s
+        self._stopping = stopping
+        self._known: list[Ahead] = []
+        self._upto: LogPosition | None = None
+
+    def passed(self, count: int, position: LogPosition) -> None:
+        """Take note that the reader left ``count`` statements behind and stands at ``position``."""
+        if self._upto is not None and (count > len(self._known) or _reached(position, self._upto)):
+            self._known, self._upto = [], None
+        del self._known[:count]
+
+    def between(self, start: LogPosition, end: LogPosition) -> list[Ahead]:
+        """Return every statement behind ``start`` and up to ``end``, in order.
+
+        Raises:
+            RetryableError: the server fell silent, or a stop was asked for.
+        """
+        begin = self._upto or start
+        if not _reached(begin, end):
+            self._known += self._read(begin, end)
+            self._upto = end
+        return self._known
+
+    def _read(self, begin: LogPosition, end: LogPosition) -> list[Ahead]:
+        recorder = Recorder()
+        walker = self._walk(begin, recorder)
+        heard_at, was = time.monotonic(), walker.place
+        try:
+            while not _arrived(walker, end):
+                if self._stopping():
+                    raise RetryableError("asked to stop while schema changes were looked for")
+                walker.read(_READ_S)
+                if walker.place != was:
+                    heard_at, was = time.monotonic(), walker.place
+                elif time.monotonic() - heard_at > self._timeout_s:
+                    raise RetryableError(
+                        f"the log did not come up to {end.file}:{end.pos} while schema changes "
+                        "were looked for; trying again"
+                    )
+        finally:
+            walker.close()
+        return recorder.seen
+
+
+def _arrived(walker: Walker, end: LogPosition) -> bool:
+    file, pos = walker.place
+    if end.file and (file_number(file), pos) >= (file_number(end.file), end.pos):
+        return True
+    return _reached(LogPosition.from_json(walker.position), end)
+
+
+def _reached(position: LogPosition, end: LogPosition) -> bool:
+    try:
+        return compare(position.as_json(), end.as_json()) >= 0
+    except PositionLostError:
+        return False

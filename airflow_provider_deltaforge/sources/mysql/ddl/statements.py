@@ -1,0 +1,274 @@
+"""What a statement in the log does to tables."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import QUOTED, SIGN, WORD, Token, tokens_of
+
+DDL, TRUNCATE, DML, CONTROL, OTHER = "ddl", "truncate", "dml", "control", "other"
+
+CREATE, DROP, RENAME, ALTER, EXCHANGE, INDEX = (
+    "create", "drop", "rename", "alter", "exchange", "index",
+)  # fmt: skip
+
+_VERBS = {"CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME"}
+_DML = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
+_CONTROL = {"SAVEPOINT", "ROLLBACK", "XA", "RELEASE", "COMMIT", "BEGIN", "START"}
+_NOISE = {
+    "OR", "REPLACE", "ONLINE", "OFFLINE", "IGNORE", "UNIQUE", "FULLTEXT", "SPATIAL", "IF", "NOT",
+    "EXISTS", "WAIT", "NOWAIT", "UNDO", "EXTENDED", "VECTOR",
+}  # fmt: skip
+_PARTITION_LOSES = {"DROP", "TRUNCATE"}
+
+Name = tuple[str | None, str]
+"""(database, or None for the one the statement ran in; table)."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing a statement does to one table.
+
+    Attributes:
+        what: ``create``, ``drop``, ``rename``, ``alter``, ``exchange`` or ``index``.
+        table: which one, by the name it had before.
+        other: the new name, or the table a partition is exchanged with.
+        body: of a creation or alteration, what follows the name.
+        gains: rows came in that no event of the log says.
+        loses: rows went out that no event of the log says.
+        tolerant: a table that is there already, or not there, is left alone.
+    """
+
+    what: str
+    table: Name
+    other: Name | None = None
+    body: tuple[Token, ...] = ()
+    gains: bool = False
+    loses: bool = False
+    tolerant: bool = False
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement's kind and the tables it names, as (database or None, table)."""
+
+    kind: str
+    verb: str = ""
+    tables: tuple[Name, ...] = ()
+    databases: tuple[str, ...] = ()
+    acts: tuple[Act, ...] = ()
+
+    @property
+    def drops_database(self) -> bool:
+        """Whether whole databases go; to create or alter one changes no table in it."""
+        return bool(self.databases) and self.verb == "DROP"
+
+
+def understand(  # noqa: PLR0911 - one per kind
+    sql: str, *, mariadb: bool = True, ansi_quotes: bool = False
+) -> Statement:
+    """Return what a QUERY event's statement does; comments and quoting are understood.
+
+    Args:
+        sql: the statement.
+        mariadb: which server logged it.
+        ansi_quotes: its session reads double quotes as those of names.
+    """
+    words = _Words(tokens_of(sql, mariadb=mariadb, ansi_quotes=ansi_quotes))
+    verb = words.take_upper()
+    if verb in _DML:
+        return Statement(DML, verb)
+    if verb in _CONTROL:
+        return Statement(CONTROL, f"{verb} {words.upper()}".strip())
+    if verb not in _VERBS:
+        return Statement(OTHER, verb)
+    noise = words.pass_noise()
+    if verb == "TRUNCATE":
+        words.accept("TABLE")
+        return Statement(TRUNCATE, verb, tuple(words.names()[:1]))
+    if words.accept("TABLE") or words.accept("TABLES"):
+        noise |= words.pass_noise()
+        acts = tuple(_ACTS[verb](words, noise)) if verb in _ACTS else ()
+        return Statement(DDL, verb, _tables(acts), acts=acts)
+    if words.accept("DATABASE") or words.accept("SCHEMA"):
+        words.pass_noise()
+        named = words.peek()
+        return Statement(DDL, verb, databases=(named.text,) if named and named.is_name else ())
+    if words.accept("INDEX"):
+        words.pass_to("ON")
+        acts = tuple(Act(INDEX, name) for name in words.names()[:1])
+        return Statement(DDL, verb, _tables(acts), acts=acts)
+    return Statement(OTHER, verb)
+
+
+def _tables(acts: tuple[Act, ...]) -> tuple[Name, ...]:
+    """Return every table that acts name, each once, in the order of naming."""
+    found = [name for act in acts for name in (act.table, act.other) if name is not None]
+    return tuple(dict.fromkeys(found))
+
+
+class _Words:
+    """A statement's tokens, taken from the front."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def peek(self, ahead: int = 0) -> Token | None:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else None
+
+    def upper(self) -> str:
+        token = self.peek()
+        return token.upper if token is not None else ""
+
+    def take_upper(self) -> str:
+        found = self.upper()
+        self._at += 1
+        return found
+
+    def accept(self, *words: str) -> bool:
+        """Take these words if they come next."""
+        coming = [self.peek(ahead) for ahead in range(len(words))]
+        if [token.upper if token else "" for token in coming] != list(words):
+            return False
+        self._at += len(words)
+        return True
+
+    def pass_noise(self) -> set[str]:
+        """Pass over words without a meaning here; return them."""
+        passed: set[str] = set()
+        while (word := self.upper()) in _NOISE or (word.isdigit() and passed & {"WAIT"}):
+            passed.add(word)
+            self._at += 1
+        return passed
+
+    def pass_to(self, word: str) -> None:
+        """Pass over everything up to and with a word."""
+        while self.peek() is not None and self.take_upper() != word:
+            pass
+
+    def name(self) -> Name | None:
+        """Take a table's name, qualified or not."""
+        first, dot, second = self.peek(), self.peek(1), self.peek(2)
+        if first is None or not first.is_name:
+            return None
+        if dot is not None and dot.raw == "." and second is not None and second.is_name:
+            self._at += 3
+            return first.text, second.text
+        self._at += 1
+        return None, first.text
+
+    def names(self) -> list[Name]:
+        """Take names with commas between them."""
+        found = []
+        while (name := self.name()) is not None:
+            found.append(name)
+            if not self.accept(","):
+                break
+        return found
+
+    def left(self) -> tuple[Token, ...]:
+        return tuple(token for token in self._tokens[self._at :] if token.raw != ";")
+
+
+def _create(words: _Words, noise: set[str]) -> list[Act]:
+    name = words.name()
+    if name is None:
+        return []
+    body = words.left()
+    # In row format the server logs the columns, and the rows as rows.
+    return [Act(CREATE, name, body=body, gains=_selects(body), tolerant="EXISTS" in noise)]
+
+
+def _selects(body: Sequence[Token]) -> bool:
+    """Return whether a table is created with the rows of a query."""
+    depth = 0
+    for token in body:
+        depth += (token.raw == "(") - (token.raw == ")")
+        if token.upper == "SELECT" or (depth == 0 and token.upper in ("VALUES", "TABLE")):
+            return True
+    return False
+
+
+def _drop(words: _Words, noise: set[str]) -> list[Act]:
+    return [Act(DROP, name, tolerant="EXISTS" in noise) for name in words.names()]
+
+
+def _rename(words: _Words, noise: set[str]) -> list[Act]:
+    del noise
+    acts = []
+    while (old := words.name()) is not None:
+        words.pass_noise()
+        new = words.name() if words.accept("TO") else None
+        if new is None:
+            break
+        acts.append(Act(RENAME, old, new))
+        if not words.accept(","):
+            break
+    return acts
+
+
+def _alter(words: _Words, noise: set[str]) -> list[Act]:
+    name = words.name()
+    if name is None:
+        return []
+    words.pass_noise()  # MariaDB: WAIT n and NOWAIT stand behind the name.
+    body = words.left()
+    acts = [Act(ALTER, name, body=body, tolerant="EXISTS" in noise)]
+    for clause in clauses(body):
+        upper = [token.upper for token in clause]
+        if upper[:1] == ["RENAME"] and upper[1:2] not in (["COLUMN"], ["INDEX"], ["KEY"]):
+            new = _Words(clause[2 if upper[1] in ("TO", "AS", "=") else 1 :]).name()
+            if new is not None:
+                acts.append(Act(RENAME, name, new))
+        else:
+            acts += _unlogged(name, clause, upper)
+    return acts
+
+
+def _unlogged(name: Name, clause: list[Token], upper: list[str]) -> list[Act]:
+    """Return what moves rows in or out without an event for each of them."""
+    behind = clause[upper.index("TABLE") + 1 :] if "TABLE" in upper else []
+    other = _Words(behind).name()
+    if upper[:2] == ["EXCHANGE", "PARTITION"] and other is not None:
+        pairs = ((name, other), (other, name))
+        return [Act(EXCHANGE, one, two, gains=True, loses=True) for one, two in pairs]
+    if upper[:2] == ["CONVERT", "PARTITION"] and other is not None:
+        like = (Token(WORD, "LIKE", "LIKE", spaced=True), *_written(name))
+        return [Act(INDEX, name, loses=True), Act(CREATE, other, body=like, gains=True)]
+    if upper[:2] == ["CONVERT", "TABLE"] and other is not None:
+        return [Act(DROP, other), Act(INDEX, name, gains=True)]
+    if upper[1:2] == ["PARTITION"] and upper[0] in _PARTITION_LOSES:
+        return [Act(INDEX, name, loses=True)]
+    if upper[-1:] == ["TABLESPACE"] and upper[0] in ("DISCARD", "IMPORT"):
+        return [Act(INDEX, name, gains=upper[0] == "IMPORT", loses=upper[0] == "DISCARD")]
+    return []
+
+
+def _written(name: Name) -> list[Token]:
+    db, table = name
+    last = Token(QUOTED, table, table, spaced=True)
+    if db is None:
+        return [last]
+    return [Token(QUOTED, db, db, spaced=True), Token(SIGN, ".", ".", spaced=False), last]
+
+
+_ACTS: dict[str, Callable[[_Words, set[str]], list[Act]]] = {
+    "CREATE": _create,
+    "DROP": _drop,
+    "RENAME": _rename,
+    "ALTER": _alter,
+}
+
+
+def clauses(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Split at the commas that stand in no parentheses."""
+    found: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += (token.raw == "(") - (token.raw == ")")
+        if token.raw == "," and depth == 0:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [clause for clause in found if clause]

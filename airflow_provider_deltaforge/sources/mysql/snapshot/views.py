@@ -1,0 +1,222 @@
+"""Consistent views of the tables, and what each is known to contain.
+
+With C the position a stream starts at and V what a view contains, no change is lost exactly when
+C is part of V. How that is made sure differs by server:
+
+- MySQL with GTIDs: ``gtid_executed`` is read before the view opens. It names only what the storage
+  engine has committed, so the view contains all of it. The log's file and offset, read after the
+  view opened, bound the view from above: nothing is visible before it is in the log.
+- MariaDB: the view itself tells its exact place in the log (``binlog_snapshot_file``/``position``).
+  ``gtid_binlog_pos`` would be too early: it moves before the engine commits.
+- MySQL without GTIDs: file and offset also move before the engine commits. After reading them a
+  read lock is taken and let go at once on each table: it waits until writers have let go of their
+  metadata locks, which they hold until the engine has committed.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.mysql.catalog import fetch, quote
+from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.session import check_pinned
+from airflow_provider_deltaforge.sources.shared.table_copy import View
+
+LOCK_WAIT_S = 3
+"""How long one attempt may wait for writers; new writers queue behind it meanwhile."""
+LOCK_ATTEMPTS = 10
+
+_DENIED = {1044, 1142, 1227, 1370}
+_LOCK_TIMEOUT = 1205
+_VIEW_IGNORED = 138
+
+
+def prepare_session(connection: Any) -> None:
+    """Make the session one that may read tables, whatever the server's defaults are.
+
+    Raises:
+        FatalError: a setting that rows depend on does not hold.
+    """
+    fetch(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    check_pinned(connection)
+
+
+def begin_position(
+    connection: Any,
+    server: ServerInfo,
+    tables: Iterable[tuple[str, str]],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Position:
+    """Return a position that every view opened from now on contains.
+
+    Args:
+        connection: pymysql connection, prepared.
+        server: what it talks to.
+        tables: database and name of the tables to be read; used without GTIDs only.
+        sleep: waits between attempts to lock.
+
+    Raises:
+        FatalError: a privilege is missing.
+        RetryableError: prepared XA transactions or long writers are in the way.
+    """
+    if server.mariadb:
+        view = open_view(connection, server)
+        close_view(connection)
+        position = view.cut
+    elif server.gtids:
+        executed = _gtid_executed(connection)
+        file, offset = log_end(connection)
+        position = LogPosition(file, offset, executed, server.uuid).as_json()
+    else:
+        position = _settled(connection, server, tables, sleep)
+    _refuse_prepared(connection)
+    return position
+
+
+def open_view(connection: Any, server: ServerInfo, table: tuple[str, str] | None = None) -> View:
+    """Open a view on this connection and return its cut; ``close_view`` ends it.
+
+    Raises:
+        FatalError: the server ignored the request, or a privilege is missing.
+        RetryableError: without GTIDs, writers did not let go of the table in time.
+    """
+    gtids: GtidSet | None = None
+    settled: Position | None = None
+    if not server.mariadb and server.gtids:
+        gtids = _gtid_executed(connection)
+    elif not server.mariadb:
+        settled = _settled(connection, server, [table] if table else [])
+    logged_before = _gtid_binlog_pos(connection) if server.mariadb else ""
+    fetch(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    if any(code == _VIEW_IGNORED for _, code, _ in fetch(connection, "SHOW WARNINGS")):
+        fetch(connection, "ROLLBACK")
+        raise FatalError(
+            "the server ignored CONSISTENT SNAPSHOT; allow isolation level REPEATABLE READ"
+        )
+    ts_ms = int(fetch(connection, "SELECT ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0])
+    if server.mariadb:
+        return View(_mariadb_cut(connection, server, logged_before), ts_ms)
+    if settled is not None:
+        return View(settled, ts_ms)
+    file, offset = log_end(connection)
+    return View(LogPosition(file, offset, gtids, server.uuid).as_json(), ts_ms)
+
+
+def close_view(connection: Any) -> None:
+    """Let go of the view."""
+    fetch(connection, "ROLLBACK")
+
+
+def log_end(connection: Any) -> tuple[str, int]:
+    """Return file and offset of the log's end.
+
+    Raises:
+        FatalError: the server writes no log.
+    """
+    import pymysql
+
+    try:
+        rows = fetch(connection, "SHOW BINARY LOG STATUS")
+    except pymysql.err.ProgrammingError:  # Servers before MySQL 8.2, and MariaDB.
+        rows = fetch(connection, "SHOW MASTER STATUS")
+    if not rows:
+        raise FatalError("the server writes no binary log; start it with log_bin")
+    return str(rows[0][0]), int(rows[0][1])
+
+
+def _gtid_executed(connection: Any) -> GtidSet:
+    return GtidSet.parse(fetch(connection, "SELECT @@GLOBAL.gtid_executed")[0][0])
+
+
+def _gtid_binlog_pos(connection: Any) -> str:
+    return str(fetch(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
+
+
+def _mariadb_cut(connection: Any, server: ServerInfo, logged_before: str) -> Position:
+    """Return the exact place of the view; ``logged_before`` was read before it opened."""
+    status = {
+        str(name).lower(): value
+        for name, value in fetch(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")
+    }
+    file = str(status.get("binlog_snapshot_file") or "")
+    if not file:
+        raise FatalError(
+            "the server does not tell a view's place in its log (binlog_snapshot_file is empty); "
+            "start it with log_bin"
+        )
+    offset = int(status["binlog_snapshot_position"])
+    # BINLOG_GTID_POS reads the log's file from its beginning. It can be spared when the view is at
+    # the end of the log and nothing was logged around it.
+    quiet = log_end(connection) == (file, offset)
+    if quiet and _gtid_binlog_pos(connection) == logged_before:
+        found = logged_before
+    else:
+        found = fetch(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
+    gtids = GtidPos.parse(found) if found else None
+    return LogPosition(file, offset, gtids, server.uuid).as_json()
+
+
+def _settled(
+    connection: Any,
+    server: ServerInfo,
+    tables: Iterable[tuple[str, str]],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Position:
+    """Return the log's end after every transaction before it on ``tables`` is visible."""
+    file, offset = log_end(connection)
+    fetch(connection, f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
+    for db, table in tables:
+        _wait_for_writers(connection, db, table, sleep)
+    return LogPosition(file, offset, None, server.uuid).as_json()
+
+
+def _wait_for_writers(connection: Any, db: str, table: str, sleep: Callable[[float], None]) -> None:
+    import pymysql
+
+    for attempt in range(LOCK_ATTEMPTS):
+        try:
+            fetch(connection, f"LOCK TABLES {quote(db, table)} READ")
+        except pymysql.err.MySQLError as error:
+            code = error.args[0]
+            if code in _DENIED:
+                raise FatalError(
+                    f"without GTIDs a snapshot of {db}.{table} needs the LOCK TABLES privilege; "
+                    "grant it to the pipeline's user, or set gtid_mode=ON on the server"
+                ) from None
+            if code == 1146:  # Dropped meanwhile: nobody writes to it.
+                return
+            if code != _LOCK_TIMEOUT:
+                raise
+            sleep(0.2 * (attempt + 1))
+        else:
+            fetch(connection, "UNLOCK TABLES")
+            return
+    raise RetryableError(
+        f"transactions on {db}.{table} did not end within {LOCK_WAIT_S * LOCK_ATTEMPTS} s; end "
+        "them (information_schema.innodb_trx lists them), or set gtid_mode=ON on the server"
+    )
+
+
+def _refuse_prepared(connection: Any) -> None:
+    """Refuse to begin while XA branches are prepared: their rows lie before the position.
+
+    Asked after the position was read, so a branch that was prepared before it and is gone now is
+    visible to every later view. Without the privilege to ask, the preflight warns.
+    """
+    import pymysql
+
+    try:
+        prepared = fetch(connection, "XA RECOVER")
+    except pymysql.err.MySQLError as error:
+        if error.args[0] in _DENIED or error.args[0] == 1401:
+            return
+        raise
+    if prepared:
+        raise RetryableError(
+            f"{len(prepared)} XA transactions are prepared and not ended; commit or roll them back "
+            "(XA RECOVER lists them), a snapshot would miss their rows"
+        )

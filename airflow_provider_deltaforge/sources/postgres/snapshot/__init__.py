@@ -1,0 +1,1 @@
+"""Reads tables in chunks with ``COPY``. Begin at ``snapshotter``."""

@@ -1,0 +1,198 @@
+"""Consistent views of the tables, and what each is known to contain.
+
+With C the position a stream starts at and V what a view contains, no change is lost exactly when
+C is part of V. A transaction's commit stands in the log before others see its rows: for an instant,
+or for as long as a synchronous standby does not answer. So a position alone promises nothing of
+the views that open after it. ``settle`` closes that gap once for all views of a snapshot: it looks
+who is in a transaction (every writer holds a lock on its own number until others see its rows) and
+waits until each of them has ended, or is seen doing something that nobody does while committing.
+``settle_published`` does the same for rows written before their table was published.
+
+A view's own content is exactly what ``pg_current_snapshot`` says inside it.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
+from airflow_provider_deltaforge.sources.postgres.server import ServerInfo
+from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.sources.shared.table_copy import View
+
+SETTLE_S = 60.0
+"""How long a snapshot waits for transactions that may be committing."""
+LOCK_WAIT_S = 60
+"""How long a chunk waits for a table that somebody alters."""
+
+_LOOK_S = 0.05
+
+# A table's copy may take hours, and rows that a policy hides must be an error, not a gap.
+_SESSION = """
+SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
+SET lock_timeout = '{lock_wait_s}s'; SET row_security = off
+"""
+
+# Who else is in a transaction, and whether it is seen not to be committing. A prepared transaction
+# has no session; it is committed by a statement of somebody's.
+_WRITERS = """
+SELECT l.transactionid::text, coalesce(l.pid, 0),
+       CASE WHEN l.pid IS NULL THEN NOT EXISTS (
+         SELECT FROM pg_stat_activity s
+          WHERE s.pid <> pg_backend_pid()
+            AND (s.backend_type IS NULL OR s.backend_type = 'client backend'
+                 AND (s.state = 'disabled' OR s.state = 'active'
+                      AND s.query ~* 'commit\\s+prepared')))
+       ELSE EXISTS (SELECT FROM pg_locks w WHERE w.pid = l.pid AND NOT w.granted)
+         OR coalesce(a.state LIKE 'idle in transaction%' OR a.wait_event_type IN ('Lock', 'Client')
+                     OR a.wait_event LIKE 'DataFile%', false) END
+  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+"""
+
+# The log has no row of a table that was written before the table was published, also where its
+# transaction commits later. The thousand ids behind the publishing transaction's own stand for
+# those that were given before it committed.
+_EARLIER_WRITERS = """
+WITH lock AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted),
+added AS (
+  SELECT c.oid, age(coalesce(r.xmin, p.xmin)) AS age
+    FROM pg_publication p CROSS JOIN pg_class c
+    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+   WHERE p.pubname = %s AND c.oid = ANY(%s) AND (p.puballtables OR r.oid IS NOT NULL))
+SELECT w.virtualtransaction, coalesce(w.pid, 0), false
+  FROM added a
+ CROSS JOIN LATERAL (SELECT a.oid AS part UNION SELECT relid FROM pg_partition_tree(a.oid)) parts
+  JOIN lock w ON w.locktype = 'relation' AND w.relation = parts.part
+   AND w.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND w.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                  'AccessExclusiveLock')
+  JOIN lock x ON x.virtualtransaction = w.virtualtransaction AND x.locktype = 'transactionid'
+   AND x.mode = 'ExclusiveLock'
+ WHERE age(x.transactionid) > a.age - 1000
+"""
+
+# The log's end is asked for after the view is there: nothing behind it can be in the view.
+_VIEW = """
+SELECT pg_current_snapshot()::text,
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+            ELSE pg_current_wal_insert_lsn() END::text,
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+"""
+
+
+def prepare_session(connection: Any) -> None:
+    """Set what reading rows depends on, whatever the server's and the role's defaults are."""
+    connection.execute(_SESSION.format(lock_wait_s=LOCK_WAIT_S))
+    for since, name in ((140000, "idle_session_timeout"), (170000, "transaction_timeout")):
+        if connection.info.server_version >= since:
+            connection.execute(f"SET {name} = 0")
+
+
+def settle(connection: Any) -> None:
+    """Return when views that open from now on contain all that is committed in the log by now.
+
+    Raises:
+        RetryableError: a transaction may be committing and does not end.
+    """
+    _await(
+        lambda: _writers(connection, _WRITERS),
+        "may be committing",
+        "rows that the log already holds could be missing from the copy; end them, let a "
+        "synchronous standby answer, or GRANT pg_read_all_stats so that idle ones are told apart",
+    )
+
+
+def settle_published(connection: Any, publication: str, tables: Sequence[int]) -> None:
+    """Return when views contain all rows that were written before their table was published.
+
+    Args:
+        connection: to the server.
+        publication: its name.
+        tables: oids of the tables to be read.
+
+    Raises:
+        RetryableError: a transaction that wrote such rows does not end.
+    """
+    _await(
+        lambda: _writers(connection, _EARLIER_WRITERS, (publication, list(tables))),
+        "wrote to tables before they were published",
+        "neither the log nor the copy would have their rows; commit or end them",
+    )
+
+
+def open_view(connection: Any, server: ServerInfo, table: tuple[str, str]) -> View:
+    """Open a view on this connection and return its cut; ``close_view`` ends it.
+
+    The table is locked first, against ALTER only: a table that is rewritten under an open view
+    looks empty to it.
+
+    Args:
+        connection: prepared, autocommitting.
+        server: what it talks to.
+        table: schema and name.
+    """
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    connection.execute(f"LOCK TABLE {quote(*table)} IN ACCESS SHARE MODE")
+    return _look(connection, server)
+
+
+def open_empty_view(connection: Any, server: ServerInfo) -> View:
+    """Open a view of nothing: for a table that is gone."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    return _look(connection, server)
+
+
+def close_view(connection: Any) -> None:
+    """Let go of the view and the lock."""
+    connection.execute("ROLLBACK")
+
+
+def _look(connection: Any, server: ServerInfo) -> View:
+    snapshot, lsn, ts_ms = connection.execute(_VIEW).fetchone()
+    cut = {**server.at(parse_lsn(lsn)).as_json(), "snapshot": snapshot}
+    return View(cut, ts_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Who holds a transaction number.
+
+    ``pid`` is 0 for a prepared transaction. ``elsewhere``: seen doing what no commit does; only
+    roles that may look into other sessions see more than waits for locks.
+    """
+
+    pid: int
+    elsewhere: bool
+
+
+def _writers(connection: Any, sql: str, given: Any = None) -> Mapping[str, _Writer]:
+    return {xid: _Writer(*rest) for xid, *rest in connection.execute(sql, given).fetchall()}
+
+
+def _await(writers: Callable[[], Mapping[str, _Writer]], what: str, otherwise: str) -> None:
+    """Wait until none of the writers of now can do what a view would miss."""
+    waited_for = writers()
+    deadline = time.monotonic() + SETTLE_S
+    while waited_for:
+        now = writers()
+        waited_for = {
+            name: now[name] for name in waited_for if name in now and not now[name].elsewhere
+        }
+        if waited_for and time.monotonic() > deadline:
+            raise RetryableError(
+                f"{_named(waited_for.values())} {what} and did not end within {SETTLE_S:g} s, so "
+                f"{otherwise}"
+            )
+        if waited_for:
+            time.sleep(_LOOK_S)
+
+
+def _named(writers: Collection[_Writer]) -> str:
+    pids = sorted({writer.pid for writer in writers if writer.pid})
+    who = [f"sessions {', '.join(map(str, pids))}"] if pids else []
+    if any(not writer.pid for writer in writers):
+        who.append("prepared transactions (pg_prepared_xacts)")
+    return " and ".join(who)

@@ -1,0 +1,293 @@
+"""How to decode a table's rows: what the kernels need to know, made from a relation."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import RetryableError, TableError
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.postgres import catalog
+from airflow_provider_deltaforge.sources.postgres.catalog import ColumnFacts, TableFacts, Types
+from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.sources.postgres.wal.dropped_types import unknown_columns
+from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import PlanArrays
+
+_log = logging.getLogger(__name__)
+
+_VALUE_BYTES = 64
+"""What a value's JSON takes at most beyond six bytes for each byte of its text."""
+_MARGIN = bytes(8)  # The kernels copy names in words.
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """How one table's rows are decoded.
+
+    Attributes:
+        schema: the table as it stands where its rows were written.
+        captured: somebody wants its rows.
+        chains: per column its kind, and behind an array's the kind of its elements.
+        key: places of the key's columns, in table order; empty without a key.
+        identity: per column whether rows before a change carry it.
+    """
+
+    schema: TableSchema
+    captured: bool
+    chains: tuple[tuple[int, ...], ...] = ()
+    key: tuple[int, ...] = ()
+    identity: tuple[bool, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in the order of their values."""
+        return tuple(column.name for column in self.schema.columns)
+
+    @property
+    def select(self) -> str:
+        """The columns as a SELECT names them."""
+        return ", ".join(map(quote, self.names))
+
+    @cached_property
+    def escaped_names(self) -> tuple[bytes, ...]:
+        """``,"name":`` of each column."""
+        return tuple(b"," + json.dumps(n, ensure_ascii=False).encode() + b":" for n in self.names)
+
+    @property
+    def fixed(self) -> int:
+        """Bytes of a row's JSON that do not depend on the row's length."""
+        return sum(len(name) + _VALUE_BYTES for name in self.escaped_names) + _VALUE_BYTES
+
+
+@dataclass(frozen=True)
+class PlanSet:
+    """The plans of a chunk, laid out for the kernels. Picklable; the arrays are made on demand."""
+
+    plans: tuple[TablePlan, ...] = field(default_factory=tuple)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plans": self.plans}
+
+    @property
+    def marks(self) -> Any:
+        """Scratch of the kernels for a row's values: six numbers a column."""
+        return np.empty(6 * max((len(plan.chains) for plan in self.plans), default=0) + 6, np.int64)
+
+    def scratch(self, longest: int) -> Any:
+        """Return scratch for unescaped copies of a value of ``longest`` bytes."""
+        levels = 1 + max((len(c) for plan in self.plans for c in plan.chains), default=0)
+        return np.empty(levels * longest + _VALUE_BYTES, np.uint8)
+
+    @cached_property
+    def arrays(self) -> "PlanArrays":
+        """The kernels' view of the plans."""
+        # Imported where rows are decoded: a document is read without the kernels' compiler.
+        from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import PlanArrays
+
+        plans = self.plans
+        chains = [chain for plan in plans for chain in plan.chains]
+        names = [name for plan in plans for name in plan.escaped_names]
+        identity = [carried for plan in plans for carried in plan.identity]
+        return PlanArrays(
+            first=_starts(len(plan.chains) for plan in plans),
+            chains=np.array([kind for chain in chains for kind in chain] or [0], np.int64),
+            chain_at=_starts(map(len, chains)),
+            names=np.frombuffer(b"".join(names) + _MARGIN, np.uint8),
+            name_ends=_starts(map(len, names)),
+            identity=np.array(identity or [False], np.uint8),
+            key_first=_starts(len(plan.key) for plan in plans),
+            key_columns=np.array([place for plan in plans for place in plan.key], np.int64),
+            fixed=np.array([plan.fixed for plan in plans], np.int64),
+        )
+
+
+def _starts(lengths: Any) -> Any:
+    return np.array([0, *accumulate(lengths)], np.int64)
+
+
+class Planner:
+    """Makes plans, and asks the catalog for what the log does not say.
+
+    The catalog is that of now, the relation that of the log's position: what both describe alike
+    is taken from the catalog, and where it knows the table no more, the relation suffices.
+
+    Args:
+        db: the database's name.
+        matcher: which tables are captured.
+        connect: opens a connection to the database; used for a query or two, then closed.
+        publication: says which columns of a table are published, for ``plan_of_table``.
+        decimal_numbers: ``numeric`` becomes a JSON number, not a string.
+    """
+
+    def __init__(
+        self,
+        db: str,
+        matcher: TableMatcher,
+        connect: Callable[[], Any],
+        publication: str | None = None,
+        *,
+        decimal_numbers: bool = False,
+    ) -> None:
+        self._db = db
+        self._matcher = matcher
+        self._connect = connect
+        self._publication = publication
+        self._types = Types(decimal_numbers=decimal_numbers)
+        self._keys: dict[int, tuple[str, ...]] = {}
+
+    def plan(self, relation: Relation) -> TablePlan:
+        """Return the plan of a table as a ``Relation`` message describes it.
+
+        Raises:
+            RetryableError: the catalog cannot be read now.
+            TableError: nobody can tell how to decode its rows.
+        """
+        name = f"{relation.schema}.{relation.table}"
+        if not self._matcher.matches(relation.schema, relation.table):
+            schema = TableSchema(self._db, relation.schema, relation.table, ())
+            return TablePlan(schema, captured=False)
+        if not relation.readable:
+            raise TableError(f"{name}: the log's description of its columns cannot be read", name)
+        with self._connect() as connection, catalog.asked(connection):
+            facts = catalog.table_by_oid(connection, relation.oid)
+            unknown = self._learn(connection, relation)
+        if unknown:
+            raise TableError(
+                f"{name}: types were dropped before their rows were read, and the log does not "
+                f"say what they were; the columns are {', '.join(map(repr, unknown))}",
+                name,
+            )
+        return self._made(relation, facts)
+
+    def plan_of_table(self, schema: str, table: str) -> TablePlan | None:
+        """Return the plan of a table as it is now, None if there is none of this name.
+
+        It has the columns the log's rows have: generated ones only if they are published.
+
+        Raises:
+            RetryableError: the catalog cannot be read now.
+        """
+        with self._connect() as connection, catalog.asked(connection):
+            facts = catalog.table_by_name(connection, schema, table)
+            if facts is None:
+                return None
+            name = (schema, table)
+            published = catalog.published_columns(connection, self._publication, facts, name)
+            relation = _relation_of(name, facts, published)
+            if self._learn(connection, relation):
+                raise RetryableError(f"{schema}.{table} was altered while it was looked at")
+        return self._made(relation, facts)
+
+    def _learn(self, connection: Any, relation: Relation) -> list[str]:
+        """Learn the types of a relation; return the columns whose types nobody knows."""
+        self._types.learn(connection, ((c.type_oid, c.typmod) for c in relation.columns))
+        return unknown_columns(connection, self._types, relation.columns)
+
+    def _made(self, relation: Relation, facts: TableFacts | None) -> TablePlan:
+        key = self._key(relation, facts)
+        columns = tuple(
+            self._column(place, column, facts.columns.get(column.name) if facts else None)
+            for place, column in enumerate(relation.columns, 1)
+        )
+        return TablePlan(
+            schema=TableSchema(
+                self._db, relation.schema, relation.table, columns, _primary(relation, facts, key)
+            ),
+            captured=self._matcher.matches(relation.schema, relation.table),
+            chains=tuple(self._types.chain(c.type_oid, c.typmod) for c in relation.columns),
+            key=tuple(i for i, c in enumerate(relation.columns) if c.name in key),
+            identity=tuple(column.is_key for column in relation.columns),
+        )
+
+    def _key(self, relation: Relation, facts: TableFacts | None) -> tuple[str, ...]:
+        """Return the names of the key's columns.
+
+        Deletes must have the key their inserts had: so it is the primary key only where rows
+        before a change carry it, which with REPLICA IDENTITY USING INDEX another index's do not.
+        """
+        identity = tuple(column.name for column in relation.columns if column.is_key)
+        if relation.replica_identity == "d":
+            return identity
+        if facts is not None:
+            self._keys[relation.oid] = facts.primary_key
+        primary = self._keys.get(relation.oid, ())
+        if relation.replica_identity == "i":
+            return primary if primary and set(primary) <= set(identity) else identity
+        names = {column.name for column in relation.columns}
+        if primary and set(primary) <= names:
+            return primary
+        _log.warning(
+            "%s.%s: its log does not say which columns are its key, and the catalog has none that "
+            "fits; its events carry no key. Give it a primary key to have one",
+            relation.schema,
+            relation.table,
+        )
+        return ()
+
+    def _column(self, place: int, column: RelationColumn, now: ColumnFacts | None) -> Column:
+        if now is not None and (now.type_oid, now.typmod) != (column.type_oid, column.typmod):
+            now = None
+        oid, typmod = column.type_oid, column.typmod
+        facts = self._types.facts(oid)
+        element = self._types.facts(facts.element) if facts and facts.element else None
+        return Column(
+            name=column.name,
+            data_type=facts.described if facts else f"type {oid}",
+            column_type=self._types.printed(oid, typmod),
+            nullable=not now.not_null if now else True,
+            ordinal_position=place,
+            default_value=now.default if now else None,
+            type_oid=oid,
+            is_array=facts is not None and facts.element is not None,
+            element_type=element.name if element else None,
+            char_max_length=typmod - _HEADER if oid in _CHARACTERS and typmod > 0 else None,
+            numeric_precision=(typmod - _HEADER) >> 16 if oid == _NUMERIC and typmod > 0 else None,
+            numeric_scale=_scale(typmod) if oid == _NUMERIC and typmod > 0 else None,
+            is_identity=bool(now and now.identity),
+            identity_generation=_IDENTITIES.get(now.identity) if now else None,
+            is_generated=bool(now and now.generated),
+            udt_name=facts.name if facts else None,
+        )
+
+
+_HEADER = 4
+_CHARACTERS = (1042, 1043)
+_NUMERIC = 1700
+_IDENTITIES = {"a": "ALWAYS", "d": "BY DEFAULT"}
+
+
+def _primary(relation: Relation, facts: TableFacts | None, key: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the primary key, in its own order where the catalog's fits the log."""
+    primary = facts.primary_key if facts is not None else key
+    if relation.replica_identity == "d" and set(primary) != set(key):
+        return key
+    return primary if set(primary) <= {column.name for column in relation.columns} else key
+
+
+def _scale(typmod: int) -> int:
+    """Return a numeric's scale, which may be negative."""
+    return (((typmod - _HEADER) & 0x7FF) ^ 1024) - 1024
+
+
+def _relation_of(name: tuple[str, str], facts: TableFacts, published: frozenset[str]) -> Relation:
+    """Return what the log would say of a table now."""
+    identity = {
+        "f": tuple(facts.columns),
+        "d": facts.primary_key,
+        "i": facts.identity_key,
+    }.get(facts.replica_identity, ())
+    columns = tuple(
+        RelationColumn(column, f.type_oid, f.typmod, column in identity)
+        for column, f in facts.columns.items()
+        if column in published
+    )
+    return Relation(facts.oid, *name, facts.replica_identity, columns)

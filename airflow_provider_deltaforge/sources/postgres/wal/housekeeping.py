@@ -1,0 +1,94 @@
+"""What the reader does beside reading, now and then, over an ordinary connection."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import let_go
+from airflow_provider_deltaforge.sources.postgres.publication import Newcomers, Table
+from airflow_provider_deltaforge.sources.postgres.server import end_of_log, rows_of
+from airflow_provider_deltaforge.sources.postgres.wal.messages import HEARTBEAT
+from airflow_provider_deltaforge.sources.postgres.wal.table_names import Names
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 10.0
+_STATEMENT = "SET statement_timeout = '10s'"
+
+
+class Watch:
+    """Looks for new tables and writes heartbeats. Its failures never stop the stream.
+
+    Args:
+        connect: opens a connection.
+        newcomers: finds tables that are not published; None does not look.
+        heartbeat_s: how often to write a message, 0 never.
+        names: finds tables that have taken other names; None does not look.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        newcomers: Newcomers | None,
+        heartbeat_s: float,
+        names: Names | None = None,
+    ) -> None:
+        self._connect = connect
+        self._newcomers = newcomers
+        self._names = names
+        self.renamed: list[tuple[str, int]] = []
+        """Names that other tables have now, and where the log ended when they were found."""
+        self._heartbeat_s = heartbeat_s
+        self._connection: Any = None
+        self._look_at = 0.0 if newcomers or names else float("inf")
+        self._beat_at = time.monotonic() + heartbeat_s if heartbeat_s else float("inf")
+
+    def look(self, now: float) -> Sequence[Table]:
+        """Do what is due; return tables that were published and the log does not tell of."""
+        found: Sequence[Table] = ()
+        if now < self._look_at and now < self._beat_at:
+            return found
+        import psycopg
+
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+                rows_of(self._connection, _STATEMENT, "preparing to look for new tables")
+            if now >= self._beat_at:
+                self._beat_at = now + self._heartbeat_s
+                emit = "SELECT pg_logical_emit_message(false, %s, '')"
+                rows_of(self._connection, emit, "writing a heartbeat", (HEARTBEAT,))
+            if now >= self._look_at:
+                self._look_at = now + _LOOK_S
+                self._look_at_names(self._connection)
+                if self._newcomers is not None:
+                    found = self._newcomers.look(self._connection)
+        except (RetryableError, FatalError, psycopg.Error) as error:
+            log.warning("looking for new tables or a heartbeat failed (%s); trying again", error)
+            self._look_at = max(self._look_at, now + _LOOK_S)
+            self._beat_at = max(self._beat_at, now + _LOOK_S)
+            self.close()
+        return found
+
+    def _look_at_names(self, connection: Any) -> None:
+        """Find who has taken a captured name: before newcomers, which are published and told."""
+        if self._names is None:
+            return
+        former = self._names.known
+        try:
+            found = self._names.look(connection)
+            end = end_of_log(connection) if found else 0
+        except BaseException:
+            self._names.known = former  # Seen, but not told.
+            raise
+        for name in found:
+            log.warning("another table is called %s now; it is copied", name)
+        self.renamed += [(name, end) for name in found]
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            let_go(connection)

@@ -1,0 +1,330 @@
+"""The log reader: one replication connection, reopened where the last chunk ended."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.sources.contract import Appeared, NamedTables
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Kept
+from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
+from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
+from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
+from airflow_provider_deltaforge.sources.postgres.server import end_of_log
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Watch
+from airflow_provider_deltaforge.sources.postgres.wal.log_segment import WalChunk
+from airflow_provider_deltaforge.sources.postgres.wal.messages import LogicalMessage, appeared_table
+from airflow_provider_deltaforge.sources.postgres.wal.registered_schema import as_told
+from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.wal.replication_connection import (
+    LogSocket,
+    status_message,
+)
+from airflow_provider_deltaforge.sources.postgres.wal.replication_session import Reading, ask, start
+from airflow_provider_deltaforge.sources.postgres.wal.segmenter import Chunker
+from airflow_provider_deltaforge.sources.postgres.wal.table_names import Names
+from airflow_provider_deltaforge.sources.postgres.wal.untouched_values import Untouched
+from airflow_provider_deltaforge.sources.shared.backoff import Backoff
+from airflow_provider_deltaforge.sources.shared.silence import Silence
+
+log = logging.getLogger(__name__)
+
+_IDLE_S = 0.5
+_ANSWER_S = 0.1
+_CONFIRM_S = 1.0
+_STATUS_S = 10.0
+_IN_USE_S = 90.0
+_KEEPALIVE_SLACK_S = 1.0
+_LEAVING_S = 3.0
+
+
+class PostgresReader:
+    """Implements ``sources.contract.LogReader`` for PostgreSQL.
+
+    The server is answered from ``read``. A pipeline that is blocked for longer than the server's
+    ``wal_sender_timeout`` therefore loses its connection, and opens another one when it goes on:
+    a server that is to be stopped would otherwise wait for us.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        position: WalPosition,
+        stopping: Callable[[], bool],
+        history: SchemaHistory | None = None,
+    ) -> None:
+        self._reading = reading
+        self._stopping = stopping
+        self._key = id_key(reading.source_id)
+        self._socket: LogSocket | None = None
+        self._closed = False
+        self._backoff = Backoff()
+        self._left_out: frozenset[str] = frozenset()
+        self._away: str | None = None
+        self._lost: PositionLostError | None = None
+        self._in_use_since: float | None = None
+        self._heard_at = self._told_at = self._cut_at = 0.0
+        self._appeared: list[Appeared] = []
+        self._named: NamedTables | None = None
+        self._info, slot = ask(reading, position)
+        self._silence = Silence(1.5 * self._status_s + _KEEPALIVE_SLACK_S)
+        # A reader that vanished holds the slot until the server misses it.
+        self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
+        # What a slot of ours has confirmed is never taken back.
+        self._flushed = self._told_flushed = slot.confirmed
+        reading.prefixes.check(self._info.version)
+        position = self._info.at(position.lsn)  # Told to be in this server's history.
+        connection = partial(connect, reading.dsn)
+        self._history = history
+        self._catalog = Kept(connection)
+        self._untouched = Untouched(connection, self._copied_upto(), self._has_ended)
+        self._planner = Planner(
+            self._info.db,
+            reading.matcher,
+            self._catalog,
+            reading.publication,
+            decimal_numbers=reading.decimal_numbers,
+        )
+        schema_of = reading.prefixes.schema_of
+        self._chunker = Chunker(self._info.db, position, self._plan, schema_of, self._take_note)
+        self._names = Names(reading.publication, self._info, reading.matcher)
+        names = None if reading.original is not None else self._names
+        self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s, names)
+
+    @property
+    def position(self) -> Position:
+        """Where the next chunk begins."""
+        return self._chunker.position.as_json()
+
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Do not deliver rows of some tables, by full name; call it before the first read."""
+        self._left_out = frozenset(tables)
+
+    def read(self, timeout_s: float) -> WalChunk | None:
+        """Return the next chunk, or None when nothing came in time.
+
+        Raises:
+            RetryableError: the server is away; the call may be repeated at once, it paces itself.
+            ServerChangedError: another server answers.
+            TableError: a table's rows cannot be decoded.
+            PositionLostError, AccessError, FatalError: a person must act.
+        """
+        with self._silence.reading():
+            return self._read(timeout_s)
+
+    def _read(self, timeout_s: float) -> WalChunk | None:
+        ready = self._chunker.ready
+        deadline = time.monotonic() + timeout_s
+        while not ready and not self._closed and not self._stopping():
+            if self._lost is not None:
+                raise self._lost
+            left = deadline - time.monotonic()
+            if not self._opened(left):
+                if self._away is not None and not self._closed:
+                    raise RetryableError(self._away)  # Nothing came because nobody is there.
+                return None
+            try:
+                if not self._receive(max(left, 0.0)) and left <= 0:
+                    return None
+            except (OSError, RetryableError) as error:
+                self._broke(error)
+            except PositionLostError as error:
+                self._lost = error  # Raised behind what came before it.
+                self._chunker.cut()
+        return ready.popleft() if ready else None
+
+    def decode(self, chunk: Any) -> ChangeBatch:
+        """Turn a chunk into change events."""
+        from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
+
+        return decode_chunk(self._untouched.complete(chunk), self._key)
+
+    def acknowledge(self, position: Position) -> None:
+        """Let the server forget what lies before ``position``; ``read`` tells it so."""
+        self._flushed = max(self._flushed, parse_lsn(str(position["lsn"])))
+
+    def appeared(self) -> Sequence[Appeared]:
+        """Return tables that were published while we read, whose rows were there before."""
+        return tuple(self._appeared)
+
+    def know(self, named: NamedTables) -> None:
+        """Take note of how tables were called; call it before the first read."""
+        self._named = self._names.known = named
+
+    def named(self) -> NamedTables | None:
+        """Return which table has which name, as far as ``appeared`` tells of it."""
+        return self._named
+
+    def silence(self) -> tuple[float, str] | None:
+        """Return for how long the server answered nothing; None while all is well."""
+        silent_s = self._silence.for_s
+        if silent_s is None:
+            return None
+        return silent_s, f"no keepalive, which it is asked for every {self._status_s:g} s"
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice, and from another thread."""
+        self._closed = True
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            try:
+                if self._flushed > self._told_flushed:
+                    socket.send(status_message(self._chunker.written, self._flushed, ask=False))
+            except (OSError, RetryableError):
+                log.debug("the server was not told the last position")
+            socket.close()
+        self._watch.close()
+        self._catalog.close()
+        self._untouched.close()
+
+    def _copied_upto(self) -> int:
+        """Return behind which place no row was written before a copy of the tables ended."""
+        if self._reading.original is not None:
+            return 0
+        with self._catalog() as connection:
+            return end_of_log(connection)
+
+    def _has_ended(self) -> bool:
+        return self._closed or self._stopping()
+
+    def _opened(self, left: float) -> bool:
+        """See that the log is being sent; return False if its time has not come yet."""
+        if self._socket is not None:
+            return True
+        if self._backoff.naps(left):
+            return left > 0
+        try:
+            position = self._chunker.position
+            info, _ = ask(self._reading, position, self._info)
+            self._socket = start(self._reading, position, info)
+        except RetryableError as error:
+            self._failed(error)
+            if self._in_use_since and time.monotonic() - self._in_use_since < _LEAVING_S:
+                return left > 0  # The reader before us has gone, and the server will notice.
+            self._away = f"{error}; trying again"
+            raise RetryableError(self._away) from error
+        self._chunker.restart()
+        self._heard_at = self._told_at = time.monotonic()
+        self._silence.heard()
+        self._away = None
+        if self._closed:
+            self.close()
+        return not self._closed
+
+    def _receive(self, timeout_s: float) -> int:
+        """Read what the server has sent and cut it into chunks; return the bytes read."""
+        socket, chunker = self._socket, self._chunker
+        if socket is None:
+            return 0
+        self._answer(socket)
+        view = chunker.room()
+        if chunker.ready:
+            return 1
+        soon_s = _ANSWER_S if chunker.asked else _IDLE_S if chunker.moved else timeout_s
+        size = socket.receive(view, min(timeout_s, soon_s))
+        now = time.monotonic()
+        if size:
+            self._heard_at = now
+            self._silence.heard()
+            self._backoff.worked()
+            self._in_use_since = None
+            chunker.take(size)
+            # The room was not filled: the server has nothing more to send just now.
+            if size < len(view):
+                chunker.cut()
+        elif now - self._heard_at > self._reading.read_timeout_s:
+            silent = self._reading.read_timeout_s
+            raise TimeoutError(f"nothing came for {silent:g} s, no keepalive")
+        else:
+            self._silence.nothing()
+        if chunker.ready:
+            self._cut_at = now
+        elif chunker.moved and (chunker.asked or now - self._cut_at >= _IDLE_S):
+            chunker.cut_idle()
+            self._cut_at = now
+        return size
+
+    def _answer(self, socket: LogSocket) -> None:
+        """Tell the server how far we are, when it asks and from time to time; look around."""
+        now = time.monotonic()
+        since = now - self._told_at
+        flushed = self._flushed
+        # A server that stops asks again at once until everything is confirmed.
+        asked = self._chunker.asked and (flushed > self._told_flushed or since >= _ANSWER_S)
+        due = since >= self._status_s
+        if asked or due or (flushed > self._told_flushed and since > _CONFIRM_S):
+            socket.send(status_message(self._chunker.written, flushed, ask=due))
+            self._chunker.asked = False
+            self._told_at, self._told_flushed = now, flushed
+        for table in self._watch.look(now):
+            self._add_appeared(table.schema, table.name, None)
+        while self._watch.renamed:
+            name, end = self._watch.renamed.pop()
+            at = replace(self._chunker.position, lsn=end).as_json()
+            self._appeared.append(Appeared(name, at))
+        self._named = self._names.known
+
+    @property
+    def _status_s(self) -> float:
+        most = self._info.sender_timeout_s / 2 or _STATUS_S
+        return min(_STATUS_S, most, self._reading.read_timeout_s / 3)
+
+    def _broke(self, error: BaseException) -> None:
+        """The log ended: the next call opens another connection where the last chunk ended."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
+        if self._closed:
+            return
+        self._silence.broke()
+        self._failed(error)
+        log.warning("the log connection broke (%s); reconnecting", error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Note a failed attempt, and wait longer before each next one."""
+        if isinstance(error, SlotInUseError):
+            now = time.monotonic()
+            self._in_use_since = self._in_use_since or now
+            if now - self._in_use_since > self._patience_s:
+                raise FatalError(
+                    f"{error} for {self._patience_s:g} s. Give each pipeline a slot of its own, "
+                    "or end the other reader: SELECT pg_terminate_backend(active_pid) FROM "
+                    f"pg_replication_slots WHERE slot_name = '{self._reading.slot}'"
+                ) from error
+        self._backoff.failed()
+
+    def _plan(self, relation: Relation) -> TablePlan | None:
+        captured = self._reading.matcher.matches(relation.schema, relation.table)
+        if not captured or f"{relation.schema}.{relation.table}" in self._left_out:
+            return None
+        plan = self._planner.plan(relation)
+        if not plan.captured:
+            return None
+        return replace(plan, schema=as_told(plan.schema, self._history, self._chunker.here))
+
+    def _take_note(self, message: LogicalMessage) -> None:
+        table = appeared_table(message, self._reading.publication)
+        if table is not None and self._reading.matcher.matches(*table):
+            commit = self._chunker.here
+            # The message belongs to a transaction, which ends behind where its commit begins.
+            self._add_appeared(*table, replace(commit, lsn=commit.lsn + 1).as_json())
+
+    def _add_appeared(self, schema: str, table: str, position: Position | None) -> None:
+        found = Appeared(f"{schema}.{table}", position)
+        if found not in self._appeared:
+            self._appeared.append(found)
+
+    def _newcomers(self) -> Newcomers | None:
+        reading = self._reading
+        if reading.newcomers is None:
+            return None
+        return Newcomers(
+            reading.publication, reading.matcher, self._info.version, add=reading.newcomers
+        )

@@ -1,0 +1,294 @@
+"""From received bytes to chunks: buffers, transaction borders, tables.
+
+A chunk holds whole transactions. Only a transaction larger than a chunk is cut, and then before
+its last captured event, so that the chunk that sees the commit always has an event to mark as the
+transaction's last.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.sources.postgres.connection import check_report
+from airflow_provider_deltaforge.sources.postgres.positions import (
+    TxPositions,
+    WalPosition,
+    lsn_text,
+)
+from airflow_provider_deltaforge.sources.postgres.wal import framing_kernel as f
+from airflow_provider_deltaforge.sources.postgres.wal import messages
+from airflow_provider_deltaforge.sources.postgres.wal.buffer import Received
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
+    ROW_COLUMNS,
+    ROW_INDEX,
+    ROW_START,
+    ROW_STOP,
+    ROW_TX,
+    Marker,
+    WalChunk,
+)
+from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.wal.relations import Relations
+
+_TX_MAX, _ROWS_MAX = 1 << 15, 1 << 16
+
+
+class Chunker:
+    """Turns the bytes of a session into chunks.
+
+    Args:
+        db: the database's real name.
+        position: where the first chunk begins.
+        plan: makes the plan of a relation, or None for a table nobody captures.
+        schema_of: what logical messages of a prefix have as schema; None: they are no events.
+        told: takes messages of our own, which are no events.
+    """
+
+    def __init__(
+        self,
+        db: str,
+        position: WalPosition,
+        plan: Callable[[Relation], TablePlan | None],
+        schema_of: Callable[[str], str | None],
+        told: Callable[[messages.LogicalMessage], None],
+    ) -> None:
+        self.position = position
+        self.ready: deque[WalChunk] = deque()
+        self.asked = False
+        self._db = db
+        self._schema_of = schema_of
+        self._told = told
+        self._relations = Relations(plan)
+        self._markers: list[Marker] = []
+        self._state = np.zeros(f.STATE_SIZE, np.int64)
+        self._transactions = np.zeros((_TX_MAX, f.TX_COLUMNS), np.int64)
+        self._rows = np.zeros((_ROWS_MAX, ROW_COLUMNS), np.int64)
+        self._log = Received()
+        self._given = 0
+        self._open_commit: int | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was received after the last chunk; the log comes again from ``position``."""
+        self._state[:] = 0
+        self._state[f.REACHED] = self._state[f.WRITTEN] = self.position.lsn
+        # What was handed out of an open transaction is read again, and left out.
+        self._state[f.SKIP] = self._given
+        self._log.clear()
+        self._markers = []
+        self._relations.forget()
+
+    @property
+    def written(self) -> int:
+        """How far the log was received."""
+        return int(self._state[f.WRITTEN])
+
+    @property
+    def here(self) -> WalPosition:
+        """Where the transaction being read commits: behind everything before it."""
+        commit = self._transactions[int(self._state[f.TX_COUNT]) - 1, f.TX_COMMIT]
+        return replace(self.position, lsn=int(commit))
+
+    @property
+    def moved(self) -> bool:
+        """Whether the server has read on without anything for us."""
+        quiet = not self._state[f.TX_COUNT] and self._open_commit is None
+        return quiet and int(self._state[f.REACHED]) > self.position.lsn
+
+    def room(self) -> memoryview:
+        """Return where bytes go that are received next; hands out chunks when it is full."""
+        if self._log.full:
+            self.cut(full=True)
+        return self._log.room()
+
+    def take(self, size: int) -> None:
+        """Look at ``size`` bytes more that stand in the room.
+
+        Raises:
+            ConnectionResetError: the server ended the log.
+            FatalError and others: the server refused, or the log holds what we must not pass.
+        """
+        log = self._log
+        log.end += size
+        while True:
+            result, log.at = f.scan(
+                log.raw, log.at, log.end, self._state, self._transactions, self._rows,
+                self._relations.keys, self._relations.ordinals,
+            )  # fmt: skip
+            self.asked |= bool(self._state[f.ASKED])
+            self._state[f.ASKED] = 0
+            if result == f.DONE:
+                return
+            if result == f.FULL:
+                self.cut(full=True)
+                continue
+            self._special(int(result))
+
+    def cut(self, *, full: bool = False) -> None:
+        """Put what is complete into ``ready``; with ``full``, a part of one big transaction too."""
+        complete = int(self._state[f.TX_COUNT] - self._state[f.IN_TX])
+        if complete:
+            self._hand_out(complete)
+        elif full and self._state[f.IN_TX]:
+            self._hand_out_part()
+        elif full:
+            self._log.keep((0, 0), self._log.at, anew=False)
+
+    def cut_idle(self) -> None:
+        """Let the position follow the server's reading, with a chunk that holds nothing."""
+        if self.moved:
+            self._hand_out(0)
+
+    def _special(self, result: int) -> None:
+        """Deal with the frame the scanner stopped at, and step over it."""
+        frame = self._log.frame()
+        if result == f.ENDED:
+            raise ConnectionResetError("the server ended the log")
+        body = frame[f.MESSAGE :]
+        kind = body[:1] if result == f.SPECIAL else b""
+        if result == f.REPORTED:
+            check_report(frame)
+        elif kind in (b"R", b"Y"):
+            self._relations.take(body)
+        elif kind == b"T":
+            self._truncated(messages.parse_truncate(body))
+        elif kind == b"M":
+            self._message(messages.parse_message(body))
+        else:
+            raise FatalError(
+                f"{lsn_text(self.written)}: the log holds a message of kind {frame[:1]!r} "
+                f"{body[:1]!r} where none can be; is the server newer than this release knows? "
+                "Nothing was skipped"
+            )
+        self._log.at += len(frame)
+
+    def _truncated(self, truncate: messages.Truncate) -> None:
+        for oid in truncate.oids:
+            relation = self._relations.captured(oid)
+            if relation is not None:
+                self._mark("t", relation.schema, relation.table, ddl=truncate.ddl)
+            self._state[f.INDEX] += 1
+
+    def _message(self, message: messages.LogicalMessage) -> None:
+        if not message.transactional and not self._state[f.IN_TX]:
+            if message.lsn <= self.position.lsn:
+                return  # Handed out before a reconnect.
+            self._begin_alone(message)
+        if message.is_own:
+            self._told(message)
+        else:
+            schema = self._schema_of(message.prefix)
+            if schema is not None:
+                self._mark("c", schema, message.prefix, after=message.image)
+        self._state[f.INDEX] += 1
+
+    def _begin_alone(self, message: messages.LogicalMessage) -> None:
+        """Make a transaction of a message that belongs to none; see ``TxPositions``."""
+        if self._state[f.TX_COUNT] >= len(self._transactions):
+            self.cut()
+        ordinal = int(self._state[f.TX_COUNT])
+        sent_us = int(f.big(self._log.raw, self._log.at + 22, 8)) + f.EPOCH_2000_US
+        self._transactions[ordinal] = (message.lsn, message.lsn - 1, 0, sent_us // 1000)
+        self._state[f.TX_COUNT] = ordinal + 1
+        self._state[f.INDEX] = 0
+
+    def _mark(
+        self, op: str, schema: str, table: str, after: bytes | None = None, ddl: bytes | None = None
+    ) -> None:
+        index = int(self._state[f.INDEX])
+        tx, before = int(self._state[f.TX_COUNT]) - 1, int(self._state[f.ROWS_COUNT])
+        # Transactions of their own are never cut, so they leave out nothing.
+        if index >= self._state[f.SKIP] or not self._state[f.IN_TX]:
+            self._markers.append(Marker(tx, before, index, op, schema, table, after, ddl))
+
+    def _hand_out(self, complete: int) -> None:
+        """Make a chunk of the first ``complete`` transactions; keep what follows."""
+        self._check_identity()
+        state, rows = self._state, self._rows
+        count = int(state[f.ROWS_COUNT])
+        upto = int(np.searchsorted(rows[:count, ROW_TX], complete))
+        size = int(state[f.TX_AT]) if state[f.IN_TX] else self._log.at
+        markers = [marker for marker in self._markers if marker.tx < complete]
+        anew = self._add_chunk(complete, upto, markers, size, int(state[f.REACHED]))
+        self.position = self.ready[-1].positions.end_position
+        self._given = 0
+        self._open_commit = None
+        self._markers = [
+            replace(marker, tx=0, before=marker.before - upto)
+            for marker in self._markers[len(markers) :]
+        ]
+        if state[f.IN_TX]:
+            self._transactions[0] = self._transactions[complete]
+        state[f.TX_COUNT] = state[f.IN_TX]
+        state[f.TX_AT] = 0
+        kept = rows[upto:count].copy()
+        kept[:, ROW_TX] = 0
+        kept[:, [ROW_START, ROW_STOP]] -= size
+        rows[: len(kept)] = kept
+        state[f.ROWS_COUNT] = len(kept)
+        self._log.keep((0, 0), size, anew=anew)
+        if not len(kept):
+            self._relations.prune()
+
+    def _hand_out_part(self) -> None:
+        """Make a chunk of the open transaction's events but for the last one, which is kept."""
+        self._check_identity()
+        state, rows = self._state, self._rows
+        count = int(state[f.ROWS_COUNT])
+        ends_marked = bool(self._markers) and self._markers[-1].before == count
+        upto = count if ends_marked else max(0, count - 1)
+        markers = self._markers[:-1] if ends_marked else self._markers
+        anew = False
+        if upto or markers:
+            anew = self._add_chunk(1, upto, markers, self._log.at, 0, open_tx=True)
+            self._given = self._markers[-1].index if ends_marked else int(rows[upto, ROW_INDEX])
+            self._open_commit = int(self._transactions[0, f.TX_COMMIT])
+        self._markers = [replace(marker, before=0) for marker in self._markers[len(markers) :]]
+        piece = (0, 0)
+        if upto < count:
+            piece = (int(rows[upto, ROW_START]), int(rows[upto, ROW_STOP]))
+            rows[0] = rows[upto]
+            rows[0, [ROW_START, ROW_STOP]] = (0, piece[1] - piece[0])
+        state[f.ROWS_COUNT] = count - upto
+        self._log.keep(piece, self._log.at, anew=anew)
+
+    def _check_identity(self) -> None:
+        """See that a transaction read again after a reconnect is the one that was cut."""
+        found = int(self._transactions[0, f.TX_COMMIT])
+        if self._open_commit not in (None, found):
+            raise FatalError(
+                f"the log goes on with the transaction that commits at {lsn_text(found)} where "
+                f"the one at {lsn_text(self._open_commit or 0)} was cut; the server's history "
+                "changed. Take a new snapshot of the tables"
+            )
+
+    def _add_chunk(
+        self,
+        count: int,
+        upto: int,
+        markers: list[Marker],
+        size: int,
+        reached: int,
+        *,
+        open_tx: bool = False,
+    ) -> bool:
+        """Add a chunk to ``ready``; return whether it took the array of bytes with it."""
+        ends, commits, xids, times_ms = self._transactions[:count].copy().T
+        data, whole = self._log.give(size if upto else 0)
+        chunk = WalChunk(
+            nbytes=size,
+            data=data,
+            rows=self._rows[:upto].copy(),
+            plans=self._relations.plans,
+            positions=TxPositions(self.position, ends, commits, xids, times_ms, reached),
+            db=self._db,
+            markers=tuple(markers),
+            open_tx=open_tx,
+            continues=self._open_commit is not None,
+        )
+        self.ready.append(chunk)
+        return whole

@@ -1,0 +1,208 @@
+"""Large values that the log leaves out of a row whose key changed: they are read from the table.
+
+An update does not log a value that is stored out of line and that it left alone. Whoever follows
+the row has it from its copy. But a key that changes while the tables are copied can move a row from
+a chunk not yet read to one that was: no chunk has it then, and nobody its large values. Copies are
+made while no log is read. So it concerns what was written before the reader was opened, and only
+there are values read.
+
+What is read is the row as it is now, under its new key. If the value changed since, the log tells
+that later; if the row has gone or moved on, so do the events that follow, and this one stays as it
+was logged. So the row's last delivery is its last state, whatever happened meanwhile.
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Kept
+from airflow_provider_deltaforge.sources.postgres.connection import translated
+from airflow_provider_deltaforge.sources.postgres.server import end_of_log
+from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
+    ROW_KIND,
+    ROW_PLAN,
+    ROW_START,
+    ROW_STOP,
+    ROW_TX,
+    UPDATE,
+    WalChunk,
+)
+from airflow_provider_deltaforge.sources.shared.backoff import Backoff
+
+_log = logging.getLogger(__name__)
+
+_OLD_KEY, _NULL, _UNCHANGED, _TEXT = b"K", b"n", b"u", b"t"
+# A commit is in the log before others see its rows; until they do, it holds a lock on its number.
+_INVISIBLE = """
+SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+                       AND transactionid = %s::text::xid
+"""
+# As a copy has them: a parent's own rows, but all of a partitioned table's.
+_OWN_ROWS = (
+    "(tableoid = %s::regclass OR "
+    "EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = %s::regclass))"
+)
+# Dropped or renamed since, or not ours to read; or of a type that the key's text does not fit.
+_GONE = ("42", "22")
+
+Result = TypeVar("Result")
+Value = tuple[bytes, bytes]
+"""The letter of a value in a tuple, and its text."""
+
+
+class Untouched:
+    """Completes rows whose key changed. Used by the decoder's thread.
+
+    Args:
+        connect: opens a connection; nothing is opened before it is needed.
+        upto: the log's end when the reader was opened; rows behind it stay as they are logged.
+        ended: whether nobody waits for an answer any more.
+    """
+
+    def __init__(self, connect: Callable[[], Any], upto: int, ended: Callable[[], bool]) -> None:
+        self._upto = upto
+        self._kept = Kept(connect)
+        self._ended = ended
+        self._told: set[str] = set()
+        self._visible = 0
+        self._asked = False
+
+    def complete(self, chunk: WalChunk) -> WalChunk:
+        """Return the chunk with what can be found of the values that its rows lack.
+
+        Raises:
+            RetryableError: it ended while the server was away.
+        """
+        rows = chunk.rows
+        if not len(rows) or self._is_behind(int(chunk.positions.commits[rows[0, ROW_TX]])):
+            return chunk
+        updates = np.flatnonzero(rows[:, ROW_KIND] == UPDATE)
+        moved = updates[chunk.data[rows[updates, ROW_START]] == ord(_OLD_KEY)]
+        pieces: list[Any] = [chunk.data]
+        size = len(chunk.data)
+        rows = rows.copy() if len(moved) else rows
+        for index in moved.tolist():
+            row = rows[index].tolist()
+            message = chunk.data[row[ROW_START] : row[ROW_STOP]].tobytes()
+            plan, xid = chunk.plans.plans[row[ROW_PLAN]], chunk.positions.xids[row[ROW_TX]]
+            if self._is_behind(int(chunk.positions.commits[row[ROW_TX]])):
+                break
+            whole = self._whole(message, plan, int(xid))
+            if whole is not None:
+                rows[index, [ROW_START, ROW_STOP]] = size, size + len(whole)
+                pieces.append(np.frombuffer(whole, np.uint8))
+                size += len(whole)
+        if len(pieces) == 1:
+            return chunk
+        return replace(chunk, data=np.concatenate(pieces), rows=rows)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._kept.close()
+
+    def _is_behind(self, commit: int) -> bool:
+        """Say whether a transaction is behind what may lack values that nobody has.
+
+        A row may have moved on until it was asked for: those moves lack the same values.
+        """
+        if commit > self._upto and self._asked:
+            self._upto = max(self._upto, self._patiently(end_of_log))
+            self._asked = False
+        return commit > self._upto
+
+    def _whole(self, message: bytes, plan: TablePlan, xid: int) -> bytes | None:
+        """Return an update's tuples with the values that the new one lacks; None if it has all."""
+        count = len(plan.chains)
+        try:
+            old, at = _read(message, 1, count)
+            new, _ = _read(message, at + 1, count)
+        except (struct.error, IndexError):
+            return None  # The decoder says what is wrong with it.
+        known = [was if now[0] == _UNCHANGED else now for was, now in zip(old, new, strict=True)]
+        keys = [i for i in range(count) if plan.identity[i]]
+        lacks = [i for i in range(count) if new[i][0] == _UNCHANGED and not plan.identity[i]]
+        if not lacks or all(known[i] == old[i] for i in keys):
+            return None
+        key = {i: known[i][1].decode() for i in keys}
+        found = self._patiently(lambda connection: self._found(connection, plan, key, lacks, xid))
+        if found is None:
+            return None
+        for i, value in zip(lacks, found, strict=True):
+            new[i] = (_NULL, b"") if value is None else (_TEXT, value)
+        return message[: at + 1] + struct.pack("!H", count) + b"".join(map(_written, new))
+
+    def _patiently(self, ask: Callable[[Any], Result]) -> Result:
+        backoff = Backoff()
+        while not self._ended():
+            if backoff.naps(1.0):
+                continue
+            try:
+                return ask(self._kept())
+            except RetryableError as error:
+                _log.warning("reading large values that the log leaves out: %s", error)
+                backoff.failed()
+        raise RetryableError("ended before the large values of a row were read")
+
+    def _found(
+        self, connection: Any, plan: TablePlan, key: dict[int, str], lacks: Sequence[int], xid: int
+    ) -> list[bytes | None] | None:
+        """Return the values as the server prints them; None if there is no such row now."""
+        import psycopg
+
+        columns, table = plan.schema.columns, plan.schema.full_name
+        names = [quote(columns[i].name) for i in lacks]
+        wanted = ", ".join([*names, *(f"pg_typeof({name})::oid::int8" for name in names)])
+        held = " AND ".join(f"{quote(columns[i].name)} = %s" for i in key)
+        source = quote(plan.schema.schema or "public", plan.schema.table)
+        try:
+            if xid != self._visible and connection.execute(_INVISIBLE, (str(xid),)).rowcount:
+                raise RetryableError(f"transaction {xid} is committed, but not yet visible")
+            self._visible, self._asked = xid, True
+            sql = f"SELECT {wanted} FROM {source} WHERE {held} AND {_OWN_ROWS} LIMIT 2"
+            result = connection.execute(sql, [*key.values(), source, source]).pgresult
+        except psycopg.Error as error:
+            if not (error.sqlstate or "").startswith(_GONE):
+                raise translated(error, "asking the server") from error
+            if table not in self._told:
+                self._told.add(table)
+                # Its text may quote a key.
+                _log.warning(
+                    "%s: large values of rows whose key changed cannot be read (error %s); they "
+                    'arrive as {"_unchanged": true}. Grant SELECT on it, or copy the table again',
+                    table,
+                    error.sqlstate,
+                )
+            return None
+        if result.ntuples != 1:
+            return None
+        row = [result.get_value(0, place) for place in range(2 * len(lacks))]
+        types = [str(columns[i].type_oid).encode() for i in lacks]
+        return row[: len(lacks)] if row[len(lacks) :] == types else None
+
+
+def _read(message: bytes, at: int, count: int) -> tuple[list[Value], int]:
+    """Return the values of a tuple, and where it ends."""
+    if struct.unpack_from("!H", message, at) != (count,):
+        raise IndexError
+    at += 2
+    values = []
+    for _ in range(count):
+        letter, at = message[at : at + 1], at + 1
+        text = b""
+        if letter == _TEXT:
+            (size,) = struct.unpack_from("!I", message, at)
+            text, at = message[at + 4 : at + 4 + size], at + 4 + size
+        values.append((letter, text))
+    return values, at
+
+
+def _written(value: Value) -> bytes:
+    letter, text = value
+    return letter + struct.pack("!I", len(text)) + text if letter == _TEXT else letter

@@ -1,0 +1,190 @@
+"""Checkpoints: per sink, the position up to which everything is durable there.
+
+A checkpoint never moves backward unless a person resets it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Put, Store
+from airflow_provider_deltaforge.storage.records.record import Record, now_ms
+
+Position = Mapping[str, Any]
+
+
+class Checkpoint(Record):
+    """One sink's position."""
+
+    v: Literal[1] = 1
+    position: dict[str, Any]
+    updated_at_ms: int
+    held: tuple[str, ...] | None = None
+    """What a sink that holds the position itself may tell while it lacks nothing of this; None if
+    it was not asked to hold it when this was stored."""
+    begun: dict[str, Any] | None = None
+    """Where the sink's part of the log begins: read from here, it lacks nothing of it. None if that
+    is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a sink stands, and what it may tell of that itself."""
+
+    position: Position
+    held: tuple[str, ...] | None
+    begun: Position | None = None
+
+
+def has_begun(store: Store, pipeline: str, source_id: str) -> bool:
+    """Return whether the stream of a source has stored where it begins."""
+    return bool(Checkpoints(store, pipeline, source_id).load())
+
+
+class Checkpoints:
+    """The checkpoints of one pipeline and source.
+
+    Args:
+        store: the state store.
+        pipeline: the pipeline's name.
+        source_id: the source's id: a checkpoint belongs to one source's history.
+        compare: orders two positions; None where positions are only read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        source_id: str,
+        compare: Callable[[Position, Position], int] | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = f"{pipeline}/{source_id}::sink::"
+        self._compare = compare
+        self._known: dict[str, Position] | None = None
+        self._held: dict[str, tuple[str, ...] | None] = {}
+        self._begun: dict[str, Position | None] = {}
+
+    def load(self) -> dict[str, Position]:
+        """Return the position of every sink that has one."""
+        stored = self._store.items(names.CHECKPOINTS, self._prefix)
+        records = {
+            key.removeprefix(self._prefix): Checkpoint.from_stored(text, f"checkpoint {key}")
+            for key, text in stored
+        }
+        self._known = {name: record.position for name, record in records.items()}
+        self._held = {name: record.held for name, record in records.items()}
+        self._begun = {name: record.begun for name, record in records.items()}
+        return dict(self._known)
+
+    def stand(self, sink_id: str) -> Stand | None:
+        """Return a sink's checkpoint as it was loaded or last put; None without one."""
+        known = self._known if self._known is not None else self.load()
+        position = known.get(sink_id)
+        if position is None:
+            return None
+        return Stand(position, self._held.get(sink_id), self._begun.get(sink_id))
+
+    def put(
+        self,
+        sink_id: str,
+        position: Position,
+        held: tuple[str, ...] | None = None,
+        *,
+        back: bool = False,
+        begins: bool | None = None,
+    ) -> Put:
+        """Return the write that moves a sink's checkpoint, for a fenced transaction.
+
+        Args:
+            sink_id: the sink.
+            position: up to where everything is durable there.
+            held: what the sink may tell of it, where it holds the position itself.
+            back: it has lost what it held behind this position.
+            begins: True: the sink's part of the log begins here; False: nobody knows where it does.
+                Without a word, the first position that is stored is where it begins.
+
+        Raises:
+            FatalError: the position lies before the one that is stored.
+        """
+        known = self._known if self._known is not None else self.load()
+        former = known.get(sink_id)
+        ordered = former is not None and self._compare is not None and not back
+        if ordered and self._compare(position, former) < 0:  # type: ignore[misc,arg-type]
+            raise FatalError(
+                f"sink {sink_id}: the checkpoint {former} would move back to {dict(position)}; "
+                "nothing was written. Reset it if that is meant"
+            )
+        if begins is None:
+            begins = True if former is None else None
+        if begins is not None:
+            self._begun[sink_id] = position if begins else None
+        begun = self._begun.get(sink_id)
+        self._known = {**known, sink_id: position}
+        self._held[sink_id] = held
+        record = Checkpoint(
+            position=dict(position),
+            updated_at_ms=now_ms(),
+            held=held,
+            begun=None if begun is None else dict(begun),
+        )
+        text = record.model_dump_json().encode()
+        return Put(names.CHECKPOINTS, self.key(sink_id), text)
+
+    def key(self, sink_id: str) -> str:
+        """Return under which key a sink's checkpoint is stored."""
+        return f"{self._prefix}{sink_id}"
+
+    def reset(self, confirm: str) -> None:
+        """Forget every position, and what sinks lack: they begin anew.
+
+        Args:
+            confirm: the pipeline's name, so that nobody resets by accident.
+
+        Raises:
+            SpecError: the confirmation differs.
+        """
+        pipeline = self._prefix.split("/", 1)[0]
+        if confirm != pipeline:
+            raise SpecError(f"to reset the checkpoints of {pipeline!r}, confirm with its name")
+        keys = [key for key, _ in self._store.items(names.CHECKPOINTS, self._prefix)]
+        gaps = [key for key, _ in self._store.items(names.GAPS, f"{pipeline}/")]
+        forgotten = [Delete(names.CHECKPOINTS, key) for key in keys]
+        self._store.transact([*forgotten, *(Delete(names.GAPS, key) for key in gaps)])
+        self._known = None
+
+
+def begins_anew(pipeline: str) -> Put:
+    """Return the write that goes with forgotten checkpoints: what sinks hold does not count."""
+    return Put(names.CURSORS, pipeline, b"{}")
+
+
+def export_checkpoints(store: Store, pipeline: str) -> Iterator[str]:
+    """Yield one JSON line per checkpoint of a pipeline, for another store."""
+    for key, text in store.items(names.CHECKPOINTS, f"{pipeline}/"):
+        checkpoint = Checkpoint.from_stored(text, f"checkpoint {key}")
+        yield json.dumps({"key": key, **checkpoint.model_dump()}, separators=(",", ":"))
+
+
+def import_checkpoints(store: Store, lines: Iterable[str]) -> int:
+    """Write exported checkpoints, all or none; return how many.
+
+    Raises:
+        SpecError: a line is not an exported checkpoint, or its key exists here already.
+    """
+    writes = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            key = str(record.pop("key"))
+            checkpoint = Checkpoint.model_validate(record)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise SpecError(f"line {number} is not an exported checkpoint") from error
+        if store.get(names.CHECKPOINTS, key) is not None:
+            raise SpecError(f"line {number}: {key} exists here; reset it first")
+        writes.append(Put(names.CHECKPOINTS, key, checkpoint.model_dump_json().encode()))
+    store.transact(writes)
+    return len(writes)

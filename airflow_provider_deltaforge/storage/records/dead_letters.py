@@ -1,0 +1,234 @@
+"""Dead letters: events that nobody could take, kept in a queue of their pipeline."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.spec.settings import Settings
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Amend, Entry, Push, Store, Take
+from airflow_provider_deltaforge.storage.records.record import Record
+
+_PAGE = 50
+_META = b',"meta":'
+
+
+class Refusal(Settings):
+    """Who refused an event, and why."""
+
+    sink_id: str | None = None
+    processor_id: str | None = None
+    error_kind: str
+    error_message: str
+    attempts: int = 1
+    overtaken: list[str] = Field(default_factory=list)
+    """Sinks that were given a newer event of the same row meanwhile."""
+    delivered: list[str] = Field(default_factory=list)
+    """Sinks that a replay has given it; the others still miss it."""
+
+
+class Rest(Settings):
+    """What a change event has and its native form does not say."""
+
+    key: str | None = None
+    """The primary key as JSON text."""
+    row: int = 0
+    """Its index in the transaction."""
+    routing: dict[str, Any] | None = None
+    """Where a processor sent it."""
+    former_key: str | None = None
+    """The key before, if it is an update that changed it."""
+
+
+class DeadLetter(Record):
+    """One event that was set aside.
+
+    ``event`` is the native event: as the sink was given it, or as it came to the processor that
+    refused it. ``source_cursor`` is its position in the log, which a copied row has not. Without
+    ``rest`` it cannot be sent again. ``stood`` tells where sinks were, if it was stored before they
+    held what lies in front of it.
+    """
+
+    v: Literal[1] = 1
+    seq: int = 0
+    timestamp: int
+    pipeline: str
+    stream: Literal["dlq"] = "dlq"
+    event_id: str
+    source_cursor: dict[str, Any] | None = None
+    event: dict[str, Any]
+    payload_truncated: bool = False
+    rest: Rest | None = None
+    stood: dict[str, dict[str, Any]] | None = Field(default=None, exclude=True)
+    meta: Refusal
+
+    @property
+    def table(self) -> str:
+        """Return the full name of the event's table."""
+        source = self.event.get("source") or {}
+        return f"{source.get('schema') or source.get('db')}.{source.get('table')}"
+
+    def missed_by(self, sink_ids: Collection[str]) -> list[str]:
+        """Return which of the pipeline's sinks were not given it: one, or all of them."""
+        if self.meta.sink_id is not None:
+            return [sink for sink in sink_ids if sink == self.meta.sink_id]
+        return [sink for sink in sink_ids if sink not in self.meta.delivered]
+
+
+class Damaged(DeadLetter):
+    """Stands for an entry that cannot be read; ``meta`` says why. It never goes into the store."""
+
+    @property
+    def table(self) -> str:
+        """Return nothing: its table is unknown."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which dead letters are meant; everything given must fit."""
+
+    sink: str | None = None
+    processor: str | None = None
+    kind: str | None = None
+    table: str | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def fits(self, letter: DeadLetter) -> bool:
+        """Say whether a dead letter is meant."""
+        meta = letter.meta
+        pairs = (
+            (self.sink, meta.sink_id),
+            (self.processor, meta.processor_id),
+            (self.kind, meta.error_kind),
+            (self.table, letter.table if self.table is not None else None),
+        )
+        within = (self.first or 0) <= letter.seq <= (letter.seq if self.last is None else self.last)
+        return within and all(wanted in (None, found) for wanted, found in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A dead letter, and its text in the queue."""
+
+    letter: DeadLetter
+    text: bytes
+
+
+class DeadLetters:
+    """The queue of one pipeline."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._key = f"{pipeline}:dlq"
+
+    def push(self, text: bytes) -> Push:
+        """Return the write that sets an event aside, for a fenced transaction.
+
+        Args:
+            text: a ``DeadLetter`` as JSON, without ``seq``, with ``meta`` at its end.
+        """
+        return Push(names.JOURNAL, self._key, text)
+
+    def amend(self, stored: Stored, why: Refusal) -> Amend:
+        """Return the write that says something else of an entry; its event stays as it is."""
+        return Amend(names.JOURNAL, self._key, stored.letter.seq, with_refusal(stored.text, why))
+
+    def take(self, seq: int) -> Take:
+        """Return the write that takes one entry out."""
+        return Take(names.JOURNAL, self._key, seq)
+
+    def count(self) -> int:
+        """Return how many events are set aside."""
+        return self._store.length(names.JOURNAL, self._key)
+
+    def oldest(self) -> int | None:
+        """Return the sequence number of the oldest entry, or None of an empty queue."""
+        entries = self._store.peek(names.JOURNAL, self._key, 1)
+        return entries[0].seq if entries else None
+
+    def stored(
+        self, after: int = 0, *, damaged: bool = True, page: int = _PAGE
+    ) -> Iterator[Stored]:
+        """Yield what is set aside behind a sequence number, oldest first, page by page.
+
+        Args:
+            after: the sequence number.
+            damaged: yield a ``Damaged`` for an entry that cannot be read, as one of a later
+                release, instead of leaving it out.
+            page: so many are read at once.
+        """
+        while entries := self._store.peek(names.JOURNAL, self._key, page, after):
+            for entry in entries:
+                letter = self._letter(entry)
+                if damaged or not isinstance(letter, Damaged):
+                    yield Stored(letter, entry.value)
+            after = entries[-1].seq
+
+    def read(self, after: int = 0) -> Iterator[DeadLetter]:
+        """Yield what ``stored`` does, without the texts."""
+        return (stored.letter for stored in self.stored(after))
+
+    def find(self, seq: int) -> Stored | None:
+        """Return one entry, or None if it is not there, or cannot be read."""
+        found = next(self.stored(seq - 1, page=1), None)
+        if found is None or found.letter.seq != seq or isinstance(found.letter, Damaged):
+            return None
+        return found
+
+    def ack(self, upto: int) -> int:
+        """Forget everything up to and including a sequence number; return how many."""
+        return self._store.ack(names.JOURNAL, self._key, upto)
+
+    def drop_oldest(self, count: int) -> int:
+        """Forget the oldest; return how many."""
+        return self._store.drop_oldest(names.JOURNAL, self._key, count)
+
+    def purge(self) -> int:
+        """Forget everything that is there now; return how many."""
+        return self.drop_oldest(self.count())
+
+    def expire(self, before_ms: int) -> int:
+        """Forget what was set aside before a time; return how many."""
+        forgotten = 0
+        while entries := self._store.peek(names.JOURNAL, self._key, _PAGE):
+            old = [entry.seq for entry in entries if entry.ts_ms < before_ms]
+            if not old:
+                break
+            forgotten += self.ack(max(old))
+        return forgotten
+
+    def _letter(self, entry: Entry) -> DeadLetter:
+        name = f"dead letter {entry.seq} of {self._pipeline}"
+        try:
+            letter = DeadLetter.from_stored(entry.value, name)
+        except FatalError as error:
+            return Damaged(
+                seq=entry.seq,
+                timestamp=entry.ts_ms // 1000,
+                pipeline=self._pipeline,
+                event_id="",
+                event={},
+                meta=Refusal(error_kind="damaged", error_message=str(error)),
+            )
+        return letter.model_copy(update={"seq": entry.seq})
+
+
+def stored_early(text: bytes, stood: Mapping[str, Any]) -> bytes:
+    """Return an entry's text with where sinks are that do not hold what lies in front of it."""
+    at = text.rindex(_META)
+    return b'%b,"stood":%b%b' % (text[:at], json.dumps(stood).encode(), text[at:])
+
+
+def with_refusal(text: bytes, why: Refusal) -> bytes:
+    """Return an entry's text with another ``meta``; parsed and written anew, numbers would change.
+
+    Inside a string the quotes of the mark are escaped, and nothing comes behind ``meta``.
+    """
+    return text[: text.rindex(_META)] + _META + why.model_dump_json().encode() + b"}"

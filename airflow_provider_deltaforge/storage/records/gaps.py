@@ -1,0 +1,113 @@
+"""Sinks that were given up: what of the log they lack, why, and what people want of them.
+
+A gap is open while its sink is given up. It is written in the transaction that gives the sink up,
+and closed in the one that moves the sink's checkpoint behind it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
+from airflow_provider_deltaforge.storage.records.record import Record, now_ms
+
+Position = Mapping[str, Any]
+
+Wanted = Literal["give_up", "resume"]
+
+
+class Gap(Record):
+    """What one sink was not given."""
+
+    v: Literal[1] = 1
+    sink: str
+    start: dict[str, Any]
+    """The sink holds everything up to here."""
+    end: dict[str, Any] | None = None
+    """The sink was given what comes behind this; None while it is given up."""
+    why: str
+    error_class: str
+    since_ms: int
+    """When it was given up."""
+    resumed_at_ms: int | None = None
+    goes_on: dict[str, Any] | None = None
+    """The sink lost what it held, and the pipeline cannot do without it: resumed, it goes on here,
+    at its checkpoint."""
+
+
+class Wish(Record):
+    """What somebody wants of a sink."""
+
+    v: Literal[1] = 1
+    sink: str
+    wanted: Wanted
+    by: str
+    at_ms: int
+
+
+class Gaps:
+    """The gaps of one pipeline's sinks, and what is wanted of them."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._gaps = f"{pipeline}/gap/"
+        self._wishes = f"{pipeline}/wish/"
+
+    def all(self) -> list[Gap]:
+        """Return every gap, those of one sink in the order of time."""
+        found = self._store.items(names.GAPS, self._gaps)
+        return [Gap.from_stored(text, f"the gap {key}") for key, text in found]
+
+    def open(self) -> dict[str, Gap]:
+        """Return the gap of every sink that is given up now."""
+        return {gap.sink: gap for gap in self.all() if gap.end is None}
+
+    def give_up(
+        self,
+        sink_id: str,
+        start: Position,
+        why: str,
+        error_class: str,
+        goes_on: Position | None = None,
+    ) -> Put:
+        """Return the write that gives a sink up."""
+        gap = Gap(
+            sink=sink_id,
+            start=dict(start),
+            why=why,
+            error_class=error_class,
+            since_ms=now_ms(),
+            goes_on=None if goes_on is None else dict(goes_on),
+        )
+        return self._put(gap)
+
+    def close(self, gap: Gap, end: Position) -> Put:
+        """Return the write that ends a gap: the sink goes on behind ``end``."""
+        told = {"end": dict(end), "resumed_at_ms": now_ms()}
+        return self._put(gap.model_copy(update=told))
+
+    def wishes(self) -> list[Wish]:
+        """Return what is wanted and not done yet."""
+        found = self._store.items(names.GAPS, self._wishes)
+        return [Wish.from_stored(text, f"the wish {key}") for key, text in found]
+
+    def wish(self, sink_id: str, wanted: Wanted, by: str) -> Put:
+        """Return the write that wants something of a sink; the last one counts."""
+        wish = Wish(sink=sink_id, wanted=wanted, by=by, at_ms=now_ms())
+        text = wish.model_dump_json().encode()
+        return Put(names.GAPS, f"{self._wishes}{sink_id}", text)
+
+    def granted(self, wish: Wish) -> Delete:
+        """Return the write that takes a wish out."""
+        return Delete(names.GAPS, f"{self._wishes}{wish.sink}")
+
+    def forget(self, sink_id: str) -> list[Write]:
+        """Return the writes that forget a sink which is not in the document any more."""
+        gaps = [Delete(names.GAPS, self._key(gap)) for gap in self.all() if gap.sink == sink_id]
+        return [*gaps, Delete(names.GAPS, f"{self._wishes}{sink_id}")]
+
+    def _key(self, gap: Gap) -> str:
+        return f"{self._gaps}{gap.sink}/{gap.since_ms:015d}"
+
+    def _put(self, gap: Gap) -> Put:
+        return Put(names.GAPS, self._key(gap), gap.model_dump_json().encode())

@@ -1,0 +1,198 @@
+"""Snapshot runs: their start position, their plan, and which chunks are durable.
+
+A pipeline has two at most: its own snapshot, and the copy that was asked for and is being served.
+A run's plan is written once, in pages; each finished chunk is one record, so that a killed run
+goes on at the next chunk. Every write is also available as a ``Write`` for a fenced transaction.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import Field
+
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
+from airflow_provider_deltaforge.storage.records.record import Record, now_ms
+
+PAGE_CHUNKS = 500
+
+
+class Run(Record):
+    """One snapshot run."""
+
+    v: Literal[1] = 1
+    id: str
+    generation: int
+    started_at_ms: int
+    start_position: dict[str, Any]
+    """Where the stream must begin after this run."""
+    chunk_count: int
+    tables: dict[str, dict[str, int]]
+    """By full table name: ``{"chunks": n, "rows_estimate": n}``."""
+    wish: dict[str, Any] | None = None
+    """Chosen tables and ``where`` of a requested run; None for the pipeline's own snapshot."""
+    finished_at_ms: int | None = None
+    cancelled: str | None = None
+    ticket: str | None = None
+    """Of the request that this run serves; None for the pipeline's own snapshot."""
+
+
+class ChunkDone(Record):
+    """One chunk that every required sink holds."""
+
+    v: Literal[1] = 1
+    table: str
+    rows: int
+    cut: dict[str, Any]
+    finished_at_ms: int
+    marks: dict[str, str] = Field(default_factory=dict)
+    """By sink: the mark behind the rows, in those that may come back without them."""
+
+
+class Snapshots:
+    """The snapshot records of one pipeline: of its own run, and of the one that serves a request.
+
+    They are told apart by ``wish``: the pipeline's own snapshot has none.
+    """
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._prefix = f"{pipeline}/"
+
+    def current(self) -> Run | None:
+        """Return the latest run of the pipeline's own snapshot, finished or not."""
+        return self._run("run")
+
+    def requested(self) -> Run | None:
+        """Return the latest run that serves, or served, a request."""
+        return self._run("requested")
+
+    def run(self, run_id: str) -> Run | None:
+        """Return a run by its id, or None when another took its place."""
+        runs = (self.current(), self.requested())
+        return next((run for run in runs if run is not None and run.id == run_id), None)
+
+    def finished(self) -> bool:
+        """Say whether the pipeline's own snapshot was completed at any time."""
+        return self._store.get(names.SNAPSHOTS, f"{self._prefix}initial") is not None
+
+    def begin(self, run: Run, chunks: Iterable[Any]) -> list[Write]:
+        """Return the writes that start a run and forget the former one of its kind.
+
+        Args:
+            run: its ``chunk_count`` and ``tables`` describe ``chunks``.
+            chunks: dataclasses of the source, JSON-able.
+        """
+        other = self.current() if run.wish is not None else self.requested()
+        kept = other.id if other is not None else None
+        stale = [
+            Delete(names.SNAPSHOTS, key)
+            for kind in ("plan", "done")
+            for key, _ in self._store.items(names.SNAPSHOTS, f"{self._prefix}{kind}/")
+            if key.removeprefix(f"{self._prefix}{kind}/").split("/", 1)[0] != kept
+        ]
+        plan = [asdict(chunk) for chunk in chunks]
+        pages = [
+            Put(
+                names.SNAPSHOTS,
+                f"{self._prefix}plan/{run.id}/{start // PAGE_CHUNKS:06d}",
+                json.dumps(plan[start : start + PAGE_CHUNKS], separators=(",", ":")).encode(),
+            )
+            for start in range(0, len(plan), PAGE_CHUNKS)
+        ]
+        return [*stale, *pages, self._put_run(run)]
+
+    def plan(self, run_id: str) -> list[dict[str, Any]]:
+        """Return every chunk of a run, as plain data, in plan order."""
+        pages = self._store.items(names.SNAPSHOTS, f"{self._prefix}plan/{run_id}/")
+        return [chunk for _, page in pages for chunk in json.loads(page)]
+
+    def chunk_done(
+        self,
+        run_id: str,
+        chunk_id: str,
+        table: str,
+        rows: int,
+        cut: Mapping[str, Any],
+        marks: Mapping[str, str] | None = None,
+    ) -> Put:
+        """Return the write that marks a chunk durable."""
+        done = ChunkDone(
+            table=table, rows=rows, cut=dict(cut), finished_at_ms=now_ms(), marks=dict(marks or {})
+        )
+        key = f"{self._prefix}done/{run_id}/{chunk_id}"
+        return Put(names.SNAPSHOTS, key, done.model_dump_json().encode())
+
+    def undone(self, run_id: str, chunk_id: str) -> Delete:
+        """Return the write that has a chunk copied again."""
+        return Delete(names.SNAPSHOTS, f"{self._prefix}done/{run_id}/{chunk_id}")
+
+    def done(self, run_id: str) -> dict[str, ChunkDone]:
+        """Return the finished chunks of a run by chunk id."""
+        prefix = f"{self._prefix}done/{run_id}/"
+        return {
+            key.removeprefix(prefix): ChunkDone.from_stored(text, f"chunk {key}")
+            for key, text in self._store.items(names.SNAPSHOTS, prefix)
+        }
+
+    def finish(self, run: Run) -> Sequence[Write]:
+        """Return the writes that complete a run."""
+        ended = run.model_copy(update={"finished_at_ms": now_ms(), "cancelled": None})
+        writes = [self._put_run(ended)]
+        if run.wish is None:
+            text = ended.model_dump_json().encode()
+            writes.append(Put(names.SNAPSHOTS, f"{self._prefix}initial", text))
+        return writes
+
+    def cancel(self, run: Run, reason: str) -> Put:
+        """Return the write that ends a run as worthless, with the reason."""
+        return self._put_run(run.model_copy(update={"cancelled": reason}))
+
+    def forget(self) -> None:
+        """Forget every run, so that ``initial`` snapshots again."""
+        keys = [key for key, _ in self._store.items(names.SNAPSHOTS, self._prefix)]
+        self._store.transact([Delete(names.SNAPSHOTS, key) for key in keys])
+
+    def progress(self, run: Run | None = None) -> dict[str, Any] | None:
+        """Return a run's progress: the latest one's if none is given; None without any.
+
+        Returns:
+            ``{"run", "ticket", "finished", "cancelled", "chunks", "chunks_done", "rows",
+            "started_at_ms", "tables": {name: {"chunks", "chunks_done", "rows",
+            "rows_estimate"}}}``.
+        """
+        run = run or self._latest()
+        if run is None:
+            return None
+        tables = {name: {**told, "chunks_done": 0, "rows": 0} for name, told in run.tables.items()}
+        done = self.done(run.id)
+        for chunk in done.values():
+            tables[chunk.table]["chunks_done"] += 1
+            tables[chunk.table]["rows"] += chunk.rows
+        return {
+            "run": run.id,
+            "ticket": run.ticket,
+            "started_at_ms": run.started_at_ms,
+            "finished": run.finished_at_ms is not None,
+            "cancelled": run.cancelled,
+            "chunks": run.chunk_count,
+            "chunks_done": len(done),
+            "rows": sum(chunk.rows for chunk in done.values()),
+            "tables": tables,
+        }
+
+    def _latest(self) -> Run | None:
+        runs = [run for run in (self.current(), self.requested()) if run is not None]
+        return max(runs, key=lambda run: run.started_at_ms, default=None)
+
+    def _run(self, kind: str) -> Run | None:
+        text = self._store.get(names.SNAPSHOTS, f"{self._prefix}{kind}")
+        if text is None:
+            return None
+        return Run.from_stored(text, f"the run of {self._prefix[:-1]}")
+
+    def _put_run(self, run: Run) -> Put:
+        kind = "run" if run.wish is None else "requested"
+        return Put(names.SNAPSHOTS, f"{self._prefix}{kind}", run.model_dump_json().encode())
