@@ -2,8 +2,10 @@
 
 import json
 import socket
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,7 @@ def pipeline():
 def short_lease(monkeypatch):
     monkeypatch.setattr(sink_fences, "LEASE_S", 0.3)
     monkeypatch.setattr(sink_fences, "_RENEWED_S", 0.3)
+    monkeypatch.setattr(sink_fences, "_LEAST_S", 0.0)
 
 
 def claim(bench, *, over=True):
@@ -152,6 +155,83 @@ def away(*_):
     raise RetryableError("the state store is away")
 
 
+def test_a_lease_that_ended_while_the_store_answered_is_asked_for_again(pipeline, monkeypatch):
+    """Frozen between the store's answer and the write: the answer is of long ago."""
+    right = claim(pipeline.bench())
+    freeze_with_the_answer(pipeline, monkeypatch, lambda number: 60 if number == 1 else 0)
+
+    right.hold()
+
+    assert right.left_s() == sink_fences.LEASE_S
+
+
+def test_nobody_writes_behind_who_came_while_the_store_answered(pipeline, monkeypatch):
+    right = claim(pipeline.bench())
+    freeze_with_the_answer(pipeline, monkeypatch, lambda number: pipeline.bench() and 60)
+
+    with pytest.raises(FencedError):
+        right.hold()
+
+
+def test_a_store_that_answers_later_than_a_lease_lasts_gives_none(pipeline, monkeypatch):
+    right = claim(pipeline.bench())
+    freeze_with_the_answer(pipeline, monkeypatch, lambda _: 60)
+
+    with pytest.raises(RetryableError, match="state store"):
+        right.hold()
+
+
+def test_a_process_that_proc_hides_is_not_gone(monkeypatch):
+    """Of another user, where /proc is mounted with hidepid."""
+    other = subprocess.Popen(["sleep", "60"])
+    began = sink_fences._started(other.pid)
+    record = sink_fences.WriterRecord(
+        sink="out",
+        name=LEASE,
+        token="old",
+        lives_s=0,
+        host="here",
+        machine=sink_fences._machine(),
+        pid=other.pid,
+        started=began,
+    )
+    try:
+        assert not sink_fences._is_gone(record)
+        monkeypatch.setattr(sink_fences, "Path", Hidden)
+        assert not sink_fences._is_gone(record)
+    finally:
+        other.kill()
+    monkeypatch.undo()
+    wait_for("the end", lambda: sink_fences._is_gone(record))  # Before anybody has waited for it.
+    other.wait()
+    assert sink_fences._is_gone(record)
+
+
+class Hidden(type(Path())):
+    def read_text(self, *_):
+        raise FileNotFoundError(self)
+
+
+def freeze_with_the_answer(pipeline, monkeypatch, seconds):
+    """Let time pass between the store's answer and whoever asked.
+
+    Args:
+        pipeline: whose store.
+        monkeypatch: pytest's.
+        seconds: how many, by the number of the question.
+    """
+    now, asked, ask = [1000.0], [0], type(pipeline.control).held_epoch
+
+    def slowly(*told):
+        answer = ask(*told)
+        asked[0] += 1
+        now[0] += seconds(asked[0])
+        return answer
+
+    monkeypatch.setattr(sink_fences, "now_s", lambda: now[0])
+    monkeypatch.setattr(type(pipeline.control), "held_epoch", slowly)
+
+
 RIGHTS = ("~orders*", "~_deltaforge:*", "+@connection", "+multi", "+exec", "+xadd")
 FENCING = ("+watch", "+get", "+set")
 ONCE = ("+xlen", "+hset", "+hmget", "+evalsha", "+script|load")
@@ -182,3 +262,152 @@ def test_the_rights_that_the_page_of_redis_names_are_enough(pipeline, redis_serv
     finally:
         writer.close()
         admin.acl_deluser("claimer")
+
+
+class Hooked:
+    """A claim that lets something happen behind the store's answer."""
+
+    def __init__(self, right):
+        self._right, self.happens = right, None
+        self.token = right.token
+
+    def confirm(self):
+        self._right.confirm()
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            happens()
+
+    def __getattr__(self, name):
+        return getattr(self._right, name)
+
+
+class RedisPair:
+    """An older and a newer driver's connection to one stream, and who looks at the server."""
+
+    def __init__(self, pipeline, server, stream):
+        import redis
+
+        self.pipeline, self.stream, self.server = pipeline, stream, server
+        self.admin = redis.Redis.from_url(server.dsn("0"))
+        self.key = f"_deltaforge:fence:{pipeline.name}:out"
+        self.old, self.old_right = self.opened("old"), claim(pipeline.bench())
+        self.new = self.opened("new")
+
+    def opened(self, name, **settings):
+        sink = RedisSink(
+            id="out",
+            uri=self.server.dsn("0"),
+            stream=self.stream,
+            client_name=name,
+            send_timeout_secs=1,
+            **settings,
+        )
+        return sink.open(self.pipeline.name)
+
+    def take_over(self):
+        """Let the newer driver begin, and write."""
+        right = claim(self.pipeline.bench())
+        self.new.fence(right)
+        self.write(self.new, 2)
+        return right
+
+    def write(self, writer, n):
+        writer.write(messages([(self.stream, b"k", value(n))]))
+
+    def cut(self):
+        """End the older driver's connections, as a server does with idle clients."""
+        for one in self.admin.client_list():
+            if one["name"] == "old":
+                self.admin.client_kill_filter(_id=one["id"])
+
+    def written(self):
+        return [fields[b"event"] for _, fields in self.admin.xrange(self.stream)]
+
+    def close(self):
+        self.old.close()
+        self.new.close()
+        self.admin.delete(self.stream, self.key)
+        self.admin.close()
+
+
+@pytest.fixture
+def pair(pipeline, redis_server):
+    pair = RedisPair(pipeline, redis_server, f"orders-{pipeline.name}")
+    yield pair
+    redis_server.resume()
+    pair.close()
+
+
+def test_a_claim_is_not_written_through_a_connection_that_watches_nothing(pair):
+    """Frozen between the store's answer and the claim, until Redis has hung up."""
+    right = Hooked(pair.old_right)
+    pair.old.fence(right)
+    pair.write(pair.old, 1)
+    pair.admin.delete(pair.key)  # As the page allows.
+    pair.cut()
+
+    def replaced():
+        pair.take_over()
+        pair.cut()
+
+    right.happens = replaced
+    with pytest.raises(FencedError):
+        until_written(pair, pair.old, 3)
+
+    assert pair.written() == [value(1), value(2)]
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_redis_that_came_back_with_an_older_claim_takes_nothing_old(pair, is_cut):
+    """As after a failover that lost the newer one."""
+    pair.old.fence(pair.old_right)
+    pair.write(pair.old, 1)
+    pair.take_over()
+    pair.admin.set(pair.key, pair.old_right.token)
+    if is_cut:
+        pair.cut()
+
+    with pytest.raises(FencedError):
+        until_written(pair, pair.old, 3)
+
+    assert pair.written() == [value(1), value(2)]
+
+
+def until_written(pair, writer, n):
+    """Write as the engine does: again after errors that may pass."""
+    for _ in range(10):
+        try:
+            return pair.write(writer, n)
+        except RetryableError:
+            continue
+    raise AssertionError("not written")
+
+
+def test_a_step_whose_answer_nobody_took_does_not_let_the_next_one_through(pair):
+    """Its batch was given up: what it says of the claim is in the answer."""
+    pair.old.fence(pair.old_right)
+    pair.write(pair.old, 1)
+    pair.admin.set(pair.key, "somebody else")  # It arrives in front of the step.
+    pair.server.pause()
+    with pytest.raises(RetryableError):
+        pair.write(pair.old, 3)
+    pair.server.resume()
+    pair.pipeline.bench()
+
+    with pytest.raises(FencedError):
+        until_written(pair, pair.old, 4)
+
+    assert pair.written() == [value(1)]
+
+
+def test_a_redis_that_stood_still_while_it_was_claimed_is_claimed_then(pair):
+    pair.server.pause()
+    with pytest.raises(RetryableError):
+        pair.old.fence(pair.old_right)
+    pair.server.resume()
+
+    pair.old.fence(pair.old_right)
+    for n in range(5):
+        pair.write(pair.old, n)
+
+    assert pair.written() == [value(n) for n in range(5)]

@@ -8,9 +8,11 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
 from airflow_provider_deltaforge.errors import AccessError, FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import Cursor
 from airflow_provider_deltaforge.sinks.redis import RedisSink
+from tests.engine.in_process import InProcess
 from tests.servers import redis as servers
 from tests.servers.process import HOST, free_port
 from tests.sinks.contract import messages, value
@@ -155,6 +157,15 @@ class TestSentinel:
         assert PASSWORD not in str(caught.value)
 
 
+def right(pipeline):
+    """Return the claim of a driver that begins now."""
+    return Claims(pipeline.bench()).of("r", lambda: True)
+
+
+def slot_of(name):
+    return key_slot(name.encode())
+
+
 class Cluster:
     """Three masters that share the slots."""
 
@@ -294,6 +305,46 @@ class TestCluster:
         assert cluster.values(f"{tag}:1") == numbers(range(1, 10, 2))
         other = open_writer(stream=tag + ":${source.table}", exactly_once=True)
         assert other.recover() == Cursor({"n": 1})
+
+    def test_a_former_driver_is_refused_in_every_slot(self, cluster, stream, open_writer):
+        pipeline = InProcess()
+        old, new = open_writer(), open_writer()
+        names = [f"{stream}:{n}" for n in range(20)]
+        given = {n: messages([(name, b"k", value(n)) for name in names]) for n in range(4)}
+        old.fence(right(pipeline))
+        for n in (0, 1):  # Slots of one node take turns.
+            assert list(old.write(given[n])) == []
+
+        new.fence(right(pipeline))
+        new.write(given[2])
+
+        for name in names:
+            with pytest.raises(FencedError):
+                patiently(lambda name=name: old.write(rows(name, range(3, 4))))
+        assert [cluster.values(name) for name in names] == [numbers(range(3))] * len(names)
+        for node in cluster.nodes:
+            keys = [key.decode() for key in client(node).scan_iter("_deltaforge:fence:*p:r")]
+            assert keys
+            assert {key_slot(key.encode()) for key in keys} <= set(map(slot_of, names))
+
+    def test_a_former_driver_that_delivers_exactly_once_is_refused(
+        self, cluster, stream, open_writer
+    ):
+        pipeline = InProcess()
+        settings = {"stream": f"{{{stream}}}:${{source.table}}", "exactly_once": True}
+        old, new = open_writer(**settings), open_writer(**settings)
+        old.fence(right(pipeline))
+        old.recover()
+        name = f"{{{stream}}}:a"
+        old.write_once(rows(name, range(1)), Cursor({"n": 0}), Cursor({"n": 1}))
+        new.fence(right(pipeline))
+        assert new.recover() == Cursor({"n": 1})
+
+        with pytest.raises(FencedError):
+            old.write_once(rows(name, range(1, 2)), Cursor({"n": 1}), Cursor({"n": 2}))
+        new.write_once(rows(name, range(2, 3)), Cursor({"n": 1}), Cursor({"n": 2}))
+
+        assert cluster.values(name) == [value(0), value(2)]
 
     def test_the_documented_rights_are_enough(self, cluster, stream, open_writer):
         rules = ["on", f">{PASSWORD}", "~*", "+@connection", "+multi", "+exec", "+xadd"]

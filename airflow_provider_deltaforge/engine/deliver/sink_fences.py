@@ -29,6 +29,7 @@ LEASE_S = 5.0
 """How long a writer may write after it has asked for its epoch."""
 _RENEWED_S = 1.0
 _LEAST_S = 1.0
+_ATTEMPTS = 3
 _DRIFT = 1.1
 _POLL_S = 0.1
 _AT_ONCE_S = 2.0
@@ -112,14 +113,24 @@ class SinkClaim:
         self._claims.confirm()
 
     def hold(self) -> None:
-        """Renew the lease if it is no longer new; see ``Claim``."""
+        """Renew the lease if it is no longer new; see ``Claim``.
+
+        The clock is looked at last: whoever was frozen when the store had answered asks again.
+        """
         if self.left_s() >= LEASE_S - _RENEWED_S:
             return
-        try:
-            self._claims.confirm()
-        except RetryableError:
-            if self.left_s() < _LEAST_S:
-                raise  # Away for a moment, the store costs nothing yet.
+        for _ in range(_ATTEMPTS):
+            try:
+                self._claims.confirm()
+            except RetryableError:
+                if self.left_s() < _LEAST_S:
+                    raise  # Away for a moment, the store costs nothing yet.
+            if self.left_s() >= _LEAST_S:
+                return
+        raise RetryableError(
+            f"sink {self._sink}: the state store takes longer to answer than the {LEASE_S:.0f} s "
+            "for which an answer lets us write; check its load, and the network between"
+        )
 
     def left_s(self) -> float:
         """Return what is left of the lease."""
@@ -220,7 +231,10 @@ def _is_gone(writer: WriterRecord) -> bool:
     machine = _machine()
     if not machine or writer.machine != machine:
         return False
-    return _started(writer.pid) != writer.started
+    began = _started(writer.pid)
+    if began is None:
+        return not _is_there(writer.pid)  # Where others' processes are hidden, it may live.
+    return began != writer.started
 
 
 def _this_process() -> tuple[str, int, str]:
@@ -240,12 +254,23 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process began, in the kernel's own ticks; None if there is none.
+    """Return when a process began, in the kernel's own ticks; None if none is seen.
 
-    One that is dead and not yet waited for writes nothing any more.
+    Nothing of one that is dead and not yet waited for: it writes nothing any more.
     """
     try:
         told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if told[0] in "ZX" else told[19]
+    return "" if told[0] in "ZX" else told[19]
+
+
+def _is_there(pid: int) -> bool:
+    """Return whether a process is there, also where ``/proc`` does not show it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # Somebody else's.
+    return True

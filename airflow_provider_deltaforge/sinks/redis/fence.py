@@ -17,7 +17,7 @@ _MULTI, _EXEC = entries.command("MULTI"), entries.command("EXEC")
 _ATTEMPTS = 100
 
 Ask = Callable[[Sequence[bytes]], list[Any]]
-"""Sends whole commands to the server that holds the key, and returns their answers."""
+"""Sends whole commands over a connection to the server that holds the key; returns the answers."""
 
 
 class Fence:
@@ -48,20 +48,28 @@ class Fence:
                 raise answer
         return bool(answers[1] == self.token)
 
-    def take(self, key: str, ask: Ask) -> None:
+    def take(self, key: str, ask: Ask, *, is_confirmed: bool = False) -> None:
         """Watch a key that holds our claim; claim it first if need be.
 
-        Between looking who has it and writing ourselves into it the state store is asked: whoever
-        is frozen there finds the key changed when it wakes up.
+        Between looking who has it and writing, be it ourselves into it or entries, the state store
+        is asked: whoever is frozen there finds the key changed when it wakes up. Also if it is ours
+        by then: a server that came back with older data may say so of a claim that was replaced.
+
+        Args:
+            key: the key.
+            ask: asks over one connection, the same each time.
+            is_confirmed: the store was asked since this connection was opened.
 
         Raises:
             FencedError: a newer epoch has begun.
             RetryableError: the state store is away.
         """
         for _ in range(_ATTEMPTS):
-            if self.is_ours(ask(self.watch(key))):
+            is_ours = self.is_ours(ask(self.watch(key)))
+            if not (is_ours and is_confirmed):
+                self._claim.confirm()
+            if is_ours:
                 return
-            self._claim.confirm()
             put = entries.command("SET", key, self.token)
             answers = ask([_MULTI, put, _EXEC])
             refused = next((one for one in answers if isinstance(one, Exception)), None)

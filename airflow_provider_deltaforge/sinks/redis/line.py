@@ -23,7 +23,8 @@ class Line:
 
     Attributes:
         stream: one that the server at the other end holds.
-        watches: the key that the server watches for the next transaction.
+        watches: the key that the server watches for the next transaction, and that was ours then.
+        confirmed: keys for which the state store was asked behind the first look at them here.
         is_step: whether what was sent last is a step, and not only a question.
     """
 
@@ -37,6 +38,7 @@ class Line:
         self._redis: Any = redis
         self._connection = connection
         self._given_up = given_up
+        self.confirmed: set[str] = set()
         self._awaited = 0
         self._answers: list[Any] = []
 

@@ -106,12 +106,13 @@ class OnceWriter(RedisWriter):
     def _take_over(self) -> Cursor | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
         self._refuse_eviction()
-        self._guarded(self._key)
+        line = self._guarded(self._key)
+        line.watches = None  # The transaction below uses it up.
         self._owner = uuid.uuid4().hex  # What we sent before is refused as well.
         load = entries.command("SCRIPT", "LOAD", script.WRITE)
         owner = entries.command("HSET", self._key, "owner", self._owner)
         look = entries.command("HMGET", self._key, "step", "cursor")
-        answers = self._ask(self._key, load, MULTI, owner, look, EXEC)
+        answers = self._ask_on(line, [load, MULTI, owner, look, EXEC])
         inner = answers[-1] if isinstance(answers[-1], list) else []
         for answer in inner:
             self._refuse_other_kind(answer)

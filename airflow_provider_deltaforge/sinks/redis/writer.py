@@ -6,6 +6,7 @@ next, and a retry would put the older entry behind the newer one.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -146,7 +147,7 @@ class RedisWriter:
             more = [] if self._fence is None else self._fence.watch(self._fence_key(name))
             body = current.commands(0, self._sink.max_len)
             line.send([MULTI, body, EXEC, *more], len(step) + 2 + len(more))
-            line.is_step = True
+            line.is_step, line.watches = True, None  # Until its answer says who may write.
             current.commands(1, self._sink.max_len)  # While the server is at work.
         answers = self._answers(line, deadline)
         if self._fence is not None:
@@ -154,6 +155,8 @@ class RedisWriter:
             line.watches = self._fence_key(name) if self._fence.is_ours(watched) else None
         *queued, outcome = answers
         if outcome is None:
+            line.watches = None
+            line.confirmed.discard(self._fence_key(name))
             raise RetryableError(f"{self._where}: its claim has changed; asking who may write")
         if not isinstance(outcome, list):
             # The first refusal is the reason; that nothing was carried out only follows from it.
@@ -170,8 +173,11 @@ class RedisWriter:
         line = self._line(stream)
         key = self._fence_key(stream)
         if self._fence is not None and line.watches != key:
-            self._fence.take(key, lambda commands: self._ask(stream, *commands))
-            line = self._line(stream)
+            line.watches = None
+            # All on this connection: another one would watch nothing.
+            ask = partial(self._ask_on, line)
+            self._fence.take(key, ask, is_confirmed=key in line.confirmed)
+            line.confirmed.add(key)
             line.watches = key
         return line
 
@@ -219,11 +225,15 @@ class RedisWriter:
         return "another server has taken its place; we go on there"
 
     def _ask(self, stream: str, *commands: bytes) -> list[Any]:
-        deadline = time.monotonic() + self._sink.send_timeout_secs
-        line = self._line(stream)
+        return self._ask_on(self._line(stream), commands)
+
+    def _ask_on(self, line: Line, commands: Sequence[bytes]) -> list[Any]:
+        """Return the answers to whole commands on one connection; no step is under way there."""
+        if line.is_waiting:
+            self._answers(line, math.inf)  # To what somebody asked, and did not wait for.
         line.is_step = False
         line.send(commands, len(commands))
-        return self._answers(line, deadline)
+        return self._answers(line, math.inf)
 
     def _line(self, stream: str) -> Line:
         lines = self._lines.values()
