@@ -18,7 +18,7 @@ _ROOT = "airflow_provider_deltaforge"
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PluginRegistry:
     """One kind of plug-in, and the ones this package ships."""
 
     kind: str
@@ -61,7 +61,7 @@ def _whole(kind: str, name: str, plugin: Any) -> Any:
     return plugin
 
 
-SOURCES = Room(
+SOURCES = PluginRegistry(
     "source",
     "deltaforge.sources",
     {
@@ -72,7 +72,7 @@ SOURCES = Room(
     },
 )
 
-PROCESSORS = Room(
+PROCESSORS = PluginRegistry(
     "processor",
     "deltaforge.processors",
     {
@@ -87,7 +87,7 @@ PROCESSORS = Room(
     },
 )
 
-SINKS = Room(
+SINKS = PluginRegistry(
     "sink",
     "deltaforge.sinks",
     {
@@ -101,7 +101,7 @@ SINKS = Room(
     },
 )
 
-ENVELOPES = Room(
+ENVELOPES = PluginRegistry(
     "envelope",
     "deltaforge.envelopes",
     {
@@ -111,7 +111,7 @@ ENVELOPES = Room(
     },
 )
 
-ENCODINGS = Room(
+ENCODINGS = PluginRegistry(
     "encoding",
     "deltaforge.encodings",
     {
@@ -120,7 +120,7 @@ ENCODINGS = Room(
     },
 )
 
-STORES = Room(
+STORES = PluginRegistry(
     "storage backend",
     "deltaforge.stores",
     {

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.encoder import AvroEncoder
-from airflow_provider_deltaforge.encodings.contract import Bodies, Wanted
+from airflow_provider_deltaforge.encodings.contract import Bodies, EncoderRequest
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.shapes import NATIVE
@@ -109,7 +109,7 @@ def main() -> None:
     pa.set_cpu_count(1)
     rows, subjects = batch(row_count), OneId()
     renderer = Renderer(MemorySink(), ORIGIN)
-    wanted = Wanted("out", "mysql", NATIVE, lambda *_: TABLE)
+    wanted = EncoderRequest("out", "mysql", NATIVE, lambda *_: TABLE)
     encoder = AvroEncoder(wanted, NATIVE, subjects, "topic_name", Modes())
     messages, _ = renderer.render(rows)
     bodies = Bodies(messages.values, messages.topics, rows)

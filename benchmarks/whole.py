@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.spark_submit import command, environment
 from airflow_provider_deltaforge.spec.load import load as load_document
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -95,7 +95,7 @@ class Pipeline:
     @contextmanager
     def running(self, master: str | None) -> Iterator[int]:
         """Run the driver; yields its process id."""
-        job = Job(self.name, 1, "stream_job.py", self.dsn, master or "")
+        job = LaunchSpec(self.name, 1, "stream_job.py", self.dsn, master or "")
         line = command(job) if master else [sys.executable, "-c", _LOCAL, self.name]
         with self.log.open("wb") as log:
             driver = subprocess.Popen(

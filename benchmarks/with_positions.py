@@ -5,9 +5,9 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Cursor, SinkWriter
+from airflow_provider_deltaforge.sinks.contract import SinkPosition, SinkWriter
 
-_POSITION = Cursor({"file": "binlog.000042", "pos": 197, "gtid": "3E11FA47-71CA:1-4711"})
+_POSITION = SinkPosition({"file": "binlog.000042", "pos": 197, "gtid": "3E11FA47-71CA:1-4711"})
 
 
 def with_positions(writer: Any) -> SinkWriter:

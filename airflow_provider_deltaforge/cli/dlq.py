@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.cli.replay import replay
 from airflow_provider_deltaforge.control import dead_letters
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.records.dead_letters import Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
 
 app = typer.Typer(
     help="Events that were set aside (`spec.journal`): look, send again, make room.",
@@ -46,7 +46,7 @@ def count(
 ) -> None:
     """Say how many events are set aside."""
     with opened(store) as state:
-        found = dead_letters.count(state, name, Which(sink, processor, kind, table))
+        found = dead_letters.count(state, name, DeadLetterFilter(sink, processor, kind, table))
     typer.echo(json.dumps({"count": found}) if as_json else str(found))
 
 
@@ -67,7 +67,7 @@ def list_entries(  # noqa: PLR0917 - a command's options
     as_json: JsonOption = False,
 ) -> None:
     """List what is set aside, oldest first: who refused it and why, without the rows."""
-    which = Which(sink, processor, kind, table)
+    which = DeadLetterFilter(sink, processor, kind, table)
     with opened(store) as state:
         found = dead_letters.entries(state, name, which, limit, after)
     if as_json:
@@ -91,8 +91,8 @@ def peek(
     table: TableOption = None,
 ) -> None:
     """Print one entry as JSON, with the event and its row."""
-    which = Which(sink, processor, kind, table)
-    if seq is not None and which != Which():
+    which = DeadLetterFilter(sink, processor, kind, table)
+    if seq is not None and which != DeadLetterFilter():
         raise SpecError("give the number of an entry, or filters that choose one: not both")
     with opened(store) as state:
         if seq is not None:

@@ -30,7 +30,7 @@ from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.errors import FencedError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.records.dead_letters import Damaged, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import Damaged, DeadLetterFilter
 from airflow_provider_deltaforge.storage.records.replays import Overtaken, Replay, new_ticket
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -101,13 +101,13 @@ def replay(  # noqa: PLR0917 - a command's options
     if seq is not None and (first is not None or last is not None):
         raise SpecError("--seq: give one number, or --first and --last: not both")
     within = (first, last) if seq is None else (seq, seq)
-    which = Which(sink, processor, kind, table, *within)
+    which = DeadLetterFilter(sink, processor, kind, table, *within)
     if withdraw is not None:
-        if which != Which() or everything or dry_run:
+        if which != DeadLetterFilter() or everything or dry_run:
             raise SpecError("--withdraw: takes a ticket, and stands alone")
         _withdraw(store, name, withdraw, as_json=as_json)
         return
-    if which == Which() and not everything:
+    if which == DeadLetterFilter() and not everything:
         raise SpecError("say which entries: --seq, --first, --last, --sink, … or --all")
     with opened(store) as state:
         # Without the events, which may be large.
@@ -115,7 +115,7 @@ def replay(  # noqa: PLR0917 - a command's options
         if dry_run:
             _show(meant, as_json=as_json)
             return
-        told = _Task(state, store, name, len(meant)).run(which, overtaken)
+        told = _ReplayCommand(state, store, name, len(meant)).run(which, overtaken)
     _tell(told, as_json=as_json)
     stays = told.refused + told.behind + told.away + told.unfit
     if told.state != "done" or stays:
@@ -134,7 +134,7 @@ def _withdraw(store: str, name: str, ticket: str, *, as_json: bool) -> None:
     raise typer.Exit(FAILED)
 
 
-class _Task:
+class _ReplayCommand:
     """One call of the command."""
 
     def __init__(self, state: Store, dsn: str, name: str, meant: int) -> None:
@@ -144,7 +144,7 @@ class _Task:
         self._working: threading.Thread | None = None
         self._told = ""
 
-    def run(self, which: Which, overtaken: Overtaken) -> Replay:
+    def run(self, which: DeadLetterFilter, overtaken: Overtaken) -> Replay:
         """Ask for the replay, see to it that somebody serves it, and wait."""
         ticket = self._ask(which, overtaken)
         try:
@@ -158,7 +158,7 @@ class _Task:
                 self._working.join()
             raise
 
-    def _ask(self, which: Which, overtaken: Overtaken) -> str:
+    def _ask(self, which: DeadLetterFilter, overtaken: Overtaken) -> str:
         """Ask for it; where the answer is lost, nobody knows whether it is asked for already."""
         ticket = new_ticket()
         whose = (overtaken, owner_token(), ticket)
@@ -277,7 +277,7 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         out.print(table)
 
 
-def _row(one: replays.Foreseen) -> dict[str, Any]:
+def _row(one: replays.ReplayPreview) -> dict[str, Any]:
     letter, meta = one.letter, one.letter.meta
     who = f"sink {meta.sink_id}" if meta.sink_id else f"processor {meta.processor_id}"
     if isinstance(letter, Damaged):

@@ -29,11 +29,11 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle
-from airflow_provider_deltaforge.control.launch import Handle, Job
+from airflow_provider_deltaforge.control.launch import Handle, LaunchSpec
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.control.supervise import DRAINED, Verdict
+from airflow_provider_deltaforge.control.supervise import DRAINED, RestartDecision
 from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.spec.load import read_document
@@ -85,7 +85,7 @@ def run(
             if local:
                 verdict = _run_lane(state, dsn, name, backend, stopping)
             else:
-                job = Job(name, 0, "stream_job.py", dsn, master)
+                job = LaunchSpec(name, 0, "stream_job.py", dsn, master)
                 verdict = _run_driver(state, job, backend, stopping)
     _tell(name, verdict)
 
@@ -101,11 +101,11 @@ def owner_token() -> str:
 
 
 def _run_driver(
-    state: Store, job: Job, backend: LocalBackend, stopping: threading.Event
-) -> Verdict:
+    state: Store, job: LaunchSpec, backend: LocalBackend, stopping: threading.Event
+) -> RestartDecision:
     owner = owner_token()
     started = starting.start(state, job, backend, owner, resume=True)
-    job = Job(job.pipeline, started.generation, job.script, job.store, job.master)
+    job = LaunchSpec(job.pipeline, started.generation, job.script, job.store, job.master)
     word = "adopted" if started.adopted else "started"
     err.print(f"{word} {job.name}; its log: {backend.links(started.handle)['driver log']}")
     task = Attendance(state, backend, job, owner)
@@ -114,7 +114,7 @@ def _run_driver(
     if stopping.is_set() or verdict is None:
         err.print("stopping: delivering what is in flight …")
         _end(task, attending.handle)
-        return Verdict("finished", "stopped as asked")
+        return RestartDecision("finished", "stopped as asked")
     if verdict.action == "give_up":
         tail = redacted(backend.logs_tail(attending.handle, 15))
         err.print(tail, highlight=False)
@@ -129,10 +129,10 @@ class _Attending:
         """Of the driver that was started last, as far as is known."""
         self._task, self._stopping = task, stopping
         self._report = _reporter()
-        self._done: SimpleQueue[Verdict | BaseException] = SimpleQueue()
+        self._done: SimpleQueue[RestartDecision | BaseException] = SimpleQueue()
         threading.Thread(target=self._run, daemon=True, name="attend").start()
 
-    def until_over(self) -> Verdict | None:
+    def until_over(self) -> RestartDecision | None:
         """Return the verdict; None once a signal asks to leave."""
         while not self._stopping.is_set():
             with suppress(Empty):
@@ -190,7 +190,7 @@ def _end(task: Attendance, handle: Handle) -> None:
 
 def _run_lane(
     state: Store, store: str, name: str, backend: LocalBackend, stopping: threading.Event
-) -> Verdict:
+) -> RestartDecision:
     """Run the lane here; a signal asks it to drain."""
     from airflow_provider_deltaforge.engine.driver.local import run_local
     from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -207,7 +207,7 @@ def _run_lane(
             rest=stopping.wait,
             stopping=stopping.is_set,
         )
-        job = Job(name, generation, "local", store)
+        job = LaunchSpec(name, generation, "local", store)
         task = Attendance(state, backend, job, owner)
         done = threading.Event()
         watcher = threading.Thread(
@@ -221,7 +221,7 @@ def _run_lane(
             while True:
                 code = run_local(name, StoreLocation.from_dsn(store), generation, stopping)
                 if stopping.is_set():
-                    return Verdict("finished", "stopped as asked")
+                    return RestartDecision("finished", "stopped as asked")
                 verdict = _patiently(partial(settle, task, code), stopping)
                 if verdict.action != "restart" or stopping.is_set():
                     return verdict
@@ -302,7 +302,7 @@ def _wait(stopping: threading.Event, seconds: float) -> None:
     stopping.wait(seconds)
 
 
-def _tell(name: str, verdict: Verdict) -> None:
+def _tell(name: str, verdict: RestartDecision) -> None:
     if verdict.action == "finished":
         err.print(f"{name}: {verdict.reason}", highlight=False)
         return

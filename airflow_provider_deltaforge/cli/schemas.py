@@ -42,8 +42,8 @@ def schemas(  # noqa: PLR0917 - a command's options
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show the table schemas that a pipeline's events were made with."""
-    asked = registered.Asked.of(version, at, sequence)
-    chosen = asked != registered.Asked()
+    asked = registered.SchemaVersionQuery.of(version, at, sequence)
+    chosen = asked != registered.SchemaVersionQuery()
     if chosen and (table is None or reload):
         raise SpecError("--version, --at and --sequence choose a version of one table: name it")
     told: Any

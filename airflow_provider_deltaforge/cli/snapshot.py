@@ -26,11 +26,11 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.due import why_not_due
-from airflow_provider_deltaforge.control.launch import Backend, Job, JobState
+from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.control.supervise import SPEC, Silence
+from airflow_provider_deltaforge.control.supervise import SPEC, HangDetector
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import read_document
 from airflow_provider_deltaforge.storage.contract import Store
@@ -67,14 +67,14 @@ def snapshot(
     without one. Ctrl-C and SIGTERM end what this command started, within 25 seconds, and withdraw
     the request; the exit code is 3 then, or 1 if the driver could not be ended.
     """
-    wish = snapshots.Wish.of(tables, where)
+    wish = snapshots.CopySelection.of(tables, where)
     text = read_document(file)
     dsn = chosen_store(text, store)
     check_master(master, dsn)
     with opened(dsn, create=True) as state, _interrupts() as interrupts:
         name = pipelines.apply(state, text).name
-        job = Job(name, 0, snapshots.SCRIPT, dsn, master)
-        task = _Task(state, job, backend_of(dsn), owner_token(), interrupts)
+        job = LaunchSpec(name, 0, snapshots.SCRIPT, dsn, master)
+        task = _SnapshotCommand(state, job, backend_of(dsn), owner_token(), interrupts)
         if wish.tables or again:
             task.copy(wish)
         elif snapshots.is_done(state, name):
@@ -144,11 +144,11 @@ def _interrupts() -> Iterator[_Interrupts]:
 
 
 @dataclass
-class _Task:
+class _SnapshotCommand:
     """One call of the command."""
 
     state: Store
-    job: Job
+    job: LaunchSpec
     backend: Backend
     owner: str
     interrupts: _Interrupts = field(default_factory=_Interrupts)
@@ -172,7 +172,7 @@ class _Task:
         if not snapshots.is_done(self.state, self.name):
             self._not_finished(code)
 
-    def copy(self, wish: snapshots.Wish) -> None:
+    def copy(self, wish: snapshots.CopySelection) -> None:
         """Ask for a copy, see to it that somebody makes it, and wait."""
         request_id = f"cli:{uuid.uuid4().hex[:12]}"
         snapshots.request(self.state, self.name, wish, request_id, self.owner)
@@ -237,7 +237,7 @@ class _Task:
             MofNCompleteColumn(),
             TextColumn("chunks, {task.fields[rows]:,} rows"),
         )
-        gone, away = Silence(_PATIENCE_S), False
+        gone, away = HangDetector(_PATIENCE_S), False
         with Progress(*columns, console=out) as bars:
             shown: dict[str, TaskID] = {}
             while True:

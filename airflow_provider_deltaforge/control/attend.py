@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from airflow_provider_deltaforge.control.launch import Backend, Job, JobState
+from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import (
     DRAINED,
-    Ending,
+    DriverExit,
+    HangDetector,
     RestartBudget,
-    Silence,
-    Verdict,
+    RestartDecision,
     judge,
 )
 from airflow_provider_deltaforge.errors import RetryableError
@@ -28,7 +28,7 @@ class Attendance:
 
     store: Store
     backend: Backend
-    job: Job
+    job: LaunchSpec
     owner: str
     budget: RestartBudget = field(default_factory=RestartBudget)
     finite: bool = False
@@ -41,7 +41,7 @@ def attend(
     stopping: Callable[[], bool],
     changed: Callable[[PipelineStatus], None],
     sleep: Callable[[float], None] = time.sleep,
-) -> Verdict:
+) -> RestartDecision:
     """Return when the pipeline was stopped, taken over, given up, or ``stopping`` says so.
 
     Args:
@@ -50,7 +50,7 @@ def attend(
         changed: called about once a second with the present status.
         sleep: waits; handed in so that tests need no time.
     """
-    silence = Silence()
+    silence = HangDetector()
     while not stopping():
         try:
             verdict = _look(task, changed, silence)
@@ -65,18 +65,18 @@ def attend(
             # The store is away: nothing is known, so nothing is decided.
             changed(_unknown(task.job, str(error)))
         sleep(_POLL_S)
-    return Verdict("finished", "left by its supervisor")
+    return RestartDecision("finished", "left by its supervisor")
 
 
-def settle(task: Attendance, exit_code: int | None) -> Verdict:
+def settle(task: Attendance, exit_code: int | None) -> RestartDecision:
     """Decide about a driver that ended with ``exit_code``, from the record and its last words."""
     control = existing(task.store, task.job.pipeline)
     record, progress = control.read(), control.progress()
     if task.finite and exit_code == DRAINED:
-        return Verdict("finished", "done")
+        return RestartDecision("finished", "done")
     spoke = progress is not None and progress.generation == task.job.generation
     return judge(
-        Ending(
+        DriverExit(
             exit_code,
             progress.error_class if spoke and progress else None,
             progress.reason if spoke and progress else None,
@@ -89,13 +89,13 @@ def settle(task: Attendance, exit_code: int | None) -> Verdict:
 
 
 def _look(
-    task: Attendance, changed: Callable[[PipelineStatus], None], silence: Silence
-) -> Verdict | None:
+    task: Attendance, changed: Callable[[PipelineStatus], None], silence: HangDetector
+) -> RestartDecision | None:
     record = existing(task.store, task.job.pipeline).read()
     if record is None:
-        return Verdict("finished", "the pipeline was deleted")
+        return RestartDecision("finished", "the pipeline was deleted")
     if record.owner != task.owner or record.generation != task.job.generation:
-        return Verdict("finished", f"taken over by {record.owner}")
+        return RestartDecision("finished", f"taken over by {record.owner}")
     present = status(task.store, task.job.pipeline, task.backend)
     changed(present)
     if record.handle is None:
@@ -105,5 +105,5 @@ def _look(
     return settle(task, job.exit_code) if job.state is JobState.ENDED or hung else None
 
 
-def _unknown(job: Job, reason: str) -> PipelineStatus:
+def _unknown(job: LaunchSpec, reason: str) -> PipelineStatus:
     return PipelineStatus(job.pipeline, "lost", "running", job.generation, reason=reason)

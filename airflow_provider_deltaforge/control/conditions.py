@@ -28,7 +28,7 @@ STATUSES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ConditionResult:
     """What one look found.
 
     ``met`` is True, False while it may still come, or None when it cannot come any more.
@@ -39,23 +39,23 @@ class Answer:
     value: Any = None
 
     @classmethod
-    def yes(cls, words: str, value: Any = None) -> "Answer":
+    def yes(cls, words: str, value: Any = None) -> "ConditionResult":
         """It holds."""
         return cls(met=True, words=words, value=value)
 
     @classmethod
-    def not_yet(cls, words: str) -> "Answer":
+    def not_yet(cls, words: str) -> "ConditionResult":
         """It may still come."""
         return cls(met=False, words=words)
 
     @classmethod
-    def never(cls, words: str) -> "Answer":
+    def never(cls, words: str) -> "ConditionResult":
         """It cannot come any more."""
         return cls(met=None, words=words)
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _Condition:
     store: Store
     pipeline: str
     backend: Backend | None
@@ -125,7 +125,7 @@ def at_rest() -> Condition:
 
 def look(
     store: Store, pipeline: str, condition: Condition, backend: Backend | None = None
-) -> Answer:
+) -> ConditionResult:
     """Return whether a condition holds now.
 
     Args:
@@ -143,54 +143,62 @@ def look(
         raise SpecError(f"there is no condition {kind!r} (known: {', '.join(_KINDS)})")
     if Control(store, pipeline).read() is None:
         known = ", ".join(Control.list_pipelines(store)) or "none yet"
-        return Answer.not_yet(f"there is no pipeline {pipeline!r} yet (known: {known})")
+        return ConditionResult.not_yet(f"there is no pipeline {pipeline!r} yet (known: {known})")
     try:
-        return _KINDS[kind](_Question(store, pipeline, backend, condition))
+        return _KINDS[kind](_Condition(store, pipeline, backend, condition))
     except (SpecError, FatalError) as error:
-        return Answer.never(str(error))
+        return ConditionResult.never(str(error))
 
 
-def _snapshot_finished(asked: _Question) -> Answer:
+def _snapshot_finished(asked: _Condition) -> ConditionResult:
     if asked.condition["request"] is not None:
         return _request_finished(asked, asked.condition["request"])
     counts = snapshots.progress(asked.store, asked.pipeline)
     if snapshots.is_done(asked.store, asked.pipeline):
-        return Answer.yes("the snapshot is finished", counts)
+        return ConditionResult.yes("the snapshot is finished", counts)
     if counts is None:
-        return Answer.not_yet("no snapshot was begun yet")
+        return ConditionResult.not_yet("no snapshot was begun yet")
     if counts["cancelled"]:
-        return Answer.not_yet(f"the last snapshot was cancelled: {counts['cancelled']}")
-    return Answer.not_yet(f"{counts['chunks_done']} of {counts['chunks']} chunks are copied")
+        return ConditionResult.not_yet(f"the last snapshot was cancelled: {counts['cancelled']}")
+    return ConditionResult.not_yet(
+        f"{counts['chunks_done']} of {counts['chunks']} chunks are copied"
+    )
 
 
-def _request_finished(asked: _Question, request: str) -> Answer:
+def _request_finished(asked: _Condition, request: str) -> ConditionResult:
     state = snapshots.request_state(asked.store, asked.pipeline, request)
     if state is None:
-        return Answer.not_yet(f"nobody asked for the copy {request!r} yet")
+        return ConditionResult.not_yet(f"nobody asked for the copy {request!r} yet")
     if state.state == "done":
-        return Answer.yes(f"{state.rows} rows are copied", state.as_dict())
+        return ConditionResult.yes(f"{state.rows} rows are copied", state.as_dict())
     if state.settled:
-        return Answer.never(f"the copy {request!r} was {state.state}: {state.reason}")
-    return Answer.not_yet(f"the copy {request!r} is {state.state}, {state.rows} rows so far")
+        return ConditionResult.never(f"the copy {request!r} was {state.state}: {state.reason}")
+    return ConditionResult.not_yet(
+        f"the copy {request!r} is {state.state}, {state.rows} rows so far"
+    )
 
 
-def _lag_below(asked: _Question) -> Answer:
+def _lag_below(asked: _Condition) -> ConditionResult:
     present, limit_ms = asked.status(), asked.condition["limit_ms"]
     if present.status != "running":
-        return Answer.not_yet(present.words)
+        return ConditionResult.not_yet(present.words)
     if present.lag_ms is None:
-        return Answer.not_yet("running, and nothing was delivered since its start")
+        return ConditionResult.not_yet("running, and nothing was delivered since its start")
     words = f"lag {present.lag_ms} ms, limit {limit_ms:.0f} ms"
-    return Answer.yes(words, present.lag_ms) if present.lag_ms < limit_ms else Answer.not_yet(words)
+    return (
+        ConditionResult.yes(words, present.lag_ms)
+        if present.lag_ms < limit_ms
+        else ConditionResult.not_yet(words)
+    )
 
 
-def _checkpoint_past(asked: _Question) -> Answer:
+def _checkpoint_past(asked: _Condition) -> ConditionResult:
     control = Control(asked.store, asked.pipeline)
     spec = load(control.document() or "", expand=False).spec
     target, sink = asked.condition["position"], asked.condition["sink"]
     sinks = [each.id for each in spec.sinks]
     if sink is not None and sink not in sinks:
-        return Answer.never(f"there is no sink {sink!r} (known: {', '.join(sinks)})")
+        return ConditionResult.never(f"there is no sink {sink!r} (known: {', '.join(sinks)})")
     held = Checkpoints(asked.store, asked.pipeline, spec.source.id).load()
     behind = []
     for name in [sink] if sink is not None else sinks:
@@ -198,37 +206,37 @@ def _checkpoint_past(asked: _Question) -> Answer:
             if name not in held or not spec.source.covers(held[name], target):
                 behind.append(name)
         except (KeyError, TypeError, ValueError) as error:
-            return Answer.never(f"{target} is not a position of this source: {error!r}")
+            return ConditionResult.never(f"{target} is not a position of this source: {error!r}")
     if behind:
-        return Answer.not_yet(f"behind the position: {', '.join(behind)}")
-    return Answer.yes("the position is durable", held)
+        return ConditionResult.not_yet(f"behind the position: {', '.join(behind)}")
+    return ConditionResult.yes("the position is durable", held)
 
 
-def _status_in(asked: _Question) -> Answer:
+def _status_in(asked: _Condition) -> ConditionResult:
     present, condition = asked.status(), asked.condition
     wanted = condition["desired"]
     if wanted is not None and present.desired != wanted:
-        return Answer.never(f"somebody asked for {present.desired!r} meanwhile")
+        return ConditionResult.never(f"somebody asked for {present.desired!r} meanwhile")
     if present.status in condition["statuses"]:
-        return Answer.yes(present.words, present.as_dict())
+        return ConditionResult.yes(present.words, present.as_dict())
     if present.status in condition["failing"]:
-        return Answer.never(present.words)
-    return Answer.not_yet(present.words)
+        return ConditionResult.never(present.words)
+    return ConditionResult.not_yet(present.words)
 
 
-def _at_rest(asked: _Question) -> Answer:
+def _at_rest(asked: _Condition) -> ConditionResult:
     present = asked.status()
     if present.desired != "stopped":
-        return Answer.never(f"somebody asked for {present.desired!r} meanwhile")
+        return ConditionResult.never(f"somebody asked for {present.desired!r} meanwhile")
     runs = False
     if asked.backend is not None and present.handle is not None:
         runs = asked.backend.status(present.handle).state is JobState.RUNNING
     if present.alive or runs:
-        return Answer.not_yet(present.words)
-    return Answer.yes(present.words, present.as_dict())
+        return ConditionResult.not_yet(present.words)
+    return ConditionResult.yes(present.words, present.as_dict())
 
 
-_KINDS: Mapping[str, Callable[[_Question], Answer]] = {
+_KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "snapshot_finished": _snapshot_finished,
     "lag_below": _lag_below,
     "checkpoint_past": _checkpoint_past,

@@ -7,16 +7,20 @@ from typing import Any
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 LIMIT = 50
 
 
-EVERY = Which()
+EVERY = DeadLetterFilter()
 
 
-def count(store: Store, name: str, which: Which = EVERY) -> int:
+def count(store: Store, name: str, which: DeadLetterFilter = EVERY) -> int:
     """Return how many events are set aside.
 
     Raises:
@@ -29,7 +33,7 @@ def count(store: Store, name: str, which: Which = EVERY) -> int:
 
 
 def entries(
-    store: Store, name: str, which: Which = EVERY, limit: int = LIMIT, after: int = 0
+    store: Store, name: str, which: DeadLetterFilter = EVERY, limit: int = LIMIT, after: int = 0
 ) -> list[dict[str, Any]]:
     """Return what is set aside, oldest first; the limit counts what fits.
 
@@ -47,7 +51,7 @@ def entries(
     return [_plain(letter) for letter in islice(chosen, limit)]
 
 
-def oldest(store: Store, name: str, which: Which = EVERY) -> dict[str, Any]:
+def oldest(store: Store, name: str, which: DeadLetterFilter = EVERY) -> dict[str, Any]:
     """Return the oldest event that is set aside, of those that are asked for.
 
     Raises:
@@ -90,12 +94,14 @@ def purge(store: Store, name: str) -> int:
     return _queue(store, name).purge()
 
 
-def _queue(store: Store, name: str) -> DeadLetters:
+def _queue(store: Store, name: str) -> DeadLetterRecords:
     existing(store, name)
-    return DeadLetters(store, name)
+    return DeadLetterRecords(store, name)
 
 
-def _chosen(queue: DeadLetters, which: Which, after: int = 0) -> Iterator[DeadLetter]:
+def _chosen(
+    queue: DeadLetterRecords, which: DeadLetterFilter, after: int = 0
+) -> Iterator[DeadLetter]:
     return (letter for letter in queue.read(after) if which.fits(letter))
 
 

@@ -39,7 +39,7 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LaunchSpec:
     """One driver to start.
 
     ``store`` and ``environment`` reach the driver through its environment only: neither the
@@ -65,7 +65,7 @@ class Job:
 class Backend(Protocol):
     """A place drivers run at."""
 
-    def submit(self, job: Job) -> Handle:
+    def submit(self, job: LaunchSpec) -> Handle:
         """Start the job unless one of its name already runs; either way return its handle.
 
         Raises:

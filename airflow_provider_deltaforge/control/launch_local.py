@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from airflow_provider_deltaforge.control import spark_submit
-from airflow_provider_deltaforge.control.launch import Handle, Job, JobState, JobStatus
+from airflow_provider_deltaforge.control.launch import Handle, JobState, JobStatus, LaunchSpec
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import distress, moments
 
@@ -57,9 +57,9 @@ class LocalBackend:
     """Runs jobs below ``directory``, one sub-directory per job name."""
 
     directory: Path
-    compose: Callable[[Job], Sequence[str]] = spark_submit.command
+    compose: Callable[[LaunchSpec], Sequence[str]] = spark_submit.command
 
-    def submit(self, job: Job) -> Handle:
+    def submit(self, job: LaunchSpec) -> Handle:
         """Start the job in its own session, or adopt the one that runs."""
         place = self.directory / job.name
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -163,7 +163,7 @@ class LocalBackend:
         return True
 
 
-def _spawn(place: Path, lock: int, job: Job, command: Sequence[str]) -> Handle:
+def _spawn(place: Path, lock: int, job: LaunchSpec, command: Sequence[str]) -> Handle:
     """Start the session leader, which inherits the lock, and write the handle down."""
     for stale in ("exit", "pid", "handle.json"):
         (place / stale).unlink(missing_ok=True)

@@ -9,7 +9,11 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from airflow_provider_deltaforge.storage.records.replays import (
     Overtaken,
     Replay,
@@ -20,7 +24,7 @@ from airflow_provider_deltaforge.storage.records.replays import (
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class ReplayPreview:
     """What a replay would do with one entry, and why."""
 
     letter: DeadLetter
@@ -30,7 +34,12 @@ class Foreseen:
 
 
 def request(
-    store: Store, name: str, which: Which, overtaken: Overtaken, by: str, ticket: str | None = None
+    store: Store,
+    name: str,
+    which: DeadLetterFilter,
+    overtaken: Overtaken,
+    by: str,
+    ticket: str | None = None,
 ) -> str:
     """Ask for a replay; the driver that runs serves it, or the next one that starts.
 
@@ -97,20 +106,22 @@ def cancel(store: Store, name: str, ticket: str, reason: str) -> None:
     existing(store, name).update(withdraw)
 
 
-def foresee(store: Store, name: str, which: Which, overtaken: Overtaken) -> Iterator[Foreseen]:
+def foresee(
+    store: Store, name: str, which: DeadLetterFilter, overtaken: Overtaken
+) -> Iterator[ReplayPreview]:
     """Yield what a replay would do now with every entry that is meant.
 
     Raises:
         SpecError: there is no such pipeline, or it was never applied.
     """
-    from airflow_provider_deltaforge.engine.replay.plan import Plan
+    from airflow_provider_deltaforge.engine.replay.plan import ReplayPlan
 
     document = existing(store, name).document()
     if document is None:
         raise SpecError(f"pipeline {name!r} was never applied to this state store")
     spec = load(document, expand=False).spec
-    plan = Plan(spec, which, overtaken, Checkpoints(store, name, spec.source.id).load())
-    for letter in DeadLetters(store, name).read():
+    plan = ReplayPlan(spec, which, overtaken, Checkpoints(store, name, spec.source.id).load())
+    for letter in DeadLetterRecords(store, name).read():
         verdict = plan.judge(letter)
         if verdict is not None:
-            yield Foreseen(letter, verdict.action, verdict.sinks, verdict.why)
+            yield ReplayPreview(letter, verdict.action, verdict.sinks, verdict.why)

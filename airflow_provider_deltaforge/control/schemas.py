@@ -25,7 +25,7 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SchemaVersionQuery:
     """Which version of a table: by at most one of these; the latest without any."""
 
     version: int | None = None
@@ -33,7 +33,7 @@ class Asked:
     sequence: int | None = None
 
     @classmethod
-    def of(cls, version: int | None, at: str | None, sequence: int | None) -> "Asked":
+    def of(cls, version: int | None, at: str | None, sequence: int | None) -> "SchemaVersionQuery":
         """Check what a person wrote.
 
         Args:
@@ -68,7 +68,9 @@ def schemas(store: Store, pipeline: str) -> list[dict[str, Any]]:
     return [_summary(version) for version in _registry(store, pipeline).all()]
 
 
-def schema(store: Store, pipeline: str, table: str, asked: Asked | None = None) -> dict[str, Any]:
+def schema(
+    store: Store, pipeline: str, table: str, asked: SchemaVersionQuery | None = None
+) -> dict[str, Any]:
     """Return one table's schema with its columns.
 
     Args:
@@ -82,7 +84,7 @@ def schema(store: Store, pipeline: str, table: str, asked: Asked | None = None) 
     """
     registry = _registry(store, pipeline)
     name = named(registry, table)
-    found = (asked or Asked()).among(registry, name)
+    found = (asked or SchemaVersionQuery()).among(registry, name)
     if found is None:
         known = ", ".join(str(version.number) for version in registry.versions(*name))
         raise SpecError(f"{table}: no such version was registered (known: {known})")

@@ -10,14 +10,18 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.control import starting
-from airflow_provider_deltaforge.control.launch import Backend, Job
+from airflow_provider_deltaforge.control.launch import Backend, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
-from airflow_provider_deltaforge.storage.records.requests import Request, Result, Results
+from airflow_provider_deltaforge.storage.records.requests import (
+    SnapshotRequest,
+    SnapshotResult,
+    SnapshotResults,
+)
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 SCRIPT = SNAPSHOT_SCRIPT
@@ -30,7 +34,7 @@ NOT_DUE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CopySelection:
     """What to copy: everything captured, or some tables, or some rows of one table."""
 
     tables: tuple[str, ...] = ()
@@ -44,7 +48,7 @@ class Wish:
             )
 
     @classmethod
-    def of(cls, tables: Any, where: str | None) -> "Wish":
+    def of(cls, tables: Any, where: str | None) -> "CopySelection":
         """Return what a person wrote: a list or comma-separated names, and perhaps a condition.
 
         Raises:
@@ -94,7 +98,7 @@ class RequestState:
         return {**asdict(self), "tables": list(self.tables), "rows": self.rows}
 
 
-def request(store: Store, name: str, wish: Wish, request_id: str, by: str) -> RequestState:
+def request(store: Store, name: str, wish: CopySelection, request_id: str, by: str) -> RequestState:
     """Ask for a copy. An id that is pending with the same wish is adopted, not asked twice.
 
     A finished id that is asked again is a new copy. One that is pending with another wish is
@@ -110,8 +114,8 @@ def request(store: Store, name: str, wish: Wish, request_id: str, by: str) -> Re
     Raises:
         SpecError: there is no such pipeline.
     """
-    results = Results(store, name)
-    new = Request(
+    results = SnapshotResults(store, name)
+    new = SnapshotRequest(
         id=request_id,
         tables=list(wish.tables),
         where=wish.where,
@@ -143,7 +147,7 @@ def request_state(store: Store, name: str, request_id: str) -> RequestState | No
     pending = [known for known in _pending(store, name) if known.id == request_id]
     if pending:
         return _state(store, name, pending[-1])
-    result = Results(store, name).latest(request_id)
+    result = SnapshotResults(store, name).latest(request_id)
     return _settled(result) if result is not None else None
 
 
@@ -151,7 +155,9 @@ def requests(store: Store, name: str) -> list[RequestState]:
     """Return the latest requests that ended, oldest first, and then the pending ones in order."""
     pending = _pending(store, name)
     tickets = {known.ticket for known in pending}
-    ended = [result for result in Results(store, name).all() if result.ticket not in tickets]
+    ended = [
+        result for result in SnapshotResults(store, name).all() if result.ticket not in tickets
+    ]
     return [*map(_settled, ended), *(_state(store, name, known) for known in pending)]
 
 
@@ -168,7 +174,7 @@ def cancel(store: Store, name: str, request_id: str, reason: str, by: str | None
     Returns:
         Whether there was something to withdraw.
     """
-    results = Results(store, name)
+    results = SnapshotResults(store, name)
     found: list[str] = []
 
     def withdraw(record: ControlRecord) -> ControlRecord:
@@ -187,7 +193,7 @@ def cancel(store: Store, name: str, request_id: str, reason: str, by: str | None
 
 
 def serve(
-    store: Store, job: Job, backend: Backend, owner: str, *, force: bool = False
+    store: Store, job: LaunchSpec, backend: Backend, owner: str, *, force: bool = False
 ) -> starting.Started | None:
     """Start a snapshot job for the pending requests, unless a driver is there to serve them.
 
@@ -209,7 +215,7 @@ def serve(
 
 
 def start(
-    store: Store, job: Job, backend: Backend, owner: str, *, force: bool = False
+    store: Store, job: LaunchSpec, backend: Backend, owner: str, *, force: bool = False
 ) -> starting.Started | None:
     """Start the job of the pipeline's own snapshot, or adopt the one that runs.
 
@@ -242,19 +248,19 @@ def progress(store: Store, name: str) -> Mapping[str, Any] | None:
     return records.progress(run) if run is not None else None
 
 
-def _open(known: Request, request_id: str, results: Results) -> bool:
+def _open(known: SnapshotRequest, request_id: str, results: SnapshotResults) -> bool:
     """Say whether a request of the record has this id and is still to be served."""
     mine = known.id == request_id and known.cancelled is None
     return mine and results.of(known.ticket) is None
 
 
-def _pending(store: Store, name: str) -> list[Request]:
+def _pending(store: Store, name: str) -> list[SnapshotRequest]:
     record = existing(store, name).read()
     return record.requests if record is not None else []
 
 
-def _state(store: Store, name: str, known: Request) -> RequestState:
-    result = Results(store, name).of(known.ticket)
+def _state(store: Store, name: str, known: SnapshotRequest) -> RequestState:
+    result = SnapshotResults(store, name).of(known.ticket)
     if result is not None:
         return _settled(result)
     base = RequestState(
@@ -278,7 +284,7 @@ def _state(store: Store, name: str, known: Request) -> RequestState:
     )
 
 
-def _settled(result: Result) -> RequestState:
+def _settled(result: SnapshotResult) -> RequestState:
     return RequestState(
         result.id,
         result.state,

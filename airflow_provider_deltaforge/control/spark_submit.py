@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import airflow_provider_deltaforge
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, JOB, StoreLocation
 
@@ -69,7 +69,7 @@ def spark_home() -> Path | None:
     return Path(configured) if configured else None
 
 
-def command(job: Job) -> list[str]:
+def command(job: LaunchSpec) -> list[str]:
     """Return the command line that runs ``job``; it never holds a secret.
 
     Raises:
@@ -92,7 +92,7 @@ def command(job: Job) -> list[str]:
     ]
 
 
-def environment(job: Job) -> dict[str, str]:
+def environment(job: LaunchSpec) -> dict[str, str]:
     """Return the driver's environment: ours, the job's, and the way to the state store.
 
     A driver has a working directory of its own, so the path of a SQLite store becomes absolute.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from airflow_provider_deltaforge.control.launch import Backend, Handle, Job, JobState
+from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import (
     STOP_GRACE_S,
     changed,
@@ -57,7 +57,9 @@ class Started:
     adopted: bool
 
 
-def start(store: Store, job: Job, backend: Backend, owner: str, *, resume: bool = False) -> Started:
+def start(
+    store: Store, job: LaunchSpec, backend: Backend, owner: str, *, resume: bool = False
+) -> Started:
     """Adopt the pipeline's driver when it runs the applied document, else start a new generation.
 
     The generation is raised before anything is submitted: a caller killed half-way leaves at most
@@ -89,7 +91,7 @@ def start(store: Store, job: Job, backend: Backend, owner: str, *, resume: bool 
     return Started(record.generation, record.handle or {}, adopted=True)
 
 
-def restart(store: Store, job: Job, backend: Backend, owner: str) -> Handle | None:
+def restart(store: Store, job: LaunchSpec, backend: Backend, owner: str) -> Handle | None:
     """Start the driver of the job's generation again, and count it against the budget.
 
     A process of it that still lives is hung, and is ended first; unless it speaks again by now.
@@ -237,7 +239,7 @@ def holder(store: Store, name: str, backend: Backend | None) -> PipelineStatus |
     return present if spoke and heard.silence_s < ALIVE_S else None
 
 
-def _adoptable(control: Control, record: ControlRecord, job: Job, backend: Backend) -> bool:
+def _adoptable(control: Control, record: ControlRecord, job: LaunchSpec, backend: Backend) -> bool:
     handle = record.handle
     if handle is None or record.desired == "stopped":
         return False
@@ -259,7 +261,13 @@ def _speaks(control: Control, generation: int) -> bool:
 
 
 def _start_generation(
-    control: Control, seen: ControlRecord, job: Job, backend: Backend, owner: str, *, resume: bool
+    control: Control,
+    seen: ControlRecord,
+    job: LaunchSpec,
+    backend: Backend,
+    owner: str,
+    *,
+    resume: bool,
 ) -> Started:
     former = seen.handle
     if former and former.get("script") != job.script and not _gives_way(control, former):
@@ -314,7 +322,7 @@ def _claimed(
     )
 
 
-def _submit(control: Control, job: Job, backend: Backend) -> Handle:
+def _submit(control: Control, job: LaunchSpec, backend: Backend) -> Handle:
     """Submit, and keep the handle while the generation is still ours."""
     record = _read(control)
     handle = {

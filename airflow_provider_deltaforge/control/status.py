@@ -23,9 +23,9 @@ from airflow_provider_deltaforge.storage.records.control import (
     ControlRecord,
     Progress,
 )
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, Heard
-from airflow_provider_deltaforge.storage.records.tables import StoppedTable, Tables
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
+from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, LastHeard
+from airflow_provider_deltaforge.storage.records.tables import StoppedTable, TableRecords
 
 LOST_AFTER_S = ALIVE_S
 """A driver that was not heard for this long is not called running any more."""
@@ -134,8 +134,8 @@ def _status(store: Store, name: str, backend: Backend | None) -> PipelineStatus:
     waited_s = _waited_s(control, record)
     judged = judge_status(name, record, progress, now_ms(), job, heard, waited_s)
     judged = _with_sinks(judged, len(record.requests))
-    judged = _with_letters(judged, progress, DeadLetters(store, name).count())
-    return _with_tables(judged, Tables(store, name).stopped())
+    judged = _with_letters(judged, progress, DeadLetterRecords(store, name).count())
+    return _with_tables(judged, TableRecords(store, name).stopped())
 
 
 def _listen_to_doubtful(store: Store, pipelines: Sequence[str], backend: Backend | None) -> None:
@@ -225,7 +225,7 @@ def judge_status(
     progress: Progress | None,
     now: int,
     job: JobStatus = UNKNOWN_JOB,
-    heard: Heard = Heard(),  # noqa: B008 - frozen
+    heard: LastHeard = LastHeard(),  # noqa: B008 - frozen
     waited_s: float = 0.0,
 ) -> PipelineStatus:
     """Join the record and the driver's progress into one status.
@@ -302,7 +302,7 @@ def _before_first_words(
 
 
 def _judge_word(
-    progress: Progress, heard: Heard, now: int, job: JobStatus
+    progress: Progress, heard: LastHeard, now: int, job: JobStatus
 ) -> tuple[str, str | None]:
     if progress.status in ENDED:
         return progress.status, progress.reason
@@ -315,7 +315,7 @@ def _judge_word(
     return _heard_word(progress, heard, now)
 
 
-def _heard_word(progress: Progress, heard: Heard, now: int) -> tuple[str, str | None]:
+def _heard_word(progress: Progress, heard: LastHeard, now: int) -> tuple[str, str | None]:
     """Judge a driver by its heartbeats alone."""
     # A driver speaks once when it starts; then Spark places its lane, which is the one that beats.
     patience_s = START_PATIENCE_S if progress.status == "starting" else LOST_AFTER_S

@@ -30,7 +30,7 @@ driver works with was killed.
 """
 
 
-class Silence:
+class HangDetector:
     """Tells a hung driver from one whose heartbeat could not be read for a moment.
 
     Seen without a pause for ``limit_s``; a store that was away makes one late look, not many.
@@ -76,7 +76,7 @@ class RestartBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RestartDecision:
     """What to do about a driver that ended.
 
     ``action`` is ``finished`` (it was asked to end), ``restart`` after ``wait_s``, or ``give_up``.
@@ -89,7 +89,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class DriverExit:
     """How a driver ended: its exit code, and what it last said about itself."""
 
     exit_code: int | None
@@ -98,13 +98,13 @@ class Ending:
 
 
 def judge(
-    ending: Ending,
+    ending: DriverExit,
     *,
     wanted: bool,
     restarted_at_ms: Sequence[int],
     now_ms: int,
     budget: RestartBudget,
-) -> Verdict:
+) -> RestartDecision:
     """Decide about a driver that ended.
 
     Args:
@@ -115,15 +115,15 @@ def judge(
         budget: how many restarts are allowed.
     """
     if not wanted:
-        return Verdict("finished", "stopped as asked")
+        return RestartDecision("finished", "stopped as asked")
     reason = ending.reason or f"the driver ended with exit code {ending.exit_code}"
     hopeless = {SPEC: "spec", FATAL: "fatal"}.get(ending.exit_code or 0)
     if hopeless or ending.error_class in HOPELESS:
-        return Verdict("give_up", reason, ending.error_class or hopeless)
+        return RestartDecision("give_up", reason, ending.error_class or hopeless)
     wait_s = budget.wait(restarted_at_ms, now_ms)
     if wait_s is None:
         spent = (
             f"{reason}; {budget.restarts_max} restarts within {budget.window_s:.0f} s did not help"
         )
-        return Verdict("give_up", spent, ending.error_class or "retryable")
-    return Verdict("restart", reason, ending.error_class, wait_s)
+        return RestartDecision("give_up", spent, ending.error_class or "retryable")
+    return RestartDecision("restart", reason, ending.error_class, wait_s)

@@ -24,7 +24,7 @@ Raises:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EncoderRequest:
     """What the messages of one sink are.
 
     Attributes:
@@ -116,7 +116,7 @@ class Encoding(PluginSettings):
         return False
 
     @abstractmethod
-    def open(self, wanted: Wanted) -> Encoder:
+    def open(self, wanted: EncoderRequest) -> Encoder:
         """Return the worker.
 
         Raises:

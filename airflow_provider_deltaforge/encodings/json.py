@@ -4,15 +4,15 @@ from airflow_provider_deltaforge.encodings.contract import (
     Bodies,
     Encoded,
     Encoder,
+    EncoderRequest,
     Encoding,
-    Wanted,
 )
 
 
 class JsonEncoding(Encoding):
     """UTF-8 JSON text; what the envelope wrote, unchanged."""
 
-    def open(self, wanted: Wanted) -> Encoder:
+    def open(self, wanted: EncoderRequest) -> Encoder:
         """Return the worker."""
         return JsonEncoder()
 

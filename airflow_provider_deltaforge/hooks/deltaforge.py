@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
-from airflow_provider_deltaforge.storage.records.dead_letters import Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
 from airflow_provider_deltaforge.storage.records.replays import Overtaken
 
 _T = TypeVar("_T")
@@ -147,7 +147,7 @@ class DeltaForgeHook(BaseHook):
         Raises:
             SpecError: there is no such pipeline, table or version.
         """
-        asked = schemas.Asked.of(version, at, sequence)
+        asked = schemas.SchemaVersionQuery.of(version, at, sequence)
         return self._ask(lambda store: schemas.schema(store, pipeline, table, asked))
 
     def get_schema_versions(self, pipeline: str, table: str) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ class DeltaForgeHook(BaseHook):
             processor: only what this processor refused.
             kind: only errors of this kind.
         """
-        which = Which(sink, processor, kind)
+        which = DeadLetterFilter(sink, processor, kind)
         return self._ask(lambda store: dead_letters.entries(store, pipeline, which, limit))
 
     def get_dead_letter_count(self, pipeline: str) -> int:
@@ -189,7 +189,7 @@ class DeltaForgeHook(BaseHook):
     def replay_dead_letters(
         self,
         pipeline: str,
-        which: Which = dead_letters.EVERY,
+        which: DeadLetterFilter = dead_letters.EVERY,
         overtaken: Overtaken = "skip",
     ) -> str:
         """Ask for events to be sent again by the driver that runs, or that starts next.

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_deltaforge.control.attend import Attendance
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.supervise import RestartBudget
@@ -91,10 +91,10 @@ class PipelineTask:
 
     def job(
         self, pipeline: str, generation: int, script: str, arguments: tuple[str, ...] = ()
-    ) -> Job:
+    ) -> LaunchSpec:
         """Return the driver to start; its environment holds the resolved connections."""
         hook = self.hook()
-        return Job(
+        return LaunchSpec(
             pipeline,
             generation,
             script,
@@ -106,7 +106,7 @@ class PipelineTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class TriggerArguments:
     """What a trigger watches, and as whom; it travels with the trigger and back in its event."""
 
     pipeline: str
@@ -115,7 +115,7 @@ class Watch:
     window_end_ms: int | None = None
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> "Watch":
+    def of(cls, event: Mapping[str, Any]) -> "TriggerArguments":
         """Return what the trigger that fired ``event`` watched.
 
         It may have been serialised by another release: what it lacks takes its default, and what
@@ -142,7 +142,7 @@ def pipeline_name(pipeline: str | None, document: str | None) -> str:
 
 
 def attendance(
-    store: Store, hook: DeltaForgeHook, job: Job, owner: str, budget: RestartBudget
+    store: Store, hook: DeltaForgeHook, job: LaunchSpec, owner: str, budget: RestartBudget
 ) -> Attendance:
     """Return what the supervision of a job needs to decide about its end."""
     return Attendance(store, hook.backend(), job, owner, budget, job.script == SNAPSHOT_SCRIPT)

@@ -8,11 +8,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.due import found_nothing
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.hooks.jobs import PipelineTask, Watch
+from airflow_provider_deltaforge.hooks.jobs import PipelineTask, TriggerArguments
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
@@ -23,13 +23,13 @@ from airflow_provider_deltaforge.triggers.withdrawing import withdraw_from_worke
 class Copy:
     """A copy and who waits for it: the request ``asked``, or the pipeline's own snapshot (None)."""
 
-    watch: Watch
+    watch: TriggerArguments
     asked: str | None = None
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> "Copy":
         """Return what the trigger that fired ``event`` waited for."""
-        return cls(Watch.of(event), event.get("request_id"))
+        return cls(TriggerArguments.of(event), event.get("request_id"))
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Copy:
         """Return the same, made by this task's own driver."""
         return replace(self, watch=replace(self.watch, generation=generation))
 
-    def job(self, task: PipelineTask) -> Job:
+    def job(self, task: PipelineTask) -> LaunchSpec:
         """Return the job that would make it."""
         arguments = (REQUESTS_ONLY,) if self.asked is not None else ()
         return task.job(self.name, self.watch.generation, snapshots.SCRIPT, arguments)

@@ -7,14 +7,14 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_deltaforge.control.launch import Handle, Job, JobState
+from airflow_provider_deltaforge.control.launch import Handle, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner
 from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.status import PipelineStatus
-from airflow_provider_deltaforge.control.supervise import RestartBudget, Verdict
+from airflow_provider_deltaforge.control.supervise import RestartBudget, RestartDecision
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import PipelineTask, Watch
+from airflow_provider_deltaforge.hooks.jobs import PipelineTask, TriggerArguments
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferring import DeferringOperator
 from airflow_provider_deltaforge.storage.contract import Store
@@ -75,7 +75,9 @@ class PipelineOperator(DeferringOperator):
             context["ti"].xcom_push(key="driver", value=dict(handle))
             self.keep(context, "driver", dict(handle))
 
-    def start_again(self, context: Mapping[str, Any], store: Store, job: Job, watch: Watch) -> None:
+    def start_again(
+        self, context: Mapping[str, Any], store: Store, job: LaunchSpec, watch: TriggerArguments
+    ) -> None:
         """Start a dead driver again; if that fails, the trigger sees why."""
         try:
             backend = self.pipeline_task().hook().backend()
@@ -100,7 +102,11 @@ def summary(present: PipelineStatus) -> dict[str, Any]:
 
 
 def give_up(
-    hook: DeltaForgeHook, present: PipelineStatus, verdict: Verdict, owner: str, prefix: str = ""
+    hook: DeltaForgeHook,
+    present: PipelineStatus,
+    verdict: RestartDecision,
+    owner: str,
+    prefix: str = "",
 ) -> AirflowFailException:
     """Return the error that fails the task without an Airflow retry, with the log's end.
 

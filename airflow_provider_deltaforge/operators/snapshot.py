@@ -9,13 +9,13 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.pipelines import apply
-from airflow_provider_deltaforge.control.snapshots import Wish, is_done, request
+from airflow_provider_deltaforge.control.snapshots import CopySelection, is_done, request
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.hooks.jobs import Watch, owner_token, request_id
+from airflow_provider_deltaforge.hooks.jobs import TriggerArguments, owner_token, request_id
 from airflow_provider_deltaforge.operators.copies import Copy
 from airflow_provider_deltaforge.operators.copying import CopyingOperator
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.records.requests import Results
+from airflow_provider_deltaforge.storage.records.requests import SnapshotResults
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
 
@@ -73,7 +73,7 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
             task.check_master()
             with task.hook().store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
-                copy = Copy(Watch(name, 0, owner_token(context)))
+                copy = Copy(TriggerArguments(name, 0, owner_token(context)))
                 if wish.tables or self.mode == "always":
                     copy = replace(copy, asked=request_id(context["ti"]))
                     if self._was_served(context, store, name, wish):
@@ -106,21 +106,29 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
             self.log.warning("%s is waited for: %s", copy.name, redacted(str(error)))
             return self.wait(context, copy)
 
-    def _ask(self, context: Mapping[str, Any], store: Store, copy: Copy, wish: Wish) -> None:
+    def _ask(
+        self, context: Mapping[str, Any], store: Store, copy: Copy, wish: CopySelection
+    ) -> None:
         asked = str(copy.asked)
         placed = request(store, copy.name, wish, asked, copy.watch.owner)
         told = {"request": asked, "state": "pending", "ticket": placed.ticket}
         self.keep(context, "snapshot", told)
 
-    def _was_served(self, context: Mapping[str, Any], store: Store, name: str, wish: Wish) -> bool:
+    def _was_served(
+        self, context: Mapping[str, Any], store: Store, name: str, wish: CopySelection
+    ) -> bool:
         """Say whether an attempt that could not tell its end asked for this copy and got it."""
         told = self.kept(context, "snapshot")
         if not isinstance(told, dict) or told.get("state") != "pending" or not told.get("ticket"):
             return False
-        served = Results(store, name).of(told["ticket"])
-        return served is not None and served.state == "done" and Wish.of(**served.wish) == wish
+        served = SnapshotResults(store, name).of(told["ticket"])
+        return (
+            served is not None
+            and served.state == "done"
+            and CopySelection.of(**served.wish) == wish
+        )
 
-    def _wish(self) -> Wish | None:
+    def _wish(self) -> CopySelection | None:
         if self.mode not in ("initial", "always", "never"):
             raise SpecError(f"mode: must be initial, always or never, got {self.mode!r}")
-        return None if self.mode == "never" else Wish.of(self.tables, self.where)
+        return None if self.mode == "never" else CopySelection.of(self.tables, self.where)

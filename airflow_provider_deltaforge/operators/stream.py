@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.control.pipelines import apply, now_ms
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.hooks.jobs import Watch, attendance, owner_token
+from airflow_provider_deltaforge.hooks.jobs import TriggerArguments, attendance, owner_token
 from airflow_provider_deltaforge.operators.pipeline import (
     PipelineOperator,
     give_up,
@@ -55,7 +55,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         self.window = window
         self.kill_policy = on_kill
         self.poll_interval = poll_interval
-        self._held: tuple[Any, Watch] | None = None
+        self._held: tuple[Any, TriggerArguments] | None = None
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Apply the document, adopt or start the driver, and watch it."""
@@ -70,21 +70,21 @@ class DeltaForgeStreamOperator(PipelineOperator):
             task.check_master()
             with hook.store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
-                self._held = (context["ti"], Watch(name, 0, owner))
+                self._held = (context["ti"], TriggerArguments(name, 0, owner))
                 started = start(store, task.job(name, 0, _SCRIPT), hook.backend(), owner)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
         word = "adopted" if started.adopted else "started"
         self.log.info("%s generation %d of %s", word, started.generation, name)
         self.tell_driver(context, started.handle)
-        return self._watch(context, Watch(name, started.generation, owner, end_ms))
+        return self._watch(context, TriggerArguments(name, started.generation, owner, end_ms))
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
         if event["event"] == STORE_BACK:
             return self.patiently(context, self.document, self._begin)
         refuse_gone(event)
-        watch = Watch.of(event)
+        watch = TriggerArguments.of(event)
         self._held = (context.get("ti"), watch)
         try:
             return self._after(context, event, watch)
@@ -92,7 +92,9 @@ class DeltaForgeStreamOperator(PipelineOperator):
             self.log.warning("%s is watched on: %s", watch.pipeline, redacted(str(error)))
             return self._watch(context, watch)
 
-    def _after(self, context: Mapping[str, Any], event: Mapping[str, Any], watch: Watch) -> Any:
+    def _after(
+        self, context: Mapping[str, Any], event: Mapping[str, Any], watch: TriggerArguments
+    ) -> Any:
         name = watch.pipeline
         task = self.pipeline_task()
         hook, job = task.hook(), task.job(name, watch.generation, _SCRIPT)
@@ -119,7 +121,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
             ask_to_stop_from_worker(self.deltaforge_conn_id, watch, instance)
 
     def _watch(
-        self, context: Mapping[str, Any], watch: Watch, resubmit_at_ms: int | None = None
+        self, context: Mapping[str, Any], watch: TriggerArguments, resubmit_at_ms: int | None = None
     ) -> Any:
         told = (self.deltaforge_conn_id, watch.as_dict(), resubmit_at_ms)
         poll_s = self.poll_interval.total_seconds()

@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.plugins_airflow.advice import advice
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
-from airflow_provider_deltaforge.storage.records.requests import Results
+from airflow_provider_deltaforge.storage.records.requests import SnapshotResults
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted, redacted_document
 
@@ -160,7 +160,7 @@ def _results(store: Store, name: str) -> list[dict[str, Any]]:
     shown = ("id", "state", "wish", "finished_at_ms", "reason", "error_class")
     return [
         {**{key: getattr(result, key) for key in shown}, "rows": _rows(result.tables)}
-        for result in reversed(Results(store, name).all()[-_RESULTS_SHOWN:])
+        for result in reversed(SnapshotResults(store, name).all()[-_RESULTS_SHOWN:])
     ]
 
 

@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.schemas.versions import (
     name_of,
 )
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.contract import Append, Entry, Fence, Store
+from airflow_provider_deltaforge.storage.contract import Append, Fence, Store, StoredEntry
 from airflow_provider_deltaforge.storage.records.record import Record
 
 Found = tuple[TableSchema, Position | None]
@@ -42,7 +42,7 @@ class SchemaEntry(Record):
 
 
 @dataclass(slots=True)
-class _Table:
+class _TableLog:
     """What the log holds of one table."""
 
     entries: list[Version] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Registry:
     def __init__(self, store: Store, source_id: str, tenant: str) -> None:
         self._store = store
         self.key = f"{tenant}/{source_id}"
-        self._tables: dict[TableName, _Table] = {}
+        self._tables: dict[TableName, _TableLog] = {}
         self._read_upto = 0
         self._begun = False
         self._lock = threading.RLock()
@@ -178,9 +178,9 @@ class Registry:
         if not self._begun:
             self.refresh()
 
-    def _table(self, name: TableName) -> _Table:
+    def _table(self, name: TableName) -> _TableLog:
         self._begin()
-        return self._tables.get(name) or _Table()
+        return self._tables.get(name) or _TableLog()
 
     def _news(self, found: Sequence[Found], compare: Compare | None) -> list[Found]:
         """Return those without which the log would be poorer."""
@@ -195,9 +195,9 @@ class Registry:
                 news.append((schema, position))
         return news
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: StoredEntry) -> None:
         told = SchemaEntry.from_stored(entry.value, f"entry {entry.seq} of schemas {self.key}")
-        table = self._tables.setdefault(name_of(told.table), _Table())
+        table = self._tables.setdefault(name_of(told.table), _TableLog())
         first = table.first.get(told.hash)
         version = Version(
             number=len(table.first) + 1 if first is None else first.number,

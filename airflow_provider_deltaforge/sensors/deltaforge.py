@@ -13,7 +13,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_deltaforge.control import conditions
-from airflow_provider_deltaforge.control.conditions import Answer, Condition
+from airflow_provider_deltaforge.control.conditions import Condition, ConditionResult
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask, pipeline_name
@@ -75,7 +75,9 @@ class PipelineSensor(BaseSensorOperator):
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Return what was waited for, or fail with the reason why it cannot come."""
         del context
-        return self._settle(Answer(event["met"], event["words"], event["value"])).xcom_value
+        return self._settle(
+            ConditionResult(event["met"], event["words"], event["value"])
+        ).xcom_value
 
     def poke(self, context: Mapping[str, Any]) -> PokeReturnValue:
         """Look once."""
@@ -89,7 +91,7 @@ class PipelineSensor(BaseSensorOperator):
             raise AirflowFailException(str(error)) from error
         return ConditionTrigger(self.deltaforge_conn_id, name, wanted, poll_s=self.poke_interval)
 
-    def _settle(self, answer: Answer) -> PokeReturnValue:
+    def _settle(self, answer: ConditionResult) -> PokeReturnValue:
         if answer.met is None:
             raise AirflowFailException(f"this cannot come any more: {answer.words}")
         self.log.info("%s", answer.words)

@@ -61,7 +61,7 @@ class FormerWriter:
     may_write: bool
 
 
-class Claim(Protocol):
+class WriterClaim(Protocol):
     """The right of one epoch's writers to write to one sink, as the state store gives it.
 
     The writers of one epoch work side by side and have one token. A newer epoch ends the right of
@@ -111,12 +111,12 @@ LEASE = "lease"
 """The name of writers that nothing shuts out: a successor outlives them."""
 
 
-def take_lease(claim: Claim, lives_s: float = 0.0) -> None:
+def take_lease(claim: WriterClaim, lives_s: float = 0.0) -> None:
     """Begin to write where nobody can be shut out.
 
     Args:
         claim: the right to do so; ``hold`` is to be asked before each step.
-        lives_s: see ``Claim.enter``.
+        lives_s: see ``WriterClaim.enter``.
 
     Raises:
         RetryableError: former writers have to be outlived first.
@@ -133,10 +133,10 @@ class FencedWriter(Protocol):
     """A writer that sees to it by itself that no former writer follows it.
 
     For other writers the engine waits until nothing of a former one can be under way, and asks
-    ``Claim.hold`` before each write.
+    ``WriterClaim.hold`` before each write.
     """
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Shut out, or outlive, every writer of earlier epochs. Called once, before the first use.
 
         Raises:
@@ -159,7 +159,7 @@ class Reachable(Protocol):
         """
 
 
-class _CursorText(Settings):
+class _SinkPositionText(Settings):
     """A cursor as destinations hold it."""
 
     v: Literal[1] = 1
@@ -168,7 +168,7 @@ class _CursorText(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class SinkPosition:
     """How far a sink holds the log."""
 
     position: Position
@@ -179,11 +179,11 @@ class Cursor:
     def as_text(self) -> bytes:
         """Return the one form in which every destination holds it."""
         event = self.event_id.hex() if self.event_id is not None else None
-        told = _CursorText(position=dict(self.position), event_id=event)
+        told = _SinkPositionText(position=dict(self.position), event_id=event)
         return told.model_dump_json().encode()
 
     @classmethod
-    def from_text(cls, text: bytes | str, where: str) -> "Cursor":
+    def from_text(cls, text: bytes | str, where: str) -> "SinkPosition":
         """Read what ``as_text`` made.
 
         Args:
@@ -194,7 +194,7 @@ class Cursor:
             FatalError: it is something else, or a newer release wrote it.
         """
         try:
-            told = _CursorText.model_validate_json(text)
+            told = _SinkPositionText.model_validate_json(text)
             event = bytes.fromhex(told.event_id) if told.event_id is not None else None
         except ValueError as error:
             raise FatalError(
@@ -212,7 +212,7 @@ class ExactlyOnceWriter(Protocol):
     position.
     """
 
-    def recover(self) -> Cursor | None:
+    def recover(self) -> SinkPosition | None:
         """Shut every former writer of this sink out, and return what is durable.
 
         Called before the first ``write_once``, and again after a FencedError.
@@ -224,7 +224,9 @@ class ExactlyOnceWriter(Protocol):
             RetryableError, AccessError, FatalError: as ``write`` does.
         """
 
-    def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
+    def write_once(
+        self, messages: Messages, before: SinkPosition, after: SinkPosition
+    ) -> Sequence[Rejection]:
         """Write messages and the cursor, so that all of it becomes durable or nothing.
 
         Where a destination has no transactions, ``recover`` tells how far it came. Called again
@@ -250,7 +252,7 @@ class ExactlyOnceWriter(Protocol):
 
 
 @runtime_checkable
-class LosesBoth(Protocol):
+class LosesPositionWithMessages(Protocol):
     """A writer whose destination cannot lose the position without the messages behind it.
 
     Only of such a one it follows, from a position that is gone, that the messages are gone as well,
@@ -266,7 +268,7 @@ class LosesBoth(Protocol):
 class BeginsEmpty(Protocol):
     """A writer that can hold a position before the first message does."""
 
-    def begin(self, cursor: Cursor) -> None:
+    def begin(self, cursor: SinkPosition) -> None:
         """Hold a position; called behind ``recover``.
 
         A destination that comes back with data from before the first message tells it then, and

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import AccessError, DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Claim, Sink, SinkWriter, take_lease
+from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter, WriterClaim, take_lease
 from airflow_provider_deltaforge.sinks.line_file import LineFile, UnusableError
 from airflow_provider_deltaforge.sinks.lines import json_lines
 
@@ -51,9 +51,9 @@ class FileWriter:
         self._is_fixed = self._fixed == template
         self._root = _root(self._fixed)
         self._files: OrderedDict[str, LineFile] = OrderedDict()
-        self._claim: Claim | None = None
+        self._claim: WriterClaim | None = None
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Outlive former writers, and write within a lease; see ``FencedWriter``."""
         take_lease(claim)
         self._claim = claim

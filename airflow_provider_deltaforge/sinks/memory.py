@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class MemoryMessage:
     """One message as a reader of the destination would see it."""
 
     topic: str
@@ -36,7 +36,7 @@ class MemoryLog:
     latency_s: float = 0.0
     value_bytes_max: int | None = None
     refuses: Callable[[bytes], bool] | None = None
-    _messages: list[Delivered] = field(default_factory=list)
+    _messages: list[MemoryMessage] = field(default_factory=list)
     _failures: list[DeltaForgeError] = field(default_factory=list)
     _partial: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -65,7 +65,7 @@ class MemoryLog:
         """Let writes go on."""
         self._free.set()
 
-    def messages(self) -> list[Delivered]:
+    def messages(self) -> list[MemoryMessage]:
         """Return what is stored, in order of arrival."""
         with self._lock:
             return list(self._messages)
@@ -107,7 +107,7 @@ class MemoryLog:
                 continue
             given = None if headers is None else headers[index].as_py()
             self._messages.append(
-                Delivered(
+                MemoryMessage(
                     topics[index],
                     messages.keys[index].as_py(),
                     value,

@@ -17,7 +17,7 @@ Identity = Mapping[str, Any]
 """Whose log it is, as JSON: ``{"type": "my_sql", "server_uuid": "…"}``."""
 
 
-class Chunk(Protocol):
+class LogSegment(Protocol):
     """Raw log, understood down to transaction borders, rows not yet decoded.
 
     Picklable and self-contained: it carries every table description its decoding needs.
@@ -39,7 +39,7 @@ class LogReader(Protocol):
     ``lag`` by the delivery thread; the three run at the same time.
     """
 
-    def read(self, timeout_s: float) -> Chunk | None:
+    def read(self, timeout_s: float) -> LogSegment | None:
         """Return what the server has sent, or None when nothing came within ``timeout_s``.
 
         Reconnects by itself, from the last position it handed out.
@@ -61,7 +61,7 @@ class LogReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Appeared:
+class AppearedTable:
     """A table that the log begins to tell of, which had rows before.
 
     Attributes:
@@ -74,10 +74,10 @@ class Appeared:
 
 
 @runtime_checkable
-class TellsAppeared(Protocol):
+class ReportsAppearedTables(Protocol):
     """A reader that finds tables whose rows were there before the log told of them."""
 
-    def appeared(self) -> Sequence[Appeared]:
+    def appeared(self) -> Sequence[AppearedTable]:
         """Return what was found since the reader was opened. Called by the delivery thread."""
 
 
@@ -95,10 +95,10 @@ class NamedTables:
 
 
 @runtime_checkable
-class KnowsNames(Protocol):
+class ReportsTableNames(Protocol):
     """A reader that finds tables which have taken a captured name, where the log says nothing.
 
-    It tells them as ``TellsAppeared`` does.
+    It tells them as ``ReportsAppearedTables`` does.
     """
 
     def know(self, named: NamedTables) -> None:
@@ -113,7 +113,7 @@ class KnowsNames(Protocol):
 
 
 @runtime_checkable
-class TellsSilence(Protocol):
+class ReportsSilence(Protocol):
     """A reader whose server says something from time to time, also when nothing is written."""
 
     def silence(self) -> tuple[float, str] | None:
@@ -124,7 +124,7 @@ class TellsSilence(Protocol):
 
 
 @runtime_checkable
-class LeavesOut(Protocol):
+class SkipsTables(Protocol):
     """A reader that goes on without a table that it cannot decode."""
 
     def leave_out(self, tables: Collection[str]) -> None:

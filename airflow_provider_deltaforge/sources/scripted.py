@@ -113,7 +113,7 @@ class ScriptedSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptedChunk:
+class ScriptedSegment:
     """Transactions ``first`` to ``last``."""
 
     first: int
@@ -143,7 +143,7 @@ class ScriptedReader:
         self._failures_left = source.fail_reads
         self.acknowledged: Position = {"tx": start}
 
-    def read(self, timeout_s: float) -> ScriptedChunk | None:
+    def read(self, timeout_s: float) -> ScriptedSegment | None:
         """Return the next transactions that exist."""
         if self._failures_left:
             self._failures_left -= 1
@@ -156,9 +156,9 @@ class ScriptedReader:
         first = self._next
         last = min(head, first + self._source.chunk_transactions - 1)
         self._next = last + 1
-        return ScriptedChunk(first, last, (last - first + 1) * self._source.rows * 64)
+        return ScriptedSegment(first, last, (last - first + 1) * self._source.rows * 64)
 
-    def decode(self, chunk: ScriptedChunk) -> ChangeBatch:
+    def decode(self, chunk: ScriptedSegment) -> ChangeBatch:
         """Compute the rows of a chunk."""
         source = self._source
         events = list(source.events(chunk.first, chunk.last))

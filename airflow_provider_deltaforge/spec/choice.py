@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.plugins import Room
+from airflow_provider_deltaforge.plugins import PluginRegistry
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
 
@@ -19,7 +19,7 @@ def refusal(key: tuple[str | int, ...], message: str) -> ValidationError:
     )
 
 
-def find(room: Room, name: Any) -> Any:
+def find(room: PluginRegistry, name: Any) -> Any:
     """Return the class of a plug-in.
 
     Raises:
@@ -51,7 +51,7 @@ def configure(plugin: Any, config: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-def choose(room: Room, value: Any, default: str | None = None) -> Any:
+def choose(room: PluginRegistry, value: Any, default: str | None = None) -> Any:
     """Turn a bare name or a ``{type: name, …}`` map into a plug-in's settings; None is ``default``.
 
     Raises:

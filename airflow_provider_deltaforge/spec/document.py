@@ -20,13 +20,13 @@ from pydantic import (
 )
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.plugins import PROCESSORS, SINKS, SOURCES, Room
+from airflow_provider_deltaforge.plugins import PROCESSORS, SINKS, SOURCES, PluginRegistry
 from airflow_provider_deltaforge.spec.choice import choose, configure, find, refusal
 from airflow_provider_deltaforge.spec.policies import (
     Batch,
     CommitPolicy,
     ConnectionPolicy,
-    Delivery,
+    DeliverySettings,
     Journal,
     Sharding,
     StorageSettings,
@@ -59,7 +59,7 @@ class Metadata(Settings):
 class _Entry(Settings):
     """``{type: …, config: {…}}`` on its way to the plug-in's settings."""
 
-    room: ClassVar[Room]
+    room: ClassVar[PluginRegistry]
 
     type: Any
     config: Any = None
@@ -124,7 +124,7 @@ class Spec(Settings):
     """How to connect to the source."""
     sink_batch_deadline_secs: PositiveInt | None = None
     """How long one sink may take for one batch, in seconds."""
-    delivery: Delivery = Delivery()
+    delivery: DeliverySettings = DeliverySettings()
     """How the stream is carried."""
     trigger: Trigger = Trigger()
     """How long Spark lets one task run."""

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.plugins import (
     PROCESSORS,
     SINKS,
     SOURCES,
-    Room,
+    PluginRegistry,
 )
 from airflow_provider_deltaforge.spec.choice import find
 from airflow_provider_deltaforge.spec.document import NAME_PATTERN, Pipeline
@@ -138,7 +138,7 @@ def _plugin_model(key: Key, data: Any) -> tuple[Any, Key, Any]:
     return Pipeline, key, data
 
 
-def _room(key: Key) -> Room | None:
+def _room(key: Key) -> PluginRegistry | None:
     if key == ("spec", "source", "config"):
         return SOURCES
     match key:

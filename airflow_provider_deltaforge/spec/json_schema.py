@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.plugins import (
     SINKS,
     SOURCES,
     STORES,
-    Room,
+    PluginRegistry,
 )
 from airflow_provider_deltaforge.spec.document import Pipeline, Spec
 from airflow_provider_deltaforge.spec.policies import StorageSettings
@@ -74,7 +74,7 @@ class _Export:
             _allow_references(schema)
         return {"$schema": DIALECT, **root, "$defs": self._defs}
 
-    def _entries(self, room: Room) -> Iterator[dict[str, Any]]:
+    def _entries(self, room: PluginRegistry) -> Iterator[dict[str, Any]]:
         """Yield ``{type: …, config: {…}}`` for each plug-in."""
         for name, model in self._plugins[room.kind].items():
             needs_config = bool(self._defs[self._names[model]].get("required"))
@@ -89,7 +89,7 @@ class _Export:
                 },
             }
 
-    def _flat(self, room: Room) -> Iterator[dict[str, Any]]:
+    def _flat(self, room: PluginRegistry) -> Iterator[dict[str, Any]]:
         """Yield ``{type: …, …}`` for each plug-in."""
         for name, model in self._plugins[room.kind].items():
             schema = dict(self._defs[self._names[model]])
@@ -97,7 +97,7 @@ class _Export:
             schema["required"] = ["type", *schema.get("required", [])]
             yield schema
 
-    def _choice(self, room: Room, was: dict[str, Any]) -> dict[str, Any]:
+    def _choice(self, room: PluginRegistry, was: dict[str, Any]) -> dict[str, Any]:
         """Return a bare name, or ``{type: …, …}``."""
         bare = [
             name

@@ -44,7 +44,7 @@ class CommitPolicy(Settings):
         return self
 
 
-class DeadLetters(Settings):
+class DeadLetterSettings(Settings):
     """How many events may be set aside, and for how long."""
 
     max_entries: PositiveInt = 10_000
@@ -65,7 +65,7 @@ class Journal(Settings):
     """Set undeliverable events aside, and go on."""
     max_event_bytes: PositiveInt = 262_144
     """Of an event longer than this, the entry holds neither image nor statement."""
-    dlq: DeadLetters = DeadLetters()
+    dlq: DeadLetterSettings = DeadLetterSettings()
     """Limits of the queue."""
 
 
@@ -98,7 +98,7 @@ class ConnectionPolicy(Settings):
     """How many connections."""
 
 
-class Delivery(Settings):
+class DeliverySettings(Settings):
     """How the stream is carried."""
 
     parallelism: PositiveInt = 1

@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.plugins import (
     PROCESSORS,
     SINKS,
     SOURCES,
-    Room,
+    PluginRegistry,
 )
 from airflow_provider_deltaforge.spec.document import Metadata, Pipeline, Spec
 
@@ -64,7 +64,7 @@ _PLUGGED = {
 }
 """Keys whose values are plug-ins, so that the annotation cannot tell."""
 
-_ROOMS: tuple[tuple[Room, str, str], ...] = (
+_ROOMS: tuple[tuple[PluginRegistry, str, str], ...] = (
     (
         SOURCES,
         "Sources",

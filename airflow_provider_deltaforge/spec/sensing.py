@@ -10,7 +10,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 """A part of the whole, 0 to 1."""
 
 
-class Names(Settings):
+class SensingNames(Settings):
     """Names taken and left out; leaving out wins."""
 
     include: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class DeepInspect(Settings):
     """How deep to look."""
     max_sample_size: NonNegativeInt = 1000
     """A table stops learning after so many events; 0 never stops."""
-    columns: Names = Names()
+    columns: SensingNames = SensingNames()
     """Columns looked into."""
 
 
@@ -105,7 +105,7 @@ class SchemaSensing(Settings):
 
     enabled: bool = False
     """Learn."""
-    tables: Names = Names()
+    tables: SensingNames = SensingNames()
     """Tables learned from."""
     deep_inspect: DeepInspect = DeepInspect()
     """Looking into nested JSON."""

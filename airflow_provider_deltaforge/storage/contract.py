@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class StoredSlot:
     """A slot's state and its version; the first write makes version 1."""
 
     version: int
@@ -19,7 +19,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredEntry:
     """One entry of a log or a queue."""
 
     seq: int
@@ -120,10 +120,10 @@ class Store(Protocol):
 
     def read(
         self, namespace: str, key: str | None = None, after: int = 0, limit: int = 1000
-    ) -> list[Entry]:
+    ) -> list[StoredEntry]:
         """Return log entries with a sequence above ``after``, oldest first."""
 
-    def slot(self, namespace: str, key: str) -> Slot | None:
+    def slot(self, namespace: str, key: str) -> StoredSlot | None:
         """Return a slot, or None."""
 
     def swap(self, namespace: str, key: str, expected_version: int, state: bytes) -> int | None:
@@ -136,7 +136,7 @@ class Store(Protocol):
     def push(self, namespace: str, key: str, value: bytes) -> int:
         """Push onto a queue and return the entry's number."""
 
-    def peek(self, namespace: str, key: str, limit: int = 50, after: int = 0) -> list[Entry]:
+    def peek(self, namespace: str, key: str, limit: int = 50, after: int = 0) -> list[StoredEntry]:
         """Return the oldest entries of a queue, without taking them."""
 
     def ack(self, namespace: str, key: str, upto: int) -> int:

@@ -11,11 +11,11 @@ from airflow_provider_deltaforge.storage.contract import (
     Amend,
     Append,
     Delete,
-    Entry,
     Fence,
     Push,
     Put,
-    Slot,
+    StoredEntry,
+    StoredSlot,
     Take,
     Write,
 )
@@ -27,9 +27,9 @@ _Name = tuple[str, str]
 class _State:
     lock: threading.RLock = field(default_factory=threading.RLock)
     values: dict[_Name, tuple[bytes, float | None]] = field(default_factory=dict)
-    log: list[tuple[str, Entry]] = field(default_factory=list)
-    slots: dict[_Name, Slot] = field(default_factory=dict)
-    queues: dict[_Name, list[Entry]] = field(default_factory=dict)
+    log: list[tuple[str, StoredEntry]] = field(default_factory=list)
+    slots: dict[_Name, StoredSlot] = field(default_factory=dict)
+    queues: dict[_Name, list[StoredEntry]] = field(default_factory=dict)
     log_seq: int = 0
     queue_seq: int = 0
 
@@ -88,12 +88,12 @@ class MemoryStore:
         state = self._state
         with state.lock:
             state.log_seq += 1
-            state.log.append((namespace, Entry(state.log_seq, key, value, _now_ms())))
+            state.log.append((namespace, StoredEntry(state.log_seq, key, value, _now_ms())))
             return state.log_seq
 
     def read(
         self, namespace: str, key: str | None = None, after: int = 0, limit: int = 1000
-    ) -> list[Entry]:
+    ) -> list[StoredEntry]:
         """Return log entries with a sequence above ``after``, oldest first."""
         with self._state.lock:
             found = [
@@ -103,7 +103,7 @@ class MemoryStore:
             ]
         return found[:limit]
 
-    def slot(self, namespace: str, key: str) -> Slot | None:
+    def slot(self, namespace: str, key: str) -> StoredSlot | None:
         """Return a slot, or None."""
         names.check(namespace, key)
         with self._state.lock:
@@ -116,7 +116,7 @@ class MemoryStore:
             present = self._state.slots.get((namespace, key))
             if expected_version != (present.version if present else 0):
                 return None
-            self._state.slots[namespace, key] = Slot(expected_version + 1, bytes(state))
+            self._state.slots[namespace, key] = StoredSlot(expected_version + 1, bytes(state))
             return expected_version + 1
 
     def push(self, namespace: str, key: str, value: bytes) -> int:
@@ -125,11 +125,11 @@ class MemoryStore:
         state = self._state
         with state.lock:
             state.queue_seq += 1
-            entry = Entry(state.queue_seq, key, value, _now_ms())
+            entry = StoredEntry(state.queue_seq, key, value, _now_ms())
             state.queues.setdefault((namespace, key), []).append(entry)
             return state.queue_seq
 
-    def peek(self, namespace: str, key: str, limit: int = 50, after: int = 0) -> list[Entry]:
+    def peek(self, namespace: str, key: str, limit: int = 50, after: int = 0) -> list[StoredEntry]:
         """Return the oldest entries of a queue, without taking them."""
         with self._state.lock:
             queue = self._state.queues.get((namespace, key), [])
@@ -196,7 +196,7 @@ class MemoryStore:
         return value
 
     @staticmethod
-    def _shorten(queue: list[Entry], count: int) -> int:
+    def _shorten(queue: list[StoredEntry], count: int) -> int:
         gone = min(max(count, 0), len(queue))
         del queue[:gone]
         return gone

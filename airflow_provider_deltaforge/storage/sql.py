@@ -11,11 +11,11 @@ from airflow_provider_deltaforge.storage.contract import (
     Amend,
     Append,
     Delete,
-    Entry,
     Fence,
     Push,
     Put,
-    Slot,
+    StoredEntry,
+    StoredSlot,
     Take,
     Write,
 )
@@ -47,7 +47,7 @@ _DROP = """DELETE FROM df_queue WHERE id IN
     (SELECT id FROM df_queue WHERE ns = ? AND key = ? ORDER BY id LIMIT ?)"""
 
 
-class Result(Protocol):
+class SqlResult(Protocol):
     """What a driver returns for a statement."""
 
     @property
@@ -58,7 +58,7 @@ class Result(Protocol):
         """Return the rows."""
 
 
-Execute = Callable[[str, Sequence[Any]], Result]
+Execute = Callable[[str, Sequence[Any]], SqlResult]
 
 
 class SqlStore(ABC):
@@ -133,7 +133,7 @@ class SqlStore(ABC):
 
     def read(
         self, namespace: str, key: str | None = None, after: int = 0, limit: int = 1000
-    ) -> list[Entry]:
+    ) -> list[StoredEntry]:
         """Return log entries with a sequence above ``after``, oldest first."""
         names.check(namespace, key or "")
         query = "SELECT seq, key, val, ts FROM df_log WHERE ns = ? AND seq > ?"
@@ -142,16 +142,16 @@ class SqlStore(ABC):
             query += " AND key = ?"
             values.append(key)
         rows = self._read(f"{query} ORDER BY seq LIMIT ?", [*values, limit])
-        return [Entry(*row) for row in rows]
+        return [StoredEntry(*row) for row in rows]
 
-    def slot(self, namespace: str, key: str) -> Slot | None:
+    def slot(self, namespace: str, key: str) -> StoredSlot | None:
         """Return a slot, or None."""
         names.check(namespace, key)
         query = "SELECT version, state FROM df_slot WHERE ns = ? AND key = ?"
         rows = self._read(query, (namespace, key))
         if not rows:  # Epochs and control records are slots: their lack ends drivers.
             self._same(self._expected, self._read(IDENTITY, ()))
-        return next((Slot(*row) for row in rows), None)
+        return next((StoredSlot(*row) for row in rows), None)
 
     def swap(self, namespace: str, key: str, expected_version: int, state: bytes) -> int | None:
         """Write a slot if it still has ``expected_version``."""
@@ -166,12 +166,12 @@ class SqlStore(ABC):
         """Push onto a queue and return the entry's number."""
         return self._number(_PUSH, namespace, key, value)
 
-    def peek(self, namespace: str, key: str, limit: int = 50, after: int = 0) -> list[Entry]:
+    def peek(self, namespace: str, key: str, limit: int = 50, after: int = 0) -> list[StoredEntry]:
         """Return the oldest entries of a queue, without taking them."""
         names.check(namespace, key)
         query = """SELECT id, key, val, ts FROM df_queue
             WHERE ns = ? AND key = ? AND id > ? ORDER BY id LIMIT ?"""
-        return [Entry(*row) for row in self._read(query, (namespace, key, after, limit))]
+        return [StoredEntry(*row) for row in self._read(query, (namespace, key, after, limit))]
 
     def ack(self, namespace: str, key: str, upto: int) -> int:
         """Remove entries up to and including ``upto``; return how many."""

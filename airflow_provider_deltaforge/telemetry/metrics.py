@@ -27,7 +27,7 @@ _STATUS_VALUES = {
 _STANDING = {"behind": 0.5, "catching_up": 0.5, "given_up": 0.0}
 
 
-class Reported(processing.Reported, Protocol):
+class PipelineMetrics(processing.ProcessorMetrics, Protocol):
     """What the families below need of a pipeline's status."""
 
     @property
@@ -71,7 +71,7 @@ class Reported(processing.Reported, Protocol):
         """By table: ``{"events": {op: count}}``."""
 
 
-def families(reports: Iterable[Reported]) -> Iterator[Metric]:
+def families(reports: Iterable[PipelineMetrics]) -> Iterator[Metric]:
     """Yield every metric family, filled from the pipelines' reports."""
     reports = list(reports)
     yield from _pipeline_families(reports)
@@ -80,7 +80,7 @@ def families(reports: Iterable[Reported]) -> Iterator[Metric]:
     yield from processing.processing_families(reports)
 
 
-def _pipeline_families(reports: list[Reported]) -> Iterator[Metric]:
+def _pipeline_families(reports: list[PipelineMetrics]) -> Iterator[Metric]:
     status = GaugeMetricFamily(
         f"{PREFIX}pipeline_status",
         "1 running, 0.75 blocked, 0.5 paused, 0.25 starting, 0 stopped, -1 failed or lost.",
@@ -119,7 +119,7 @@ def _pipeline_families(reports: list[Reported]) -> Iterator[Metric]:
     yield from (status, lag, heartbeat, restarts, stopped, size)
 
 
-def _sink_families(reports: list[Reported]) -> Iterator[Metric]:
+def _sink_families(reports: list[PipelineMetrics]) -> Iterator[Metric]:
     labels = ["pipeline", "sink"]
     counters = {
         "events": CounterMetricFamily(f"{PREFIX}sink_events", "Events durable.", labels=labels),
@@ -153,7 +153,7 @@ def _sink_families(reports: list[Reported]) -> Iterator[Metric]:
     yield from (*counters.values(), up, lacking, standing)
 
 
-def _source_events(reports: list[Reported]) -> Metric:
+def _source_events(reports: list[PipelineMetrics]) -> Metric:
     family = CounterMetricFamily(
         f"{PREFIX}source_events",
         "Change events by table and operation; op r is the snapshot.",

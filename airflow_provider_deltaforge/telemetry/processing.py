@@ -17,7 +17,7 @@ _TRANSFORMED = "transformed"
 _LACKING = "strict_missing_fields"
 
 
-class Reported(Protocol):
+class ProcessorMetrics(Protocol):
     """What the families below need of a pipeline's status."""
 
     @property
@@ -33,7 +33,7 @@ class Reported(Protocol):
         """Entries, max_entries, events by who refused them, and what the limits did."""
 
 
-def processing_families(reports: Iterable[Reported]) -> Iterator[Metric]:
+def processing_families(reports: Iterable[ProcessorMetrics]) -> Iterator[Metric]:
     """Yield the families, filled from the pipelines' reports."""
     reports = list(reports)
     yield from _processors(reports)
@@ -41,7 +41,7 @@ def processing_families(reports: Iterable[Reported]) -> Iterator[Metric]:
     yield from _letters(reports)
 
 
-def _processors(reports: list[Reported]) -> Iterator[Metric]:
+def _processors(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
     labels = ["pipeline", "processor"]
     latency = HistogramMetricFamily(
         f"{_PREFIX}processor_latency_seconds", "Time of one call, for one batch.", labels=labels
@@ -68,7 +68,7 @@ def _processors(reports: list[Reported]) -> Iterator[Metric]:
     yield from (latency, *counters.values())
 
 
-def _counts(reports: list[Reported]) -> Iterator[Metric]:
+def _counts(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
     """Yield what processors count themselves, by names that they choose."""
     labels = ["pipeline", "processor"]
     transformed = CounterMetricFamily(
@@ -98,7 +98,7 @@ def _counts(reports: list[Reported]) -> Iterator[Metric]:
     yield from (transformed, reasons, filtered, others)
 
 
-def _letters(reports: list[Reported]) -> Iterator[Metric]:
+def _letters(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
     who = ["pipeline", "sink", "processor", "error_kind"]
     events = CounterMetricFamily(f"{_PREFIX}dlq_events", "Events set aside.", labels=who)
     entries = GaugeMetricFamily(

@@ -6,13 +6,13 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_deltaforge.control.conditions import Answer, look
+from airflow_provider_deltaforge.control.conditions import ConditionResult, look
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.triggers.looking import Looking
+from airflow_provider_deltaforge.triggers.looking import PollingTrigger
 
 
-class ConditionTrigger(Looking):
+class ConditionTrigger(PollingTrigger):
     """Fires when a condition holds, when it cannot come any more, or when the time is up.
 
     The event is ``{"pipeline", "met", "words", "value"}``; ``met`` is False when the time is up and
@@ -50,11 +50,11 @@ class ConditionTrigger(Looking):
         told = {"met": answer.met, "words": answer.words, "value": answer.value}
         return TriggerEvent({"pipeline": self.pipeline, **told}), answer.words
 
-    def answer(self) -> Answer:
+    def answer(self) -> ConditionResult:
         """Return whether the condition holds now. Blocking."""
         hook = DeltaForgeHook(self.deltaforge_conn_id)
         try:
             with hook.store() as store:
                 return look(store, self.pipeline, self.condition, hook.backend())
         except RetryableError as error:
-            return Answer.not_yet(f"unknown, the state store is away: {error}")
+            return ConditionResult.not_yet(f"unknown, the state store is away: {error}")

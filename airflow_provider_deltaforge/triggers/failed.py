@@ -10,10 +10,10 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import HOPELESS
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.triggers.looking import Travelling
+from airflow_provider_deltaforge.triggers.looking import SerializableTrigger
 
 
-class DeltaForgeFailureTrigger(Travelling, BaseEventTrigger):
+class DeltaForgeFailureTrigger(SerializableTrigger, BaseEventTrigger):
     """Watches a pipeline for an ``AssetWatcher``; fires at least once for every failure.
 
     The event's payload is ``{"pipeline", "error_class", "reason", "generation", "since_ms"}``. The

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner, stop_if_owner
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import Watch
+from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.storage.records.control import Control
 
 GRACE_S = 3.0
@@ -49,7 +49,7 @@ def is_over(instance: Any) -> bool | None:
     return not told or set(told.values()) <= _OVER
 
 
-def stop_unless_adopted(conn_id: str, watch: Watch, instance: Any) -> bool:
+def stop_unless_adopted(conn_id: str, watch: TriggerArguments, instance: Any) -> bool:
     """Stop the stream when its task has ended, unless another attempt adopts it; say if it did.
 
     Blocking. Tries again while the state store is away.
@@ -62,7 +62,7 @@ def stop_unless_adopted(conn_id: str, watch: Watch, instance: Any) -> bool:
     )
 
 
-def ask_to_stop_from_worker(conn_id: str, watch: Watch, instance: Any) -> None:
+def ask_to_stop_from_worker(conn_id: str, watch: TriggerArguments, instance: Any) -> None:
     """Ask the stream to end if a user ended the task whose process is about to be killed."""
 
     def ask() -> None:
@@ -118,17 +118,17 @@ def if_over_from_worker(instance: Any, act: Callable[[], object], *, otherwise: 
     looking.join(_WORKER_PATIENCE_S)
 
 
-def _runs_on(watch: Watch) -> str:
+def _runs_on(watch: TriggerArguments) -> str:
     return f"{watch.pipeline} runs on without a supervisor; `deltaforge stop` ends it"
 
 
-def _is_owner(conn_id: str, watch: Watch) -> bool:
+def _is_owner(conn_id: str, watch: TriggerArguments) -> bool:
     with DeltaForgeHook(conn_id).store() as store:
         record = Control(store, watch.pipeline).read()
     return record is not None and record.owner == watch.owner
 
 
-def _stop(conn_id: str, watch: Watch) -> bool:
+def _stop(conn_id: str, watch: TriggerArguments) -> bool:
     hook = DeltaForgeHook(conn_id)
     with hook.store() as store:
         return stop_if_owner(store, watch.pipeline, hook.backend(), watch.owner)

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.triggers.settling import settled
 _SAY_EVERY_S = 300.0
 
 
-class Travelling(BaseTrigger):
+class SerializableTrigger(BaseTrigger):
     """Travels as its arguments: each one is kept, as plain data, in an attribute of its name."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -24,7 +24,7 @@ class Travelling(BaseTrigger):
         return f"{kind.__module__}.{kind.__qualname__}", arguments
 
 
-class Looking(Travelling):
+class PollingTrigger(SerializableTrigger):
     """Looks every ``poll_s`` seconds until there is an event; says what it sees when it changes."""
 
     pipeline: str

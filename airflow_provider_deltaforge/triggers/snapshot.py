@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.control.snapshots import (
     requests,
 )
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.control.supervise import Silence
+from airflow_provider_deltaforge.control.supervise import HangDetector
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
@@ -61,7 +61,7 @@ class SnapshotTrigger(StreamTrigger):
         super().__init__(deltaforge_conn_id, watch, resubmit_at_ms, poll_s=poll_s)
         self.request_id = request_id
         self.patience_s = patience_s
-        self._gone = Silence(patience_s)
+        self._gone = HangDetector(patience_s)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event; publish progress until then."""

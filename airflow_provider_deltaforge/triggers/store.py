@@ -7,13 +7,13 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.triggers.looking import Looking
+from airflow_provider_deltaforge.triggers.looking import PollingTrigger
 
 STORE_BACK = "store_back"
 _MOST_S = 60.0
 
 
-class StoreTrigger(Looking):
+class StoreTrigger(PollingTrigger):
     """Fires ``{"event": "store_back"}`` when the state store answers.
 
     Also after a minute: a store that was never made is there only once the task has made it.

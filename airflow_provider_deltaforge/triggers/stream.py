@@ -11,25 +11,25 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.pipelines import now_ms
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
-from airflow_provider_deltaforge.control.supervise import Silence
+from airflow_provider_deltaforge.control.supervise import HangDetector
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import Watch
+from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
-from airflow_provider_deltaforge.triggers.looking import Looking
+from airflow_provider_deltaforge.triggers.looking import PollingTrigger
 from airflow_provider_deltaforge.triggers.settling import settled
 
 
-class StreamTrigger(Looking):
+class StreamTrigger(PollingTrigger):
     """Fires when the stream ended, was stopped or taken over, or when the window is over.
 
     A state store that is away fires nothing: not knowing is not an event.
 
     Args:
         deltaforge_conn_id: connection of the state store.
-        watch: what is watched, as ``Watch.as_dict()``; returned with every event.
+        watch: what is watched, as ``TriggerArguments.as_dict()``; returned with every event.
         resubmit_at_ms: fire ``resubmit`` then, instead of watching.
         kill_policy: ``stop`` or ``leave`` the stream when a user kills the task.
         poll_s: seconds between two looks at the store.
@@ -50,12 +50,12 @@ class StreamTrigger(Looking):
         self.resubmit_at_ms = resubmit_at_ms
         self.kill_policy = kill_policy
         self.poll_s = poll_s
-        self._silence = Silence()
+        self._silence = HangDetector()
 
     @property
-    def watched(self) -> Watch:
+    def watched(self) -> TriggerArguments:
         """Return what is watched."""
-        return Watch.of(self.watch)
+        return TriggerArguments.of(self.watch)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""

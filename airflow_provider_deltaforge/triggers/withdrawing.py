@@ -9,13 +9,15 @@ from typing import Any
 
 from airflow_provider_deltaforge.control.snapshots import cancel, request_state
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import Watch
+from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.triggers import killed
 
 REASON = "its task was ended by a user"
 
 
-def withdraw_unless_adopted(conn_id: str, watch: Watch, request_id: str, instance: Any) -> bool:
+def withdraw_unless_adopted(
+    conn_id: str, watch: TriggerArguments, request_id: str, instance: Any
+) -> bool:
     """Withdraw a request when its task has ended, unless another attempt holds it; say if it did.
 
     Blocking. Tries again while the state store is away.
@@ -28,7 +30,9 @@ def withdraw_unless_adopted(conn_id: str, watch: Watch, request_id: str, instanc
     )
 
 
-def withdraw_from_worker(conn_id: str, watch: Watch, request_id: str, instance: Any) -> None:
+def withdraw_from_worker(
+    conn_id: str, watch: TriggerArguments, request_id: str, instance: Any
+) -> None:
     """Withdraw the request of a task whose process is about to be killed, if a user ended it."""
     killed.if_over_from_worker(
         instance,
@@ -37,16 +41,16 @@ def withdraw_from_worker(conn_id: str, watch: Watch, request_id: str, instance: 
     )
 
 
-def _stays(watch: Watch, request_id: str) -> str:
+def _stays(watch: TriggerArguments, request_id: str) -> str:
     return f"request {request_id} of {watch.pipeline} is not withdrawn, and will be served"
 
 
-def _holds(conn_id: str, watch: Watch, request_id: str) -> bool:
+def _holds(conn_id: str, watch: TriggerArguments, request_id: str) -> bool:
     with DeltaForgeHook(conn_id).store() as store:
         state = request_state(store, watch.pipeline, request_id)
     return state is not None and not state.settled and state.by == watch.owner
 
 
-def _withdraw(conn_id: str, watch: Watch, request_id: str) -> bool:
+def _withdraw(conn_id: str, watch: TriggerArguments, request_id: str) -> bool:
     with DeltaForgeHook(conn_id).store() as store:
         return cancel(store, watch.pipeline, request_id, REASON, by=watch.owner)

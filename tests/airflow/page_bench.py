@@ -12,8 +12,12 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.plugins_airflow import page
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.requests import Request, Results, result_of
-from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.requests import (
+    SnapshotRequest,
+    SnapshotResults,
+    result_of,
+)
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
 
@@ -75,7 +79,7 @@ def orders(store, backend, dsn, tmp_path, monkeypatch):
     wait_until(lambda: status(store, "orders", backend).status == "running")
     snapshots = Snapshots(store, "orders")
     tables = {"shop.orders": {"chunks": 4, "rows_estimate": 100}}
-    run = Run(
+    run = SnapshotRecord(
         id="r1",
         generation=1,
         started_at_ms=1_760_000_000_000,
@@ -85,11 +89,13 @@ def orders(store, backend, dsn, tmp_path, monkeypatch):
     )
     store.transact(snapshots.begin(run, []))
     store.transact([snapshots.chunk_done("r1", "c1", "shop.orders", 25, {"tx": 1})])
-    asked = Request(id="again", tables=["shop.orders"], requested_at_ms=1, by=OWNER)
-    served = Request(id="first", where="id > 5", requested_at_ms=1, by=OWNER)
+    asked = SnapshotRequest(id="again", tables=["shop.orders"], requested_at_ms=1, by=OWNER)
+    served = SnapshotRequest(id="first", where="id > 5", requested_at_ms=1, by=OWNER)
     counted = {"shop.orders": {"chunks": 1, "rows": 7}}
     store.transact(
-        Results(store, "orders").put(result_of(served, "failed", tables=counted, reason="away"))
+        SnapshotResults(store, "orders").put(
+            result_of(served, "failed", tables=counted, reason="away")
+        )
     )
     Control(store, "orders").update(lambda old: old.model_copy(update={"requests": [asked]}))
     return Control(store, "orders")

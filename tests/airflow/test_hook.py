@@ -15,7 +15,10 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from tests.control.bench import DOCUMENT, job_of, wait_until
 
 
@@ -98,7 +101,7 @@ def test_the_hook_tells_what_is(running, name):
 
 def test_the_hook_tells_what_is_set_aside_and_makes_room(connection, store):
     pipelines.apply(store, DOCUMENT)
-    queue = DeadLetters(store, "orders")
+    queue = DeadLetterRecords(store, "orders")
     meta = {"error_message": "why", "error_kind": "routing"}
     told = {"timestamp": 1, "pipeline": "orders", "event_id": "e", "event": {"op": "c"}}
     for sink in ("files", "kafka", "files"):
@@ -116,7 +119,7 @@ def test_the_hook_tells_what_is_set_aside_and_makes_room(connection, store):
     assert (found, count) == (hook.get_dead_letters("orders", sink="files"), 3)
     assert [one["meta"]["sink_id"] for one in found] == ["files", "files"]
     assert hook.get_dead_letters("orders", kind="other") == []
-    ticket = hook.replay_dead_letters("orders", Which(sink="files"), "drop")
+    ticket = hook.replay_dead_letters("orders", DeadLetterFilter(sink="files"), "drop")
     assert hook.get_replay("orders", ticket) is None
     (asked,) = hook.get_control("orders").replays
     assert (asked.ticket, asked.which.sink, asked.overtaken) == (ticket, "files", "drop")

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks import deltaforge
-from airflow_provider_deltaforge.hooks.jobs import Watch
+from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
@@ -137,7 +137,7 @@ def test_a_watch_of_another_release_is_understood(document):
     trigger.watch = told
 
     assert travelled(trigger).watched.window_end_ms is None
-    assert Watch.of({"event": "ended", **told}).pipeline == "orders"
+    assert TriggerArguments.of({"event": "ended", **told}).pipeline == "orders"
 
 
 def test_a_stream_stopped_by_a_person_is_skipped_not_green(document, store, backend):

@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.sensors.deltaforge import (
     DeltaForgeStatusSensor,
 )
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
 from tests.airflow.bench import context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of, wait_until
@@ -132,7 +132,7 @@ def test_the_snapshot_sensor_returns_the_counts(applied):
     sensor = DeltaForgeSnapshotSensor(task_id="copied", pipeline="orders")
     trigger = deferred(lambda: sensor.execute(context()))
     records = Snapshots(applied, "orders")
-    run = Run(
+    run = SnapshotRecord(
         id="r1", generation=1, started_at_ms=1, start_position={"tx": 4}, chunk_count=0, tables={}
     )
     applied.transact([*records.begin(run, []), *records.finish(run)])
@@ -144,9 +144,9 @@ def test_the_snapshot_sensor_returns_the_counts(applied):
 def test_the_snapshot_sensor_waits_for_a_requested_copy(applied, backend):
     sensor = DeltaForgeSnapshotSensor(task_id="copied", pipeline="orders", request="mine")
     trigger = deferred(lambda: sensor.execute(context()))
-    wish = snapshots.Wish(("script.rows",))
+    wish = snapshots.CopySelection(("script.rows",))
     snapshots.request(applied, "orders", wish, "mine", "test")
-    assert trigger.answer() == conditions.Answer.not_yet(
+    assert trigger.answer() == conditions.ConditionResult.not_yet(
         "the copy 'mine' is pending, 0 rows so far"
     )
     snapshots.cancel(applied, "orders", "mine", "not needed")
@@ -199,7 +199,7 @@ def test_a_store_that_is_away_is_not_an_answer(applied, monkeypatch):
 
     monkeypatch.setattr(DeltaForgeHook, "store", away)
 
-    assert trigger.answer() == conditions.Answer.not_yet(
+    assert trigger.answer() == conditions.ConditionResult.not_yet(
         "unknown, the state store is away: connection refused"
     )
 

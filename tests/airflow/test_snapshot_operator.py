@@ -15,14 +15,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.plugins_airflow.answers import details
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.requests import Results, result_of
+from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from airflow_provider_deltaforge.triggers.snapshot import variable
 from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of
@@ -90,7 +90,7 @@ def with_snapshot(document, mode="initial"):
 def settle(store, state="done", **details):
     """Do what the driver does at the end of the first request."""
     request = Control(store, "orders").read().requests[0]
-    store.transact(Results(store, "orders").put(result_of(request, state, **details)))
+    store.transact(SnapshotResults(store, "orders").put(result_of(request, state, **details)))
 
 
 def completed(operator, event, told=None):
@@ -434,7 +434,7 @@ def test_many_tables_make_a_small_xcom(store):
     from airflow_provider_deltaforge.triggers.snapshot import TABLES_SHOWN, counts_of
 
     pipelines.apply(store, DOCUMENT)
-    snapshots.request(store, "orders", Wish(), "r", "me")
+    snapshots.request(store, "orders", CopySelection(), "r", "me")
     tables = {f"shop.t{number}": {"chunks": 1, "rows": number} for number in range(200)}
     settle(store, tables=tables)
     counts = counts_of(store, "orders", "r")
@@ -446,7 +446,7 @@ def test_many_tables_make_a_small_xcom(store):
 def test_without_a_triggerer_the_task_waits_itself(document, store, dsn, backend, published):
     streaming(store, dsn, backend)
     operator = snapshot(document, tables=[ROWS], deferrable=False)
-    snapshots.request(store, "orders", Wish((ROWS,)), REQUEST, "an earlier attempt")
+    snapshots.request(store, "orders", CopySelection((ROWS,)), REQUEST, "an earlier attempt")
 
     def serve():
         wait_until(lambda: Control(store, "orders").read().requests[0].by != "an earlier attempt")

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.control.supervise import Verdict
+from airflow_provider_deltaforge.control.supervise import RestartDecision
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.pipeline import give_up
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
@@ -276,7 +276,7 @@ def test_a_driver_that_hangs_on_another_host_is_told_to_end(document, store, own
     handle = {"host": "elsewhere", "directory": "/elsewhere", "generation": 1}
     told = {"generation": 1, "owner": owner, "handle": handle, "desired": "running"}
     Control(store, "orders").update(lambda old: old.model_copy(update=told))
-    verdict = Verdict("give_up", "no heartbeat", "retryable")
+    verdict = RestartDecision("give_up", "no heartbeat", "retryable")
     error = give_up(DeltaForgeHook(), status(store, "orders"), verdict, "me")
 
     assert "no heartbeat" in str(error)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.chaos import faults, zombies
 from tests.chaos.arena import Arena
 from tests.chaos.judge import judge
@@ -100,10 +100,10 @@ def test_every_border_meets_every_sink_within_the_seeds():
 @pytest.mark.parametrize(
     ("border", "source", "sink", "exact"),
     [
-        (Border.CHUNK_WRITTEN, "mysql", "redis", True),
-        (Border.SINK_WRITTEN, "postgres", "nats", True),
+        (CrashPoint.CHUNK_WRITTEN, "mysql", "redis", True),
+        (CrashPoint.SINK_WRITTEN, "postgres", "nats", True),
     ],
-    ids=lambda value: value.value if isinstance(value, Border) else value,
+    ids=lambda value: value.value if isinstance(value, CrashPoint) else value,
 )
 def test_a_driver_that_wakes_up_changes_nothing(arena, border, source, sink, exact):
     attacked = arena(source, sink, exact=exact, snapshot="initial")

@@ -3,30 +3,30 @@
 import subprocess
 import time
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.chaos.arena import Arena
 from tests.waiting import wait_for
 
 OF_COPIES = (
-    Border.SNAPSHOT_STARTED,
-    Border.CHUNK_RENDERED,
-    Border.CHUNK_WRITTEN,
-    Border.CHUNK_STORED,
-    Border.SNAPSHOT_FINISHED,
+    CrashPoint.SNAPSHOT_STARTED,
+    CrashPoint.CHUNK_RENDERED,
+    CrashPoint.CHUNK_WRITTEN,
+    CrashPoint.CHUNK_STORED,
+    CrashPoint.SNAPSHOT_FINISHED,
 )
 OF_STREAMS = (
-    Border.BATCH_RENDERED,
-    Border.SINK_WRITTEN,
-    Border.CHECKPOINT_STORED,
-    Border.SOURCE_ACKNOWLEDGED,
+    CrashPoint.BATCH_RENDERED,
+    CrashPoint.SINK_WRITTEN,
+    CrashPoint.CHECKPOINT_STORED,
+    CrashPoint.SOURCE_ACKNOWLEDGED,
 )
-SILENT = {"chunk": Border.CHUNK_RENDERED, "batch": Border.BATCH_RENDERED}
+SILENT = {"chunk": CrashPoint.CHUNK_RENDERED, "batch": CrashPoint.BATCH_RENDERED}
 """What is in flight to a sink that has fallen silent."""
-_ONCE = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED}
+_ONCE = {CrashPoint.SNAPSHOT_STARTED, CrashPoint.SNAPSHOT_FINISHED}
 _WAKES_S = 150.0
 
 
-def frozen_at(arena: Arena, border: Border) -> list[str]:
+def frozen_at(arena: Arena, border: CrashPoint) -> list[str]:
     """Freeze a driver at a border, let another one take over, change rows, and wake it up."""
     return _taken_over(arena, border, silent=False)
 
@@ -36,7 +36,7 @@ def frozen_in_flight(arena: Arena, what: str) -> list[str]:
     return _taken_over(arena, SILENT[what], silent=True)
 
 
-def _taken_over(arena: Arena, border: Border, *, silent: bool) -> list[str]:
+def _taken_over(arena: Arena, border: CrashPoint, *, silent: bool) -> list[str]:
     first = arena.begin((border, 1 if border in _ONCE else 2))
     if border in OF_STREAMS:
         arena.wait_running(first)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 
 SQL = "CREATE TABLE r (id INT) CONNECTION='mysql://u:planted-password@h/d/r'"
 
@@ -38,7 +38,7 @@ def letter(number, **meta):
 
 @pytest.fixture
 def filled(pipeline):
-    queue = DeadLetters(pipeline, "orders")
+    queue = DeadLetterRecords(pipeline, "orders")
     told = [
         letter(1, sink_id="out", error_kind="routing"),
         letter(2, processor_id="js"),
@@ -145,5 +145,5 @@ def test_a_reason_is_shown_as_it_is(pipeline):
     """Brackets in it are no style, and must not make the list fail."""
     told = {**letter(1, processor_id="p"), "seq": 0}
     told["meta"]["error_message"] = "KeyError: [red] is not [/known]"
-    pipeline.transact([DeadLetters(pipeline, "orders").push(orjson.dumps(told))])
+    pipeline.transact([DeadLetterRecords(pipeline, "orders").push(orjson.dumps(told))])
     assert "KeyError: [red] is not [/known]" in deltaforge("list", "orders").stdout

@@ -16,7 +16,10 @@ from airflow_provider_deltaforge.engine.replay import requests
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from tests.engine.driving import Driving
 from tests.engine.running import begun, events, run_to_the_end
 from tests.waiting import PATIENCE_S, wait_until
@@ -118,7 +121,7 @@ def test_without_a_driver_the_command_sends_them_itself(refused):
     assert json.loads(told.stdout)["sent"] == 2
     assert refused.control.read().replays == []
     assert refused.control.read().desired == "stopped"
-    assert DeadLetters(refused.store, refused.name).count() == 0
+    assert DeadLetterRecords(refused.store, refused.name).count() == 0
 
 
 def test_without_a_driver_its_request_is_gone_when_the_command_returns(refused, monkeypatch):
@@ -263,7 +266,7 @@ def test_whoever_does_not_wait_for_that_is_told_how_to_withdraw_it_later(refused
 
 def test_what_is_done_cannot_be_withdrawn(refused):
     refused.log().refuses = None
-    ticket = replays.request(refused.store, refused.name, Which(), "skip", "me")
+    ticket = replays.request(refused.store, refused.name, DeadLetterFilter(), "skip", "me")
     requests.replay_here(refused.name, refused.location, ticket, lambda *_: None, threading.Event())
     told = deltaforge(refused, "--withdraw", ticket)
     assert (told.exit_code, "done: 3 sent" in told.stdout) == (1, True)
@@ -295,5 +298,5 @@ def test_a_command_that_says_too_little_or_too_much_is_refused(refused, words, w
 def test_an_unknown_ticket_is_named(refused):
     with pytest.raises(SpecError, match="knows no replay"):
         replays.replay(refused.store, refused.name, "gone")
-    ticket = replays.request(refused.store, refused.name, Which(sink="x"), "skip", "me")
+    ticket = replays.request(refused.store, refused.name, DeadLetterFilter(sink="x"), "skip", "me")
     assert replays.replay(refused.store, refused.name, ticket) is None

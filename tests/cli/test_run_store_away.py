@@ -4,7 +4,7 @@ import threading
 
 from airflow_provider_deltaforge.cli import run
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.supervise import RETRYABLE, Verdict
+from airflow_provider_deltaforge.control.supervise import RETRYABLE, RestartDecision
 from airflow_provider_deltaforge.engine.driver import local
 from airflow_provider_deltaforge.errors import RetryableError
 
@@ -45,6 +45,6 @@ def test_a_driver_in_this_process_that_the_store_ended_is_judged_when_it_is_back
 ):
     monkeypatch.setattr(run.starting, "take_generation", lambda *_, **__: 1)
     monkeypatch.setattr(local, "run_local", lambda *_: RETRYABLE)
-    given_up = Verdict("give_up", "enough")
+    given_up = RestartDecision("give_up", "enough")
     monkeypatch.setattr(run, "settle", away_first(given_up))
     assert run._run_lane(None, DSN, "orders", LocalBackend(tmp_path), threading.Event()) == given_up

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.requests import Results, result_of
+from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from tests.control.bench import DOCUMENT, job_of
 from tests.control.conftest import backend, dsn, store  # noqa: F401 - fixtures
 from tests.waiting import wait_until
@@ -35,7 +35,7 @@ def settling(store, state, **details):  # noqa: F811 - the fixture
     def settle():
         wait_until(lambda: Control(store, "orders").read().requests)
         request = Control(store, "orders").read().requests[0]
-        store.transact(Results(store, "orders").put(result_of(request, state, **details)))
+        store.transact(SnapshotResults(store, "orders").put(result_of(request, state, **details)))
 
     threading.Thread(target=settle, daemon=True).start()
 

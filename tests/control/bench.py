@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from tests.waiting import wait_until
 
 __all__ = ["DOCUMENT", "fake_driver", "job_of", "wait_until"]
@@ -24,12 +24,12 @@ spec:
 """
 
 
-def fake_driver(job: Job) -> list[str]:
+def fake_driver(job: LaunchSpec) -> list[str]:
     """Compose the command line of the fake driver in place of spark-submit's."""
     words = ["--pipeline", job.pipeline, "--generation", str(job.generation)]
     return [sys.executable, str(DRIVER), *words, *job.arguments]
 
 
-def job_of(store: str, behaviour: str = "run", script: str = "stream_job.py") -> Job:
+def job_of(store: str, behaviour: str = "run", script: str = "stream_job.py") -> LaunchSpec:
     """Return a job for the fake driver."""
-    return Job("orders", 0, script, store, environment={"FAKE_DRIVER": behaviour})
+    return LaunchSpec("orders", 0, script, store, environment={"FAKE_DRIVER": behaviour})

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control import status as status_module
-from airflow_provider_deltaforge.control.launch import Job, JobState, JobStatus
+from airflow_provider_deltaforge.control.launch import JobState, JobStatus, LaunchSpec
 from airflow_provider_deltaforge.control.status import status, statuses
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -90,7 +90,7 @@ def clock(monkeypatch):
 def store(request):
     store = StoreLocation.from_dsn(f"memory://{request.node.name}").create()
     pipelines.apply(store, DOCUMENT)
-    starting.start(store, Job("orders", 0, "stream_job.py", "unused"), Elsewhere(), "first")
+    starting.start(store, LaunchSpec("orders", 0, "stream_job.py", "unused"), Elsewhere(), "first")
     return store
 
 
@@ -161,7 +161,7 @@ def test_a_store_that_was_away_is_no_silence(store, clock, monkeypatch):
 def test_a_driver_elsewhere_that_speaks_is_adopted(store, ahead_s):
     with Remote(store, ahead_s):
         again = starting.start(
-            store, Job("orders", 0, "stream_job.py", "unused"), Elsewhere(), "second"
+            store, LaunchSpec("orders", 0, "stream_job.py", "unused"), Elsewhere(), "second"
         )
     assert (again.adopted, again.generation) == (True, 1)
 
@@ -231,7 +231,7 @@ def test_a_driver_here_is_refused_at_once(store, clock):
 def test_words_from_before_a_start_are_not_the_new_drivers_whatever_its_clock_says(store):
     remote = Remote(store, HOUR_S)
     remote.beat("failed")
-    job = Job("orders", 1, "stream_job.py", "unused")
+    job = LaunchSpec("orders", 1, "stream_job.py", "unused")
     starting._submit(Control(store, "orders"), job, Elsewhere())
 
     assert status(store, "orders").status == "starting"

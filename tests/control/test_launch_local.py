@@ -7,13 +7,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_deltaforge.control.launch import Job, JobState
+from airflow_provider_deltaforge.control.launch import JobState, LaunchSpec
 from airflow_provider_deltaforge.errors import RetryableError
 from tests.control.bench import wait_until
 
 
-def job(behaviour: str = "run", generation: int = 1) -> Job:
-    return Job(
+def job(behaviour: str = "run", generation: int = 1) -> LaunchSpec:
+    return LaunchSpec(
         "orders",
         generation,
         "stream_job.py",

@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord, SinkProgress
-from airflow_provider_deltaforge.storage.records.heartbeats import Heard
+from airflow_provider_deltaforge.storage.records.heartbeats import LastHeard
 from tests.control.bench import DOCUMENT, job_of, wait_until
 from tests.control.driver import progress
 
@@ -213,7 +213,7 @@ NOW = 10_000_000
 def test_status_tells_the_truth(word, age_s, job, expected):
     told = progress(word, 1, 1, 5)
     record = ControlRecord(desired="running", generation=1, updated_at_ms=NOW)
-    heard = Heard(age_s, is_sure=True)
+    heard = LastHeard(age_s, is_sure=True)
 
     assert judge_status("orders", record, told, NOW, JobStatus(job), heard).status == expected
 

@@ -10,7 +10,12 @@ from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
 from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.control.supervise import RETRYABLE, Ending, RestartBudget, judge
+from airflow_provider_deltaforge.control.supervise import (
+    RETRYABLE,
+    DriverExit,
+    RestartBudget,
+    judge,
+)
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Put
@@ -123,7 +128,7 @@ def test_a_reset_waits_for_a_driver_that_just_spoke_unless_it_is_known_to_be_gon
 @pytest.mark.parametrize("error_class", ["event", "access", "spec"])
 def test_an_error_that_no_restart_cures_is_given_up_without_an_exit_code(error_class):
     verdict = judge(
-        Ending(None, error_class, "why"),
+        DriverExit(None, error_class, "why"),
         wanted=True,
         restarted_at_ms=[],
         now_ms=0,
@@ -133,7 +138,7 @@ def test_an_error_that_no_restart_cures_is_given_up_without_an_exit_code(error_c
 
 
 def test_an_error_that_nobody_foresaw_is_tried_again_until_the_budget_is_spent():
-    ending = Ending(RETRYABLE, "internal", "ConnectionRefusedError: [Errno 111]")
+    ending = DriverExit(RETRYABLE, "internal", "ConnectionRefusedError: [Errno 111]")
     first, last = (
         judge(ending, wanted=True, restarted_at_ms=restarts, now_ms=9, budget=RestartBudget())
         for restarts in ([], [1, 2, 3, 4, 5])

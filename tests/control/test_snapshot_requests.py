@@ -3,15 +3,15 @@
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
-from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.requests import Results, result_of
+from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
 
-ROWS = Wish(("script.rows",))
+ROWS = CopySelection(("script.rows",))
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def settle(store, state="done", **details):
     """Do what a driver does at the end of the first request, up to its removal."""
     request = Control(store, "orders").read().requests[0]
     result = result_of(request, state, **details)
-    store.transact(Results(store, "orders").put(result))
+    store.transact(SnapshotResults(store, "orders").put(result))
 
 
 def pending(store):
@@ -38,14 +38,14 @@ def pending(store):
 @pytest.mark.parametrize(
     ("tables", "where", "wish"),
     [
-        ("a.b, a.c,", None, Wish(("a.b", "a.c"))),
-        (["a.b"], " id > 5 ", Wish(("a.b",), "id > 5")),
-        ("", "", Wish()),
-        (None, None, Wish()),
+        ("a.b, a.c,", None, CopySelection(("a.b", "a.c"))),
+        (["a.b"], " id > 5 ", CopySelection(("a.b",), "id > 5")),
+        ("", "", CopySelection()),
+        (None, None, CopySelection()),
     ],
 )
 def test_what_people_write_is_a_wish(tables, where, wish):
-    assert Wish.of(tables, where) == wish
+    assert CopySelection.of(tables, where) == wish
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_people_write_is_a_wish(tables, where, wish):
 )
 def test_a_wrong_wish_is_refused_with_its_key(tables, where, key):
     with pytest.raises(SpecError, match=f"^{key}: "):
-        Wish.of(tables, where)
+        CopySelection.of(tables, where)
 
 
 def test_an_id_that_is_pending_is_adopted_by_whoever_asks_again(applied):
@@ -68,7 +68,7 @@ def test_an_id_that_is_pending_is_adopted_by_whoever_asks_again(applied):
 def test_an_id_that_is_pending_with_another_wish_is_asked_anew(applied):
     ask(applied)
     ask(applied, "other")
-    assert ask(applied, wish=Wish(("script.rows",), "id > 5")).where == "id > 5"
+    assert ask(applied, wish=CopySelection(("script.rows",), "id > 5")).where == "id > 5"
 
     first, _, last = Control(applied, "orders").read().requests
     assert first.cancelled

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
-from airflow_provider_deltaforge.control.launch import Job, JobState, JobStatus
+from airflow_provider_deltaforge.control.launch import JobState, JobStatus, LaunchSpec
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.snapshots import Run
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord
 from tests.control.bench import DOCUMENT
 from tests.control.driver import progress
 
-STREAM = Job("orders", 0, "stream_job.py", "unused")
-SNAPSHOT = Job("orders", 0, "snapshot_job.py", "unused")
+STREAM = LaunchSpec("orders", 0, "stream_job.py", "unused")
+SNAPSHOT = LaunchSpec("orders", 0, "snapshot_job.py", "unused")
 
 
 class Place:
@@ -165,7 +165,7 @@ def test_a_start_between_looking_and_adopting_stands(store, place):
 
 
 def own_snapshot(store, generation, finished_at_ms):
-    run = Run(
+    run = SnapshotRecord(
         id=f"r{generation}",
         generation=generation,
         started_at_ms=1,

@@ -1,6 +1,6 @@
 import pytest
 
-from airflow_provider_deltaforge.control.supervise import Ending, RestartBudget, judge
+from airflow_provider_deltaforge.control.supervise import DriverExit, RestartBudget, judge
 
 BUDGET = RestartBudget(restarts_max=3, window_s=60, wait_s=1, wait_max_s=3)
 NOW = 1_000_000
@@ -25,14 +25,14 @@ NOW = 1_000_000
 )
 def test_judge(wanted, code, restarts, action, wait_s):
     verdict = judge(
-        Ending(code), wanted=wanted, restarted_at_ms=restarts, now_ms=NOW, budget=BUDGET
+        DriverExit(code), wanted=wanted, restarted_at_ms=restarts, now_ms=NOW, budget=BUDGET
     )
 
     assert (action, wait_s) == (verdict.action, verdict.wait_s)
 
 
 def test_giving_up_keeps_the_drivers_own_words():
-    ending = Ending(4, "position_lost", "binlog.000002 was purged")
+    ending = DriverExit(4, "position_lost", "binlog.000002 was purged")
     verdict = judge(ending, wanted=True, restarted_at_ms=[], now_ms=NOW, budget=BUDGET)
 
     assert verdict.error_class == "position_lost"

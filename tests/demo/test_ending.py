@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_deltaforge.control.launch import Job, JobState
+from airflow_provider_deltaforge.control.launch import JobState, LaunchSpec
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from tests.demo.ending import only_one
@@ -39,7 +39,7 @@ def test_a_killed_demo_takes_its_driver_and_its_scratch_along(tmp_path):
     scratch = tmp_path / "run"
     process = holder(tmp_path)
     backend = LocalBackend(scratch / "jobs", compose=lambda job: ["sleep", "600"])
-    handle = backend.submit(Job("shop", 1, "stream_job.py", f"sqlite:///{scratch}/state.db"))
+    handle = backend.submit(LaunchSpec("shop", 1, "stream_job.py", f"sqlite:///{scratch}/state.db"))
     (scratch / "state.db").touch()
     process.send_signal(signal.SIGKILL)
     process.communicate()

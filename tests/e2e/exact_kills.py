@@ -4,20 +4,20 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.engine.spark_kills import Victim
 
 OF_BATCHES = (
-    Border.BATCH_RENDERED,
-    Border.SINK_WRITTEN,
-    Border.CHECKPOINT_STORED,
-    Border.SOURCE_ACKNOWLEDGED,
+    CrashPoint.BATCH_RENDERED,
+    CrashPoint.SINK_WRITTEN,
+    CrashPoint.CHECKPOINT_STORED,
+    CrashPoint.SOURCE_ACKNOWLEDGED,
 )
 OF_LAGGARDS = (
-    Border.SINK_LEFT,
-    Border.CAUGHT_UP_WRITTEN,
-    Border.CAUGHT_UP_STORED,
-    Border.SINK_JOINED,
+    CrashPoint.SINK_LEFT,
+    CrashPoint.CAUGHT_UP_WRITTEN,
+    CrashPoint.CAUGHT_UP_STORED,
+    CrashPoint.SINK_JOINED,
 )
 """In the order in which a sink that goes away crosses them."""
 VICTIMS = {
@@ -33,7 +33,7 @@ _CROSSINGS = range(1, 9)
 class Kill:
     """Where, at which crossing, and who."""
 
-    border: Border
+    border: CrashPoint
     crossing: int
     victim: Victim
 
@@ -48,10 +48,12 @@ def planned(place: str, seed: int, victims: Sequence[Victim] = ()) -> list[Kill]
         borders = [(each, 1) for each in OF_LAGGARDS]
     else:
         borders = [(each, chance.choice(_CROSSINGS)) for each in OF_BATCHES]
-        borders.append((Border.SCHEMA_REGISTERED, 1))
+        borders.append((CrashPoint.SCHEMA_REGISTERED, 1))
         chance.shuffle(borders)
     victims = victims or VICTIMS[place]
     return [
         Kill(border, crossing, victims[(seed + number) % len(victims)])
-        for number, (border, crossing) in enumerate([(Border.START_POSITION_STORED, 1), *borders])
+        for number, (border, crossing) in enumerate(
+            [(CrashPoint.START_POSITION_STORED, 1), *borders]
+        )
     ]

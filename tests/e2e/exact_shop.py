@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines, snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.control.snapshots import CopySelection
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
@@ -164,16 +164,16 @@ class ExactShop(ScriptedRun):
         found = Checkpoints(self.store, NAME, f"{NAME}-source").load()
         return {kind: found[name] for kind, name in self.ids.items() if name in found}
 
-    def provoke(self, border: Border, driver: Driver) -> None:
+    def provoke(self, border: CrashPoint, driver: Driver) -> None:
         """Let happen what leads to a border that batches alone do not cross."""
-        if border is Border.SCHEMA_REGISTERED:
+        if border is CrashPoint.SCHEMA_REGISTERED:
             self.shop.widen()
         elif border in REQUEST_BORDERS:
-            snapshots.request(self.store, NAME, Wish(), f"copy{self.kills}", "a chain")
-        elif border is Border.SINK_LEFT:
+            snapshots.request(self.store, NAME, CopySelection(), f"copy{self.kills}", "a chain")
+        elif border is CrashPoint.SINK_LEFT:
             self.wait_moved(driver)
             self.servers[self.optional or ""].pause()
-        elif border is Border.CAUGHT_UP_WRITTEN:
+        elif border is CrashPoint.CAUGHT_UP_WRITTEN:
             self._wait(self._is_behind, driver)
             self.wait_written(_MISSED)
             self.servers[self.optional or ""].resume()

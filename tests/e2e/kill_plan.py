@@ -4,17 +4,17 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e.exact_kills import OF_BATCHES, Kill
 from tests.engine.spark_kills import Victim, possible
 
 SEEDS = 20
 """After so many, every border and every victim was there."""
-OF_CHUNKS = (Border.CHUNK_RENDERED, Border.CHUNK_WRITTEN, Border.CHUNK_STORED)
-OF_SNAPSHOTS = (Border.SNAPSHOT_STARTED, *OF_CHUNKS, Border.SNAPSHOT_FINISHED)
-OF_STREAMS = (*OF_BATCHES, Border.SCHEMA_REGISTERED)
-OF_REQUESTS = (Border.REQUEST_RECORDED, Border.REQUEST_REMOVED)
-BORDERS = (Border.START_POSITION_STORED, *OF_SNAPSHOTS, *OF_STREAMS, *OF_REQUESTS)
+OF_CHUNKS = (CrashPoint.CHUNK_RENDERED, CrashPoint.CHUNK_WRITTEN, CrashPoint.CHUNK_STORED)
+OF_SNAPSHOTS = (CrashPoint.SNAPSHOT_STARTED, *OF_CHUNKS, CrashPoint.SNAPSHOT_FINISHED)
+OF_STREAMS = (*OF_BATCHES, CrashPoint.SCHEMA_REGISTERED)
+OF_REQUESTS = (CrashPoint.REQUEST_RECORDED, CrashPoint.REQUEST_REMOVED)
+BORDERS = (CrashPoint.START_POSITION_STORED, *OF_SNAPSHOTS, *OF_STREAMS, *OF_REQUESTS)
 VICTIMS = {
     "process": (Victim.PROCESS,),
     "spark": (Victim.WORKER, Victim.JVM, Victim.APPLICATION, Victim.EXECUTOR),
@@ -26,10 +26,10 @@ _STARTS = (Victim.JVM, Victim.APPLICATION, Victim.WORKER)
 _LOCAL = 15
 """Seeds of one JVM; those after them run on a cluster, of which executors die."""
 _ON_CLUSTER = (
-    Border.SNAPSHOT_STARTED,
-    Border.SNAPSHOT_FINISHED,
+    CrashPoint.SNAPSHOT_STARTED,
+    CrashPoint.SNAPSHOT_FINISHED,
     *OF_REQUESTS,
-    Border.START_POSITION_STORED,
+    CrashPoint.START_POSITION_STORED,
 )
 """What a seed on the cluster begins with: a hold in the application is read when it starts."""
 
@@ -76,7 +76,7 @@ def _of_processes(seed: int, chance: random.Random) -> Plan:
         # Each border in three seeds of five, however the rest falls.
         first = [border for at, border in enumerate(OF_SNAPSHOTS) if (at + seed) % 5 < 3]
     else:
-        first = [Border.START_POSITION_STORED]
+        first = [CrashPoint.START_POSITION_STORED]
     later = [*chance.sample(OF_STREAMS, 2), OF_STREAMS[seed % len(OF_STREAMS)]]
     chance.shuffle(later)
     borders = [*first, *dict.fromkeys(later), OF_REQUESTS[seed % 2]]
@@ -95,9 +95,9 @@ def _of_one_jvm(source: str, seed: int, chance: random.Random) -> Plan:
     random.Random(f"{source}/late").shuffle(late)
     plan = Plan(snapshot=seed >= len(_STARTS))
     last = late[seed] if seed < len(late) else None
-    kills: list[tuple[Border, Victim]] = []
+    kills: list[tuple[CrashPoint, Victim]] = []
     if not plan.snapshot:
-        kills.append((Border.START_POSITION_STORED, _STARTS[seed]))
+        kills.append((CrashPoint.START_POSITION_STORED, _STARTS[seed]))
     elif seed - len(_STARTS) < len(early):
         kills.append(early[seed - len(_STARTS)])
     chunk = OF_CHUNKS[seed % len(OF_CHUNKS)]
@@ -122,8 +122,8 @@ def _of_one_jvm(source: str, seed: int, chance: random.Random) -> Plan:
 
 def _of_executors(number: int, chance: random.Random) -> Plan:
     first = _ON_CLUSTER[number]
-    plan = Plan(snapshot=first is not Border.START_POSITION_STORED, cluster=True)
-    before = [] if first is not Border.SNAPSHOT_STARTED else list(OF_CHUNKS)
+    plan = Plan(snapshot=first is not CrashPoint.START_POSITION_STORED, cluster=True)
+    before = [] if first is not CrashPoint.SNAPSHOT_STARTED else list(OF_CHUNKS)
     later = [OF_STREAMS[number], *chance.sample(OF_STREAMS, 1)]
     borders = [first, *before, *dict.fromkeys(later)]
     plan.kills = list(_crossed(((each, Victim.EXECUTOR) for each in borders), chance))
@@ -131,7 +131,7 @@ def _of_executors(number: int, chance: random.Random) -> Plan:
 
 
 def _crossed(
-    places: Collection[tuple[Border, Victim]] | Iterator[tuple[Border, Victim]],
+    places: Collection[tuple[CrashPoint, Victim]] | Iterator[tuple[CrashPoint, Victim]],
     chance: random.Random,
 ) -> Iterator[Kill]:
     """Yield kills with the crossing at which each happens."""

@@ -14,10 +14,10 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_deltaforge.api.health import create_app
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.spark_submit import command, environment
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord, Progress
@@ -156,7 +156,7 @@ class PipelineRun:
         assert progress is not None
         return progress
 
-    def start(self, hold: tuple[Border, int] | None = None, *, again: bool = False) -> Driver:
+    def start(self, hold: tuple[CrashPoint, int] | None = None, *, again: bool = False) -> Driver:
         """Start the driver of a new generation, or another one of the same."""
         more = 0 if again else 1
         record = self.control.update(
@@ -164,7 +164,9 @@ class PipelineRun:
                 update={"desired": "running", "generation": old.generation + more}
             )
         )
-        job = Job(self.name, record.generation, "stream_job.py", self.store_dsn, self.master or "")
+        job = LaunchSpec(
+            self.name, record.generation, "stream_job.py", self.store_dsn, self.master or ""
+        )
         line = [sys.executable, "-c", LOCAL, self.name, str(record.generation)]
         told = {**environment(job), **self.variables}
         if hold is not None:

@@ -5,7 +5,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e.exact_kills import OF_BATCHES, VICTIMS, planned
 from tests.e2e.exact_shop import run_chain
 from tests.e2e.exact_sources import SERVERLESS, SHOPS
@@ -64,8 +64,8 @@ def test_a_chain_has_every_border_and_every_victim(place):
     for seed in range(10):
         kills = planned(place, seed)
         assert {kill.border for kill in kills} == {
-            Border.START_POSITION_STORED,
-            Border.SCHEMA_REGISTERED,
+            CrashPoint.START_POSITION_STORED,
+            CrashPoint.SCHEMA_REGISTERED,
             *OF_BATCHES,
         }
         assert {kill.victim for kill in kills} == set(VICTIMS[place])

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e.exact_sources import SHOPS
 from tests.e2e.kill_plan import BORDERS, OF_REQUESTS, OF_SNAPSHOTS, SEEDS, cells, planned, shown
 from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.spark_kills import IN_APPLICATION, Victim, possible
 
-ELSEWHERE = {*OF_LAGGARDS, *OF_REPLAYS, Border.DEAD_LETTERS_STORED}
+ELSEWHERE = {*OF_LAGGARDS, *OF_REPLAYS, CrashPoint.DEAD_LETTERS_STORED}
 RESTARTS = {Victim.PROCESS, Victim.JVM, Victim.APPLICATION}
 
 plans = pytest.mark.parametrize(
@@ -20,7 +20,7 @@ plans = pytest.mark.parametrize(
 
 
 def test_every_border_that_a_plain_pipeline_crosses_is_asked_for():
-    assert {*BORDERS, *ELSEWHERE} == set(Border)
+    assert {*BORDERS, *ELSEWHERE} == set(CrashPoint)
 
 
 @pytest.mark.parametrize("place", ["process", "spark"])
@@ -46,7 +46,7 @@ def test_every_kill_is_possible_where_it_stands(source, place, seed):
     assert [kill for kill in kills if not possible(kill.border, kill.victim)] == []
     early = [kill for kill in kills if kill.border in {*OF_SNAPSHOTS, BORDERS[0]}]
     assert kills[: len(early)] == early
-    assert plan.snapshot is not (kills[0].border is Border.START_POSITION_STORED)
+    assert plan.snapshot is not (kills[0].border is CrashPoint.START_POSITION_STORED)
     for former, kill in itertools.pairwise(kills):
         if kill.border in IN_APPLICATION:
             assert former.victim in RESTARTS, "an application reads its hold when it starts"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.e2e import shop
 from tests.e2e.pipeline_run import PipelineRun
@@ -86,7 +86,7 @@ def test_a_kill_inside_a_split_transaction_repeats_it_whole(pipeline):
     checkpoints = Checkpoints(run.store, run.name, run.name)
     before = checkpoints.load()
     insert(run, 10, ROWS)
-    driver = run.start(hold=(Border.SINK_WRITTEN, 3))
+    driver = run.start(hold=(CrashPoint.SINK_WRITTEN, 3))
     kill(run.wait_held())
     driver.wait()
     # Parts were delivered, but no position lies inside a transaction.

@@ -2,12 +2,12 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e import shop
 from tests.e2e.pipeline_run import run_in
 from tests.engine.scripted_run import kill
 
-BORDERS = [Border.SINK_WRITTEN, pytest.param(Border.CHUNK_WRITTEN, marks=pytest.mark.long)]
+BORDERS = [CrashPoint.SINK_WRITTEN, pytest.param(CrashPoint.CHUNK_WRITTEN, marks=pytest.mark.long)]
 """Where a kill repeats what was delivered. ``tests/engine/test_kills.py`` has all the others, and
 ``test_snapshot_interrupted.py`` one that leaves a half-copied snapshot."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e import postgres_shop as shop
 from tests.e2e.postgres_run import run_in
 from tests.engine.scripted_run import kill
@@ -50,7 +50,7 @@ def test_a_kill_in_a_large_transaction_loses_nothing(
             run.wait_status("running")
             assert run.stop(driver) == 0
         with shop.Writers(postgres_server, name):
-            driver = run.start(hold=(Border.SINK_WRITTEN, 6))
+            driver = run.start(hold=(CrashPoint.SINK_WRITTEN, 6))
             run.wait_status("running")
             shop.write_much(postgres_server, name, 10_000)
             kill(run.wait_held())

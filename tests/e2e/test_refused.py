@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e.pipeline_run import PATIENCE_S, run_in
 from tests.servers import kafka, sql
 
@@ -83,7 +83,7 @@ def test_wrong_passwords_fail_and_show_nowhere(tmp_path, mysql_server, broker):
     assert not run.healthy()
 
     run.variables["MYSQL_DSN"] = f"mysql://planted:{MYSQL}@{address}"
-    driver = run.start(hold=(Border.CHUNK_RENDERED, 1))
+    driver = run.start(hold=(CrashPoint.CHUNK_RENDERED, 1))
     run.wait_held()
     run.let_go()
     failed = run.wait_status("failed")

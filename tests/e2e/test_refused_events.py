@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.e2e import shop
 from tests.e2e.pipeline_run import PATIENCE_S, PipelineRun
 from tests.servers import sql
@@ -70,7 +70,7 @@ def test_too_large_a_message_stops_the_pipeline(parcels):
     run.wait_status("running")
     run.wait_caught_up()
     assert run.stop(driver) == 0
-    (letter,) = DeadLetters(run.store, run.name).read()
+    (letter,) = DeadLetterRecords(run.store, run.name).read()
     assert (letter.event["after"]["id"], letter.event["op"]) == (20, "c")
     assert letter.source_cursor["file"].startswith("binlog")
     assert (letter.meta.sink_id, letter.meta.error_kind) == ("kafka", "message_too_large")

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.e2e import shop
 from tests.e2e.pipeline_run import PATIENCE_S, run_in
@@ -35,7 +35,7 @@ def test_a_killed_snapshot_goes_on_at_the_next_chunk(tmp_path, mysql_server, kaf
     run = run_in(tmp_path, mysql_server, kafka_server, "half_way", parallel=False)
     records = Snapshots(run.store, run.name)
     with shop.Writers(mysql_server, run.name):
-        driver = run.start(hold=(Border.CHUNK_STORED, 5))
+        driver = run.start(hold=(CrashPoint.CHUNK_STORED, 5))
         kill(run.wait_held())
         driver.wait()
         before = records.current()
@@ -66,7 +66,7 @@ def test_a_killed_snapshot_goes_on_at_the_next_chunk(tmp_path, mysql_server, kaf
 def test_a_log_purged_under_a_snapshot_cancels_it(tmp_path, server, kafka_server):
     run = run_in(tmp_path, server, kafka_server, f"purged_{server.port}", parallel=False)
     records = Snapshots(run.store, run.name)
-    driver = run.start(hold=(Border.CHUNK_STORED, 2))
+    driver = run.start(hold=(CrashPoint.CHUNK_STORED, 2))
     run.wait_held()
     with shop.Writers(server, run.name) as writers:
         run.wait(lambda: writers.transactions > 20)

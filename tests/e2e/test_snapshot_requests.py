@@ -1,7 +1,7 @@
 """Copies asked for while MySQL streams to Kafka under load, judged by the oracle."""
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from tests.e2e import shop
 from tests.e2e.pipeline_run import run_in
 
@@ -10,7 +10,7 @@ def test_rows_are_copied_again_beside_the_stream(tmp_path, mysql_server, kafka_s
     run = run_in(tmp_path, mysql_server, kafka_server, "asked")
 
     def ask(request_id, *told):
-        snapshots.request(run.store, run.name, Wish(*told), request_id, "a test")
+        snapshots.request(run.store, run.name, CopySelection(*told), request_id, "a test")
 
     def ended(request_id):
         run.wait(lambda: snapshots.request_state(run.store, run.name, request_id).settled)

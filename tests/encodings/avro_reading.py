@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.encoder import AvroEncoder
-from airflow_provider_deltaforge.encodings.contract import Bodies, Wanted
+from airflow_provider_deltaforge.encodings.contract import Bodies, EncoderRequest
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.sinks.memory import MemorySink
@@ -56,7 +56,7 @@ class Writing:
         self.origin = Origin("orders-cdc", "acme", connector, "0.1.0")
         self.known = {(s.db, s.schema, s.table, s.fingerprint): s for s in schemas}
         shape = self.sink.envelope.shape
-        wanted = Wanted("out", connector, shape, lambda *table: self.known.get(table))
+        wanted = EncoderRequest("out", connector, shape, lambda *table: self.known.get(table))
         self.encoder = AvroEncoder(wanted, shape, self.numbers, strategy, modes or Modes())
 
     def write(self, rows):

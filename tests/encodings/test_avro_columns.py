@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_provider_deltaforge.encodings.avro import AvroEncoding, binary, clocks
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.names import apart, is_legal
-from airflow_provider_deltaforge.encodings.contract import Wanted
+from airflow_provider_deltaforge.encodings.contract import EncoderRequest
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.spec.load import load
@@ -248,7 +248,7 @@ def test_an_envelope_of_unknown_shape_is_refused():
     encoding = AvroEncoding(schema_registry_url="http://registry:8081")
 
     with pytest.raises(SpecError, match="does not say what its messages look like"):
-        encoding.open(Wanted("out", "mysql", None, lambda *_: None))
+        encoding.open(EncoderRequest("out", "mysql", None, lambda *_: None))
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):
@@ -259,7 +259,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
     with pytest.raises(
         SpecError, match=r"needs fastavro; install 'airflow-provider-deltaforge\[avro\]'"
     ):
-        encoding.open(Wanted("out", "mysql", writing.sink.envelope.shape, lambda *_: None))
+        encoding.open(EncoderRequest("out", "mysql", writing.sink.envelope.shape, lambda *_: None))
 
 
 def test_the_page_shows_the_types_that_columns_have():

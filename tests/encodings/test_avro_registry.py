@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.encodings.answering import Answering
 from tests.encodings.avro_reading import absent, collect, id_in, read, rows_in
 from tests.engine.driving import DrivenRun
@@ -426,7 +426,7 @@ def test_what_the_registry_refuses_is_set_aside_or_stops_the_pipeline(
     pipeline.want("stopped")
     assert running.end().why == "stopped"
     assert pipeline.log().messages() == []
-    assert DeadLetters(pipeline.store, pipeline.name).count() == 60
+    assert DeadLetterRecords(pipeline.store, pipeline.name).count() == 60
 
 
 DOCUMENT = """

@@ -3,7 +3,7 @@
 import threading
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.sinks.memory import memory_log
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -17,7 +17,7 @@ class Driving:
 
     def __init__(self, pipeline, drive=drive_stream, generation=1):
         self.outcome = None
-        assignment = Assignment(pipeline.name, pipeline.location, generation)
+        assignment = DriverArguments(pipeline.name, pipeline.location, generation)
         run = lambda: setattr(self, "outcome", drive(assignment, LocalRunner()))  # noqa: E731
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()

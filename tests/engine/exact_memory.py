@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.plugins import SINKS
-from airflow_provider_deltaforge.sinks.contract import Cursor, Sink
+from airflow_provider_deltaforge.sinks.contract import Sink, SinkPosition
 from tests.engine.in_process import InProcess
 
 
@@ -26,7 +26,7 @@ class Held:
     """
 
     values: list[tuple[bytes, bytes]] = field(default_factory=list)
-    cursors: list[Cursor] = field(default_factory=list)
+    cursors: list[SinkPosition] = field(default_factory=list)
     owner: object = None
     takeovers: int = 0
     in_headers: bool = False
@@ -96,7 +96,8 @@ class _Writer:
         taken = pairs[:most]
         held.values += taken
         held.cursors += [
-            Cursor(before.position, event_id) if held.in_headers else after for event_id, _ in taken
+            SinkPosition(before.position, event_id) if held.in_headers else after
+            for event_id, _ in taken
         ]
         if most is not None:
             raise RetryableError("away")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.sinks.memory import MemoryLog, memory_log
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -90,10 +90,12 @@ class InProcess:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.store, self.name, f"{self.name}-source")
 
-    def bench(self) -> Bench:
+    def bench(self) -> TaskContext:
         """Open a lane's bench under a driver of generation 1."""
         self.control.take_epoch(DRIVER)
-        return Bench.open(Job(self.document, self.location, DRIVER, 1), renew=True)
+        return TaskContext.open(
+            DriverAssignment(self.document, self.location, DRIVER, 1), renew=True
+        )
 
     def log(self, sink: str = "out") -> MemoryLog:
         return memory_log(f"{self.name}-{sink}")

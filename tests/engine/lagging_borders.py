@@ -1,17 +1,19 @@
 """The borders that only some pipelines cross, and where else they are shown."""
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 
 OF_LAGGARDS = frozenset(
     {
-        Border.SINK_LEFT,
-        Border.CAUGHT_UP_WRITTEN,
-        Border.CAUGHT_UP_STORED,
-        Border.SINK_JOINED,
-        Border.SINK_GIVEN_UP,
-        Border.SINK_RESUMED,
+        CrashPoint.SINK_LEFT,
+        CrashPoint.CAUGHT_UP_WRITTEN,
+        CrashPoint.CAUGHT_UP_STORED,
+        CrashPoint.SINK_JOINED,
+        CrashPoint.SINK_GIVEN_UP,
+        CrashPoint.SINK_RESUMED,
     }
 )
 """Of a pipeline of which a sink is behind: test_behind_kills."""
-OF_REPLAYS = frozenset({Border.REPLAY_WRITTEN, Border.REPLAY_STORED, Border.REPLAY_REMOVED})
+OF_REPLAYS = frozenset(
+    {CrashPoint.REPLAY_WRITTEN, CrashPoint.REPLAY_STORED, CrashPoint.REPLAY_REMOVED}
+)
 """Of one whose dead letters are sent again: test_kills."""

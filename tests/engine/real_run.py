@@ -13,7 +13,7 @@ import yaml
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
-from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -94,7 +94,7 @@ class RealRun:
             )
         )
         self._outcomes: list[Outcome] = []
-        assignment = Assignment(self.name, self.location, record.generation)
+        assignment = DriverArguments(self.name, self.location, record.generation)
         self._thread = threading.Thread(
             target=lambda: self._outcomes.append(drive_stream(assignment, LocalRunner())),
             daemon=True,

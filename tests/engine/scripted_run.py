@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.spark_submit import command, environment
-from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -111,7 +111,7 @@ class ScriptedRun:
             lambda old: old.model_copy(update={"desired": desired, "generation": 1})
         )
 
-    def start(self, hold: tuple[Border, int] | None = None) -> Driver:
+    def start(self, hold: tuple[CrashPoint, int] | None = None) -> Driver:
         """Start the driver, in a session of its own, held at a border if asked."""
         job, told = self._job(hold)
         if self.master is None:
@@ -125,12 +125,12 @@ class ScriptedRun:
                 start_new_session=True,
             )
 
-    def command(self, ticket: str, hold: tuple[Border, int] | None = None) -> Driver:
+    def command(self, ticket: str, hold: tuple[CrashPoint, int] | None = None) -> Driver:
         """Serve a replay as the command does while no driver runs, held at a border if asked."""
         return Forked(NAME, self._job(hold)[1], self.log, ticket=ticket)
 
-    def _job(self, hold: tuple[Border, int] | None) -> tuple[Job, dict[str, str]]:
-        job = Job(NAME, 1, "stream_job.py", self.dsn or "", self.master or "")
+    def _job(self, hold: tuple[CrashPoint, int] | None) -> tuple[LaunchSpec, dict[str, str]]:
+        job = LaunchSpec(NAME, 1, "stream_job.py", self.dsn or "", self.master or "")
         told = {**environment(job), **self.extra_environment}
         if hold is not None:
             told[HOLD_VARIABLE] = f"{hold[0].value}:{hold[1]}:{self.held}"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, Border
+from airflow_provider_deltaforge.control.snapshots import CopySelection
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun, kill
 from tests.oracle.verdict import judge
@@ -22,24 +22,24 @@ from tests.servers.spark import Cluster, command_line
 from tests.waiting import wait_for
 
 SNAPSHOT_BORDERS = {
-    Border.SNAPSHOT_STARTED,
-    Border.CHUNK_RENDERED,
-    Border.CHUNK_WRITTEN,
-    Border.CHUNK_STORED,
-    Border.SNAPSHOT_FINISHED,
+    CrashPoint.SNAPSHOT_STARTED,
+    CrashPoint.CHUNK_RENDERED,
+    CrashPoint.CHUNK_WRITTEN,
+    CrashPoint.CHUNK_STORED,
+    CrashPoint.SNAPSHOT_FINISHED,
 }
-REQUEST_BORDERS = {Border.REQUEST_RECORDED, Border.REQUEST_REMOVED}
-IN_APPLICATION = {Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED, *REQUEST_BORDERS}
+REQUEST_BORDERS = {CrashPoint.REQUEST_RECORDED, CrashPoint.REQUEST_REMOVED}
+IN_APPLICATION = {CrashPoint.SNAPSHOT_STARTED, CrashPoint.SNAPSHOT_FINISHED, *REQUEST_BORDERS}
 """Borders that the driver itself crosses: no worker of ours lives then."""
-AT_START = {Border.START_POSITION_STORED}
+AT_START = {CrashPoint.START_POSITION_STORED}
 """Borders that a stream crosses once."""
-STREAM_BORDERS = set(Border) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START - OF_LAGGARDS
+STREAM_BORDERS = set(CrashPoint) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START - OF_LAGGARDS
 STREAM_BORDERS -= OF_REPLAYS
 BEGUN = STREAM_BORDERS | REQUEST_BORDERS
 """Borders of a pipeline that streamed before: its log is delivered from the first transaction."""
 
 _CROSSINGS = range(2, 9)
-_FIRST_ONLY = {Border.SCHEMA_REGISTERED}
+_FIRST_ONLY = {CrashPoint.SCHEMA_REGISTERED}
 """Borders of a stream that are not crossed again and again."""
 
 
@@ -107,13 +107,13 @@ def stage(directory: Path) -> Iterator[Stage]:
         store.stop()
 
 
-def possible(border: Border, victim: Victim) -> bool:
+def possible(border: CrashPoint, victim: Victim) -> bool:
     """Say whether the victim exists while the border is crossed."""
     return not (victim is Victim.WORKER and border in IN_APPLICATION)
 
 
 def run_cell(
-    border: Border,
+    border: CrashPoint,
     victim: Victim,
     directory: Path,
     shared: Stage | None,
@@ -149,7 +149,7 @@ def run_cell(
 
 
 def _played(
-    border: Border,
+    border: CrashPoint,
     victim: Victim,
     run: ScriptedRun,
     shared: Stage | None,
@@ -188,7 +188,7 @@ def _played(
 
 
 def _prepared(
-    border: Border,
+    border: CrashPoint,
     victim: Victim,
     directory: Path,
     shared: Stage | None,
@@ -214,14 +214,14 @@ def _prepared(
         dsn=dsn,
     )
     if border in REQUEST_BORDERS:
-        snapshots.request(run.store, NAME, Wish(), "copy", "the matrix")
+        snapshots.request(run.store, NAME, CopySelection(), "copy", "the matrix")
     return run
 
 
 def started(
     run: ScriptedRun,
     shared: Stage | None,
-    hold: tuple[Border, int] | None = None,
+    hold: tuple[CrashPoint, int] | None = None,
     settings: dict[str, str] | None = None,
 ) -> Driver:
     """Start the run's driver with a Spark configuration of its own."""

@@ -1,13 +1,13 @@
 """Who lacks a batch, of sinks that hold more than the place where the lane reads."""
 
-from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
+from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 
 SOURCE = ScriptedSource()
 
 
 def test_a_sink_that_is_given_nothing_twice_gets_every_part_of_what_follows_its_joining():
-    ahead = Ahead(SOURCE, ["main", "side"], exact=["side"])
+    ahead = SkipList(SOURCE, ["main", "side"], exact=["side"])
     ahead.leave("side")
     assert ahead.behind({"tx": 5}) == ["main"]
     ahead.join("side", {"tx": 5})
@@ -18,7 +18,7 @@ def test_a_sink_that_is_given_nothing_twice_gets_every_part_of_what_follows_its_
 
 def test_such_a_sink_is_given_no_part_of_what_it_held_at_the_start():
     known = {"main": {"tx": 3}, "side": {"tx": 5}}
-    ahead = Ahead(SOURCE, ["main", "side"], known, {"tx": 3}, exact=["side"])
+    ahead = SkipList(SOURCE, ["main", "side"], known, {"tx": 3}, exact=["side"])
     assert ahead.places == [{"tx": 5}]
     assert ahead.behind(None) == ["main"]
     ahead.passed({"tx": 5})

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 
 ROW_BYTES = 100
@@ -15,7 +15,7 @@ logs = st.lists(st.integers(0, 12), min_size=1, max_size=25)
 """Rows of each transaction, in commit order; nobody captures the rows of an empty one."""
 
 limits = st.builds(
-    Limits,
+    BatchLimits,
     max_events=st.integers(1, 30),
     max_bytes=st.integers(ROW_BYTES, 30 * ROW_BYTES),
     max_age_s=st.just(1.0),
@@ -163,7 +163,7 @@ def test_a_batch_of_several_transactions_keeps_within_its_limits(told, limits):
 
 
 def test_the_last_captured_row_ends_a_transaction_whose_rest_nobody_captures():
-    batcher = Batcher(Limits(max_events=100, max_bytes=10**6, max_age_s=1.0))
+    batcher = Batcher(BatchLimits(max_events=100, max_bytes=10**6, max_age_s=1.0))
     assert list(batcher.add(_batch([4], [(0, 0), (0, 1)], (0, 2), is_first=True), 0.0)) == []
     nothing = pa.RecordBatch.from_pylist([], schema=CHANGE_SCHEMA)
     rest = ChangeBatch(nothing, After(0), {"tx": 0}, "test", 0, continues=True)

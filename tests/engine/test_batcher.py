@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.spec.policies import Batch
@@ -45,7 +45,7 @@ def batch_of(*sizes, first=1, open_tx=False, continues=False, row_bytes=100):
 
 def _batcher(**limits):
     given = {"max_events": 1000, "max_bytes": 10**6, "max_age_s": 0.05, **limits}
-    return Batcher(Limits(**given))
+    return Batcher(BatchLimits(**given))
 
 
 def test_small_transactions_stay_whole_when_many_of_them_exceed_the_limit_of_one():
@@ -106,4 +106,4 @@ def test_a_sink_may_wish_for_larger_batches_where_the_document_does_not_say(
     batch, exactly_once, events
 ):
     sink = KafkaSink(brokers="b:9092", topic="t", exactly_once=exactly_once)
-    assert Limits.of(Batch(**batch), [sink]).max_events == events
+    assert BatchLimits.of(Batch(**batch), [sink]).max_events == events

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_deltaforge.engine.catch_up import catch_up
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.lagging import (
     AWAY,
@@ -248,7 +248,7 @@ def test_what_a_sink_that_is_behind_refuses_is_set_aside_once():
     made.log("side").heal()
     wait_until(lambda: stood(made, "side") == "running")
     ends = end(made, running)
-    letters = [letter.event["after"] for letter in DeadLetters(made.store, made.name).read()]
+    letters = [letter.event["after"] for letter in DeadLetterRecords(made.store, made.name).read()]
     refused = {(one["tx"], one["row"]) for one in letters}
     assert refused == {(tx, 1) for tx in range(10, ends["side"] + 1, 10)}
     every = {(tx, row) for tx in range(1, ends["side"] + 1) for row in (0, 1)}

@@ -6,12 +6,12 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.catch_up.start_positions import laggards
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import change, exact_pipeline, held
@@ -25,7 +25,7 @@ def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
     made.log("side").fail_next(10**6, AWAY)
     running = RunningLane(made)
     wait_until(lambda: stood(made, "side") == "behind")
-    snapshots.request(made.store, made.name, Wish(), "copy", "a test")
+    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
     here = at(made, "main")
     wait_until(lambda: at(made, "main") > here + 400)
     told = status(made.store, made.name)
@@ -44,7 +44,7 @@ def test_a_copy_is_made_without_a_sink_that_was_given_up():
     made.store.transact([Gaps(made.store, made.name).give_up("side", {"tx": 0}, "gone", "x")])
     made.begin_at(main=40)
     made.log("side").fail_next(10**6, AWAY)
-    snapshots.request(made.store, made.name, Wish(), "copy", "a test")
+    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
     driving = Driving(made)
     wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
     made.want("stopped")
@@ -117,7 +117,7 @@ def test_a_batch_that_is_tried_again_overtakes_dead_letters_as_any_other():
     refused = b'{"id":%d,"tx":%d,"row":%d}' % (key, *last[key])
     made.log("side").refuses = lambda value: refused in value
     run_to_the_end(made, 20)
-    queue = DeadLetters(made.store, made.name)
+    queue = DeadLetterRecords(made.store, made.name)
     assert [letter.meta.overtaken for letter in queue.read()] == [[]]
 
     change(made, "transactions: 20", "transactions: 30")

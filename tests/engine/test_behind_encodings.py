@@ -12,7 +12,10 @@ from airflow_provider_deltaforge.engine.base import control_watcher, heartbeat
 from airflow_provider_deltaforge.engine.catch_up import catch_up
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
@@ -183,7 +186,7 @@ def test_a_copy_is_made_without_the_encoding_of_a_sink_that_was_given_up(gate):
     made.store.transact([Gaps(made.store, made.name).give_up("side", {"tx": 0}, "gone", "x")])
     made.begin_at(main=40)
     gate["side"].error = AWAY
-    snapshots.request(made.store, made.name, snapshots.Wish(), "copy", "a test")
+    snapshots.request(made.store, made.name, snapshots.CopySelection(), "copy", "a test")
     driving = Driving(made)
     wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
     made.want("stopped")
@@ -223,7 +226,7 @@ def test_what_cannot_be_encoded_for_a_sink_that_was_behind_is_set_aside_once(gat
     gate["side"].error = None
     wait_until(lambda: at(made, "side") == 60)
     end(made, running)
-    letters = [letter.event["after"] for letter in DeadLetters(made.store, made.name).read()]
+    letters = [letter.event["after"] for letter in DeadLetterRecords(made.store, made.name).read()]
     refused = [one["tx"] for one in letters]
     assert refused == list(range(1, 61))
     assert delivered(made, "side") == [(tx, 0) for tx in refused]
@@ -253,7 +256,7 @@ def test_dead_letters_are_sent_again_while_the_encoding_of_an_optional_sink_is_a
     for name in refusing:
         made.log(name).refuses = None
     gate["side"].error = AWAY
-    ticket = replays.request(made.store, made.name, Which(), "send", "a test")
+    ticket = replays.request(made.store, made.name, DeadLetterFilter(), "send", "a test")
     ending = threading.Event()
     tell = lambda _, error: ending.set() if error else None  # noqa: E731 - nobody is waited for
     told = replay_here(made.name, made.location, ticket, tell, ending)
@@ -287,5 +290,5 @@ def test_rows_wait_behind_entries_also_of_a_transaction_whose_rest_is_encoded_la
     end(made, running)
     of_row = {row for row in range(90) if row % 30 == 0}
     assert {row for _, row in delivered(made, "side")} == set(range(90)) - of_row
-    entries = DeadLetters(made.store, made.name).read()
+    entries = DeadLetterRecords(made.store, made.name).read()
     assert {letter.event["after"]["row"] for letter in entries} == of_row

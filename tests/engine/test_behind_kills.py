@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.lagging_borders import OF_LAGGARDS
@@ -14,8 +14,8 @@ from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import judge
 from tests.waiting import wait_until
 
-GIVEN_UP = {Border.SINK_GIVEN_UP, Border.SINK_RESUMED}
-CROSSING = {Border.CAUGHT_UP_WRITTEN: 2, Border.CAUGHT_UP_STORED: 2}
+GIVEN_UP = {CrashPoint.SINK_GIVEN_UP, CrashPoint.SINK_RESUMED}
+CROSSING = {CrashPoint.CAUGHT_UP_WRITTEN: 2, CrashPoint.CAUGHT_UP_STORED: 2}
 
 
 class Taken:
@@ -50,20 +50,20 @@ def test_a_driver_killed_with_a_sink_behind_leaves_no_hole(border, tmp_path):
     run.store.transact([checkpoints.put("side", {"tx": 0})])
     taken = Taken(side)
     driver = run.start(hold=(border, CROSSING.get(border, 1)))
-    if border not in {Border.SINK_LEFT, Border.SINK_GIVEN_UP}:
+    if border not in {CrashPoint.SINK_LEFT, CrashPoint.SINK_GIVEN_UP}:
         wait_until(lambda: at(run, "out") > 100)
-        if border is Border.SINK_RESUMED:
+        if border is CrashPoint.SINK_RESUMED:
             wait_until(lambda: stood(run) == "given_up")
         taken.let_go()
-        if border is Border.SINK_RESUMED:
+        if border is CrashPoint.SINK_RESUMED:
             run.store.transact([Gaps(run.store, NAME).wish("side", "resume", "a test")])
     kill(run.wait_held(driver))
     driver.wait()
-    if border in {Border.SINK_LEFT, Border.SINK_GIVEN_UP}:
+    if border in {CrashPoint.SINK_LEFT, CrashPoint.SINK_GIVEN_UP}:
         taken.let_go()
 
     driver = run.start()
-    if border is Border.SINK_GIVEN_UP:
+    if border is CrashPoint.SINK_GIVEN_UP:
         wait_until(lambda: stood(run) == "given_up")
         run.store.transact([Gaps(run.store, NAME).wish("side", "resume", "a test")])
     run.wait_delivered(driver)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.engine.base import lane_stats as board_module
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts, Taken
-from airflow_provider_deltaforge.engine.base.lane_stats import Board
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats, SinkCounts
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.processor_stats import LATENCY_BUCKETS_S
 
 
@@ -31,12 +31,12 @@ def clock(monkeypatch):
 def facts(ages_s):
     now_ms = board_module.time.time() * 1000
     commit_ms = np.array([now_ms - age * 1000 for age in ages_s], dtype=np.int64)
-    return BatchFacts(len(ages_s), 100, commit_ms, Counter({("shop.orders", "c"): len(ages_s)}))
+    return BatchStats(len(ages_s), 100, commit_ms, Counter({("shop.orders", "c"): len(ages_s)}))
 
 
 def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
-    board = Board()
-    board.delivered(facts([20.0, 20.0, 0.0]), {"kafka": Taken(1, 10)})
+    board = LaneStats()
+    board.delivered(facts([20.0, 20.0, 0.0]), {"kafka": SinkCounts(1, 10)})
 
     latency = board.counters()["latency"]
     counts = dict(zip([*LATENCY_BUCKETS_S, None], latency["counts"], strict=True))
@@ -46,15 +46,15 @@ def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
 
 
 def test_lag_is_the_age_of_the_newest_event():
-    board = Board()
-    board.delivered(facts([90.0, 20.0]), {"kafka": Taken(1, 10)})
+    board = LaneStats()
+    board.delivered(facts([90.0, 20.0]), {"kafka": SinkCounts(1, 10)})
 
     assert board.lag_ms() == 20_000
 
 
 def test_lag_grows_while_a_sink_is_away(clock):
-    board = Board()
-    board.delivered(facts([0.0]), {"kafka": Taken(1, 10)})
+    board = LaneStats()
+    board.delivered(facts([0.0]), {"kafka": SinkCounts(1, 10)})
     board.sink_trouble("kafka", RuntimeError("away"))
     clock.now_s += 7
 
@@ -62,8 +62,8 @@ def test_lag_grows_while_a_sink_is_away(clock):
 
 
 def test_snapshot_rows_count_for_every_sink():
-    board = Board()
-    board.copied("shop.orders", 7, {"kafka": Taken(7, 700), "file": Taken(7, 70)})
+    board = LaneStats()
+    board.copied("shop.orders", 7, {"kafka": SinkCounts(7, 700), "file": SinkCounts(7, 70)})
 
     assert board.counters()["tables"] == {"shop.orders": {"r": 7}}
     assert {name: (sink.events, sink.bytes) for name, sink in board.sinks.items()} == {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_deltaforge.engine.deliver import sink_fences
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import LEASE, take_lease
 from airflow_provider_deltaforge.sinks.file import FileSink
@@ -36,7 +36,7 @@ def short_lease(monkeypatch):
 
 def claim(bench, *, over=True):
     """Return a claim of its own; one that is over says at once that it would have to wait."""
-    return Claims(bench).of("out", lambda: over)
+    return SinkFences(bench).of("out", lambda: over)
 
 
 def lives_s(pipeline):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.snapshot import chunk_copy
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import await_hands, copy_chunks
@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 from tests.engine.in_process import DRIVER, InProcess
 from tests.waiting import PATIENCE_S
 
@@ -23,7 +23,11 @@ CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 1
 def test_a_fenced_task_says_fenced_and_copies_nothing():
     pipeline = InProcess(snapshot="initial")
     pipeline.control.take_epoch("newer")
-    told = list(copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]))
+    told = list(
+        copy_chunks(
+            DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]
+        )
+    )
     assert [(copied.outcome.why, copied.outcome.error_class) for copied in told] == [
         ("fenced", "fenced")
     ]
@@ -34,7 +38,9 @@ def test_a_document_that_cannot_be_read_where_the_task_runs_is_no_death_of_the_t
     pipeline = InProcess(snapshot="initial")
     pipeline.control.take_epoch(DRIVER)
     document = pipeline.document.replace("keys: 30", "keys: '${NOT_SET_ON_THIS_EXECUTOR}'")
-    told = list(copy_chunks(Job(document, pipeline.location, DRIVER, 1), "r1", [CHUNK]))
+    told = list(
+        copy_chunks(DriverAssignment(document, pipeline.location, DRIVER, 1), "r1", [CHUNK])
+    )
     assert [copied.outcome.error_class for copied in told] == ["spec"]
     assert "NOT_SET_ON_THIS_EXECUTOR" in told[0].outcome.reason
 
@@ -65,7 +71,11 @@ def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
 
     monkeypatch.setattr(ScriptedSnapshotter, "read", frozen)
     monkeypatch.setattr(chunk_copy, "_LISTEN_S", 3600)
-    told = list(copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]))
+    told = list(
+        copy_chunks(
+            DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]
+        )
+    )
 
     assert [copied.outcome.error_class for copied in told] == [error_class]
     assert pipeline.log().messages() == []
@@ -74,7 +84,9 @@ def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
 def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
     pipeline = InProcess(snapshot="initial")
     pipeline.control.take_epoch(DRIVER)
-    run = Run(id="r1", generation=1, started_at_ms=1, start_position={}, chunk_count=2, tables={})
+    run = SnapshotRecord(
+        id="r1", generation=1, started_at_ms=1, start_position={}, chunk_count=2, tables={}
+    )
     pipeline.store.transact(Snapshots(pipeline.store, pipeline.name).begin(run, []))
     pipeline.log().fail_next(10_000, RetryableError("the sink is away"))
     before, read, writing = set(threading.enumerate()), ScriptedSnapshotter.read, threading.Event()
@@ -88,7 +100,7 @@ def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
     monkeypatch.setattr(ScriptedSnapshotter, "read", fails_once_another_writes)
     monkeypatch.setattr(pipeline.log(), "write", _first(writing.set, pipeline.log().write))
     other = TableChunk("script.rows:11", "script", None, "rows", {"low": 11, "high": 20})
-    job = Job(pipeline.document, pipeline.location, DRIVER, 1)
+    job = DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1)
     copies = LocalRunner().copy(job, "r1", [[[CHUNK], [other]]], 1)
     assert next(copies).outcome.error_class == "spec"
     copies.close()

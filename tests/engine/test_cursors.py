@@ -12,9 +12,9 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
-from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 from tests.engine import exact_memory
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.waiting import PATIENCE_S, wait_until
@@ -203,7 +203,7 @@ def test_a_sink_that_lost_rows_of_a_snapshot_stops_the_pipeline(begun):
     held(pipeline).loses_both = True
     finish(pipeline)
     records = Snapshots(pipeline.store, pipeline.name)
-    run = Run(
+    run = SnapshotRecord(
         id="r", generation=1, started_at_ms=1, start_position={"tx": 0}, chunk_count=0, tables={}
     )
     pipeline.store.transact(list(records.finish(run)))
@@ -341,7 +341,7 @@ def test_what_a_sink_refuses_is_set_aside_before_it_holds_the_rest(begun):
 
     assert held(pipeline).ids == expected(pipeline, without={REFUSED})
     assert pipeline.control.progress().sinks["out"].events == len(held(pipeline).ids)
-    letters = DeadLetters(pipeline.store, pipeline.name).read()
+    letters = DeadLetterRecords(pipeline.store, pipeline.name).read()
     assert [is_refused(orjson.dumps(letter.event)) for letter in letters] == [True]
 
 

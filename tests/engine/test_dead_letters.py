@@ -8,16 +8,16 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.engine.base import heartbeat
-from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.dead_letters import queue as dead_letter_queue
-from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
-from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
+from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import copy_chunks
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.planted import keeping, plant, refusing
 from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
@@ -39,7 +39,7 @@ def row_of(text):
 
 
 def queue(pipeline):
-    return DeadLetters(pipeline.store, pipeline.name)
+    return DeadLetterRecords(pipeline.store, pipeline.name)
 
 
 def letters(pipeline):
@@ -121,7 +121,9 @@ def test_what_is_refused_of_a_copied_row_is_set_aside_with_the_chunk(monkeypatch
     pipeline = InProcess(snapshot="initial", processors=PICKY, journal="enabled: true")
     pipeline.log().refuses = lambda value: b'{"id":7,' in value
     pipeline.control.take_epoch(DRIVER)
-    (told,) = copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK])
+    (told,) = copy_chunks(
+        DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]
+    )
 
     assert told.outcome is None
     assert [event["after"]["id"] for event in events(pipeline)] == [1, 2, 3, 5, 6, 8, 9, 10]
@@ -177,8 +179,10 @@ def test_of_a_transaction_that_is_refused_in_masses_entries_are_stored_before_it
     )
     plant(monkeypatch, all=refusing(lambda _: True))
     stored = []
-    real = LetterBox.stored
-    monkeypatch.setattr(LetterBox, "stored", lambda box: stored.append(len(box._held)) or real(box))
+    real = DeadLetterQueue.stored
+    monkeypatch.setattr(
+        DeadLetterQueue, "stored", lambda box: stored.append(len(box._held)) or real(box)
+    )
     run_to_the_end(pipeline, 3)
 
     assert set_aside(pipeline) == [(tx, row) for tx in (1, 2, 3) for row in range(40)]
@@ -267,7 +271,7 @@ def test_a_snapshot_waits_for_room_visibly_and_goes_on_with_it(monkeypatch):
         processors=PICKY,
         journal="enabled: true, dlq: {max_entries: 5, overflow_policy: block}",
     )
-    assignment = Assignment(pipeline.name, pipeline.location, 1)
+    assignment = DriverArguments(pipeline.name, pipeline.location, 1)
     driver = threading.Thread(target=drive_stream, args=(assignment, LocalRunner()), daemon=True)
     driver.start()
     seen = []

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
-from airflow_provider_deltaforge.engine.base.restarts import Deaths
+from airflow_provider_deltaforge.control.snapshots import CopySelection
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.restarts import Restarts
 from airflow_provider_deltaforge.engine.driver import driver
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
@@ -86,7 +86,7 @@ def _cannot(*_):
 
 
 def test_a_lane_that_ends_retryable_is_started_again_and_the_driver_gives_up_in_words(monkeypatch):
-    monkeypatch.setattr(Deaths, "wait", lambda *_: None)
+    monkeypatch.setattr(Restarts, "wait", lambda *_: None)
     pipeline = InProcess()
     started = []
 
@@ -166,7 +166,7 @@ def test_a_driver_says_that_it_is_stopped_when_its_lane_or_copy_could_not(monkey
     pipeline = InProcess(snapshot=snapshot)
     pipeline.log().latency_s = 0.3
     driving = Driving(pipeline)
-    monkeypatch.setattr(Heart, "finish", unheard)
+    monkeypatch.setattr(Heartbeat, "finish", unheard)
     word = "running" if snapshot == "never" else "snapshotting"
     wait_until(lambda: pipeline.status()[0] == word)
     pipeline.want("stopped")
@@ -189,7 +189,7 @@ def test_a_driver_says_that_it_begins_before_a_lane_is_there_to_speak(monkeypatc
     wait_until(lambda: pipeline.status()[0] == "paused")
     pipeline.want("running")
     wait_until(lambda: pipeline.status()[0] == "running")
-    wish = Wish((), None)
+    wish = CopySelection((), None)
     snapshots.request(pipeline.store, pipeline.name, wish, "copy", "me")
     wait_until(lambda: len(said) == 3)
     pipeline.want("stopped")

@@ -12,9 +12,9 @@ from contextlib import closing
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.plugins import PROCESSORS
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, exact_run
 from tests.engine.scripted_run import NAME, PATIENCE_S, kill
@@ -22,11 +22,11 @@ from tests.oracle.verdict import judge
 from tests.waiting import wait_until
 
 BORDERS = [
-    Border.START_POSITION_STORED,
-    Border.BATCH_RENDERED,
-    Border.SINK_WRITTEN,
-    Border.CHECKPOINT_STORED,
-    Border.SOURCE_ACKNOWLEDGED,
+    CrashPoint.START_POSITION_STORED,
+    CrashPoint.BATCH_RENDERED,
+    CrashPoint.SINK_WRITTEN,
+    CrashPoint.CHECKPOINT_STORED,
+    CrashPoint.SOURCE_ACKNOWLEDGED,
 ]
 KILLS = (2, 4, 3)
 """At which crossing each driver is killed; a start position is stored once per driver."""
@@ -42,7 +42,7 @@ def test_kills_at_a_border_lose_and_repeat_nothing(kind, border, request, tmp_pa
     run.begin_at(0)
     for crossing in KILLS:
         run.held.unlink(missing_ok=True)
-        once = border is Border.START_POSITION_STORED
+        once = border is CrashPoint.START_POSITION_STORED
         driver = run.start(hold=(border, 1 if once else crossing))
         kill(run.wait_held(driver))
         driver.wait()
@@ -56,7 +56,7 @@ def test_kills_at_a_border_lose_and_repeat_nothing(kind, border, request, tmp_pa
 
 @pytest.mark.parametrize(
     "border",
-    [Border.DEAD_LETTERS_STORED, pytest.param(Border.SINK_WRITTEN, marks=pytest.mark.long)],
+    [CrashPoint.DEAD_LETTERS_STORED, pytest.param(CrashPoint.SINK_WRITTEN, marks=pytest.mark.long)],
     ids=lambda border: border.value,
 )
 def test_what_is_set_aside_is_neither_lost_nor_there_twice(
@@ -87,7 +87,7 @@ def test_what_is_set_aside_is_neither_lost_nor_there_twice(
     assert run.stop(driver) == 0
 
     refused = [c.name for c in run.history({"tx": 0}) if is_refused(c, long)]
-    letters = [letter.event["after"] for letter in DeadLetters(run.store, NAME).read()]
+    letters = [letter.event["after"] for letter in DeadLetterRecords(run.store, NAME).read()]
     assert sorted((after["tx"], after["row"]) for after in letters) == sorted(refused)
     rest = [change for change in run.history({"tx": 0}) if change.name not in set(refused)]
     assert judge(rest, run.seen(), exactly_once=True) == []

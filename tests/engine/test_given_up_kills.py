@@ -6,7 +6,7 @@ With a file, and in every run of the tests: ``test_behind_kills``.
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.exact_run import PLACES, new_place
@@ -35,7 +35,7 @@ def resume(run):
 @pytest.mark.long
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exact", "plain"])
 @pytest.mark.parametrize(
-    "border", [Border.SINK_GIVEN_UP, Border.SINK_RESUMED], ids=lambda border: border.value
+    "border", [CrashPoint.SINK_GIVEN_UP, CrashPoint.SINK_RESUMED], ids=lambda border: border.value
 )
 @pytest.mark.parametrize("kind", sorted(PLACES))
 def test_the_gap_is_recorded_once_and_nothing_else_is_lacking(
@@ -56,17 +56,17 @@ def test_the_gap_is_recorded_once_and_nothing_else_is_lacking(
         wait_until(lambda: is_given_up(run))
         [gap] = Gaps(run.store, NAME).all()
         assert (gap.start["tx"], gap.end) == (checkpoint(run, "side"), None)
-        if border is Border.SINK_GIVEN_UP:
+        if border is CrashPoint.SINK_GIVEN_UP:
             driver = another(run, driver)
     finally:
         server.resume()
     at = checkpoint(run, "out")
     wait_until(lambda: checkpoint(run, "out") > at + 100)
     # Nothing follows; but what a sink tells that has arrived all the same, a new driver believes.
-    believes = exactly_once and border is Border.SINK_GIVEN_UP
+    believes = exactly_once and border is CrashPoint.SINK_GIVEN_UP
     assert checkpoint(run, "side") == gap.start["tx"] or believes
     resume(run)
-    if border is Border.SINK_RESUMED:
+    if border is CrashPoint.SINK_RESUMED:
         driver = another(run, driver)
     ends = {"out": TRANSACTIONS, "side": TRANSACTIONS}
     run._wait(lambda: {name: checkpoint(run, name) for name in ends} == ends, driver)

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.lane.lane import Lane
-from airflow_provider_deltaforge.engine.lane.source_identity import Succession
+from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.errors import (
     FencedError,
@@ -82,7 +82,7 @@ def outcomes(pipeline):
 
 def succession(pipeline, bench=None):
     bench = bench or pipeline.bench()
-    return Succession(bench, registry_of(bench))
+    return SourceIdentity(bench, registry_of(bench))
 
 
 def opened(pipeline, at=5):

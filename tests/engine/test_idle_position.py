@@ -4,7 +4,7 @@ from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.read import empty_progress
 from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.planted import plant, refusing
 from tests.engine.running import begun
 
@@ -35,7 +35,7 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
     source = pipeline.bench().pipeline.spec.source
     reader = source.open({"tx": 0}, lambda: False)
     rows = reader.decode(reader.read(1.0)).rows
-    queue = DeadLetters(pipeline.store, pipeline.name)
+    queue = DeadLetterRecords(pipeline.store, pipeline.name)
     lane, quiet = Lane(pipeline.bench(), 60.0), Quiet()
     lane._rendering.open()
     ahead = lane._rendering.ahead(lambda _: True)

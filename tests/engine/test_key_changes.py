@@ -6,11 +6,11 @@ import re
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
 from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys, without_foreign
-from airflow_provider_deltaforge.engine.render.processor_chain import Chained
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.events.message import Rejection
@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.processors.mask.settings import Mask
 from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.memory import MemorySink
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, Stored
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, StoredDeadLetter
 from tests.envelopes.changes import ORIGIN, change, change_rows
 
 
@@ -215,10 +215,12 @@ class TestMessages:
 class TestSetAside:
     def test_an_entry_holds_the_former_key_and_is_sent_again_as_both_messages(self):
         rows = with_former_keys(change_rows([moved(b"1", b"2"), moved(b"3", b"3", at=2)]))
-        writer = LetterWriter(ORIGIN, 100_000)
+        writer = DeadLetterWriter(ORIGIN, 100_000)
         refused = [Rejection(row, "too_large", "for a test") for row in (0, 1)]
-        letters = writer.of_sink("memory", refused, Chained(rows))
-        stored = [Stored(DeadLetter.model_validate_json(one.text), one.text) for one in letters]
+        letters = writer.of_sink("memory", refused, ProcessedBatch(rows))
+        stored = [
+            StoredDeadLetter(DeadLetter.model_validate_json(one.text), one.text) for one in letters
+        ]
 
         again = restored(stored)
         assert again["former_key"].to_pylist() == [b'{"id":1}', None]

@@ -10,13 +10,16 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import replays, snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.control.snapshots import CopySelection
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from tests.engine import picky
 from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
@@ -26,31 +29,35 @@ from tests.waiting import wait_until
 KEYS = 60
 
 SNAPSHOT_BORDERS = {
-    Border.SNAPSHOT_STARTED,
-    Border.CHUNK_RENDERED,
-    Border.CHUNK_WRITTEN,
-    Border.CHUNK_STORED,
-    Border.SNAPSHOT_FINISHED,
+    CrashPoint.SNAPSHOT_STARTED,
+    CrashPoint.CHUNK_RENDERED,
+    CrashPoint.CHUNK_WRITTEN,
+    CrashPoint.CHUNK_STORED,
+    CrashPoint.SNAPSHOT_FINISHED,
 }
-AT_FIRST = {Border.START_POSITION_STORED, Border.SNAPSHOT_STARTED, Border.SNAPSHOT_FINISHED}
+AT_FIRST = {
+    CrashPoint.START_POSITION_STORED,
+    CrashPoint.SNAPSHOT_STARTED,
+    CrashPoint.SNAPSHOT_FINISHED,
+}
 """Borders that are crossed once."""
 OF_REQUESTS = [
-    Border.SNAPSHOT_STARTED,
-    Border.CHUNK_STORED,
-    Border.REQUEST_RECORDED,
-    Border.REQUEST_REMOVED,
+    CrashPoint.SNAPSHOT_STARTED,
+    CrashPoint.CHUNK_STORED,
+    CrashPoint.REQUEST_RECORDED,
+    CrashPoint.REQUEST_REMOVED,
 ]
 """Borders of a copy that is made beside a stream; those of a stream cannot be crossed then."""
 OF_PIPELINES = [
     border
-    for border in Border
+    for border in CrashPoint
     if border
     not in (
         *OF_REPLAYS,
         *OF_LAGGARDS,
-        Border.REQUEST_RECORDED,
-        Border.REQUEST_REMOVED,
-        Border.DEAD_LETTERS_STORED,
+        CrashPoint.REQUEST_RECORDED,
+        CrashPoint.REQUEST_REMOVED,
+        CrashPoint.DEAD_LETTERS_STORED,
     )
 ]
 
@@ -58,7 +65,7 @@ OF_PIPELINES = [
 @pytest.mark.parametrize("border", OF_PIPELINES, ids=lambda border: border.value)
 def test_a_process_killed_at_a_border_loses_nothing(border, tmp_path):
     mode = "initial" if border in SNAPSHOT_BORDERS else "never"
-    at_head = border is Border.START_POSITION_STORED
+    at_head = border is CrashPoint.START_POSITION_STORED
     run = ScriptedRun(tmp_path, snapshot=mode, transactions=4000 if at_head else 800)
     begun = mode == "never" and not at_head
     if begun:
@@ -82,10 +89,14 @@ def test_a_process_killed_at_a_border_loses_nothing(border, tmp_path):
 def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_path):
     run = ScriptedRun(tmp_path)
     run.begin_at(0)
-    once = border in {Border.SNAPSHOT_STARTED, Border.REQUEST_RECORDED, Border.REQUEST_REMOVED}
+    once = border in {
+        CrashPoint.SNAPSHOT_STARTED,
+        CrashPoint.REQUEST_RECORDED,
+        CrashPoint.REQUEST_REMOVED,
+    }
     driver = run.start(hold=(border, 1 if once else 2))
     wait_until(lambda: tx_of(run) > 0)
-    snapshots.request(run.store, NAME, Wish(), "copy", "a test")
+    snapshots.request(run.store, NAME, CopySelection(), "copy", "a test")
     kill(run.wait_held(driver))
     driver.wait()
 
@@ -100,26 +111,26 @@ def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_p
     assert (request.state, request.rows) == ("done", KEYS)
     copied = Counter(e.key for e in seen_in_file(run.output, lambda _: ()) if e.name is None)
     assert len(copied) == KEYS
-    if border in (Border.REQUEST_RECORDED, Border.REQUEST_REMOVED):
+    if border in (CrashPoint.REQUEST_RECORDED, CrashPoint.REQUEST_REMOVED):
         assert set(copied.values()) == {1}
     else:
         # A chunk that was under way comes again, one that was done does not.
         assert max(copied.values()) <= 2
-        assert Border.CHUNK_STORED is not border or min(copied.values()) == 1
+        assert CrashPoint.CHUNK_STORED is not border or min(copied.values()) == 1
 
 
 @pytest.mark.parametrize(
     "border",
     [
-        pytest.param(Border.SINK_WRITTEN, marks=pytest.mark.long),
-        Border.DEAD_LETTERS_STORED,
-        Border.CHUNK_STORED,
+        pytest.param(CrashPoint.SINK_WRITTEN, marks=pytest.mark.long),
+        CrashPoint.DEAD_LETTERS_STORED,
+        CrashPoint.CHUNK_STORED,
     ],
     ids=lambda border: border.value,
 )
 def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, monkeypatch):
     monkeypatch.setitem(PROCESSORS.shipped, *next(iter(picky.PLACE.items())))
-    copies = border is Border.CHUNK_STORED
+    copies = border is CrashPoint.CHUNK_STORED
     run = ScriptedRun(
         tmp_path,
         snapshot="initial" if copies else "never",
@@ -137,7 +148,7 @@ def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, m
     run.wait_delivered(driver)
     assert run.stop(driver) == 0
 
-    events = [letter.event for letter in DeadLetters(run.store, NAME).read()]
+    events = [letter.event for letter in DeadLetterRecords(run.store, NAME).read()]
     since = 0 if not copies else int(start["tx"])
     history = run.history({"tx": since})
     refused = [change.name for change in history if change.state["id"] % 2 == 0]
@@ -166,12 +177,12 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
     driver = run.start()
     run.wait_delivered(driver)
     assert run.stop(driver) == 0
-    held = DeadLetters(run.store, NAME).count()
+    held = DeadLetterRecords(run.store, NAME).count()
     passes.touch()
     run.want("running")
 
-    ticket = replays.request(run.store, NAME, Which(), "skip", "a test")
-    driver = run.start(hold=(border, 1 if border is Border.REPLAY_REMOVED else 2))
+    ticket = replays.request(run.store, NAME, DeadLetterFilter(), "skip", "a test")
+    driver = run.start(hold=(border, 1 if border is CrashPoint.REPLAY_REMOVED else 2))
     kill(run.wait_held(driver))
     driver.wait()
     driver = run.start()
@@ -180,10 +191,10 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
 
     told = replays.replay(run.store, NAME, ticket)
     assert (told.state, told.sent, held) == ("done", held, 90)
-    assert DeadLetters(run.store, NAME).count() == 0
+    assert DeadLetterRecords(run.store, NAME).count() == 0
     seen = [event.name for event in run.seen()]
     assert set(seen) == {change.name for change in run.history({"tx": 0})}
-    assert len(seen) == 180 or border is Border.REPLAY_WRITTEN
+    assert len(seen) == 180 or border is CrashPoint.REPLAY_WRITTEN
     for key, last in run.rows({"tx": 0}).items():
         mine = [event for event in run.seen() if event.key == key]
         first = list(dict.fromkeys(event.name for event in mine))
@@ -193,7 +204,7 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
 
 def test_every_border_has_a_kill():
     asked = {*OF_REQUESTS, *OF_REPLAYS}
-    assert {*OF_PIPELINES, *asked, *OF_LAGGARDS, Border.DEAD_LETTERS_STORED} == set(Border)
+    assert {*OF_PIPELINES, *asked, *OF_LAGGARDS, CrashPoint.DEAD_LETTERS_STORED} == set(CrashPoint)
 
 
 def wrong_schemas(run):

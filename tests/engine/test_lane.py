@@ -6,7 +6,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
 from airflow_provider_deltaforge.engine.lane.lane import Lane
@@ -131,7 +131,7 @@ def test_a_late_heartbeat_does_not_overwrite_the_last_word(monkeypatch):
     pipeline = InProcess()
     bench = pipeline.bench()
     lane = Lane(bench, 60.0)
-    heart: Heart = lane._heart
+    heart: Heartbeat = lane._heart
     heart.start()
     held, go = threading.Event(), threading.Event()
     real = bench.store.transact

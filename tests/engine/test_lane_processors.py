@@ -6,15 +6,15 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.engine.base import heartbeat, lane_stats
-from airflow_provider_deltaforge.engine.base.task_context import Job
-from airflow_provider_deltaforge.engine.driver.driver import Assignment, drive_stream
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
+from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import copy_chunks
 from airflow_provider_deltaforge.errors import EventError, RetryableError
 from airflow_provider_deltaforge.processors.contract import Processed
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.planted import CLOSED, doubling, keeping, plant, refusing
 from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
@@ -181,7 +181,9 @@ def test_copied_rows_go_the_same_way(monkeypatch):
         processors="{type: planted, id: some}, {type: planted, id: twice}",
     )
     pipeline.control.take_epoch(DRIVER)
-    (told,) = copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK])
+    (told,) = copy_chunks(
+        DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]
+    )
 
     assert (told.outcome, told.rows, told.taken["out"].events) == (None, 10, 10)
     assert [event["after"]["id"] for event in events(pipeline)] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
@@ -194,7 +196,9 @@ def test_a_refused_copied_row_stops_the_snapshot(monkeypatch):
     plant(monkeypatch, picky=refusing(lambda text: orjson.loads(text)["id"] == 4))
     pipeline = InProcess(snapshot="initial", processors="{type: planted, id: picky}")
     pipeline.control.take_epoch(DRIVER)
-    (told,) = copy_chunks(Job(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK])
+    (told,) = copy_chunks(
+        DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]
+    )
 
     assert told.outcome.error_class == "event"
     assert "processor picky: 1 of 10 events cannot be processed" in told.outcome.reason
@@ -208,7 +212,7 @@ def test_counters_go_on_from_the_snapshot_to_the_stream(monkeypatch):
     outcome = []
     driver = threading.Thread(
         target=lambda: outcome.append(
-            drive_stream(Assignment(pipeline.name, pipeline.location, 1), LocalRunner())
+            drive_stream(DriverArguments(pipeline.name, pipeline.location, 1), LocalRunner())
         ),
         daemon=True,
     )
@@ -254,7 +258,7 @@ def test_with_a_filter_and_processors_the_refused_event_is_the_one_that_is_named
     pipeline.log().refuses = lambda value: b'"tx":7,"row":1' in value
     run_to_the_end(pipeline)
 
-    (letter,) = DeadLetters(pipeline.store, pipeline.name).read()
+    (letter,) = DeadLetterRecords(pipeline.store, pipeline.name).read()
     assert (letter.event["after"]["tx"], letter.event["after"]["row"]) == (7, 1)
     assert letter.event["synthetic"] == "twice"
     assert letter.event_id == letter.event["event_id"]

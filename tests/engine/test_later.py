@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.encodings.contract import UnaskedError
 from airflow_provider_deltaforge.engine.render import render_queue
-from airflow_provider_deltaforge.engine.render.render_queue import Desk
+from airflow_provider_deltaforge.engine.render.render_queue import RenderQueue
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.memory import MemorySink
@@ -55,7 +55,7 @@ class Numbers:
 def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_before(monkeypatch):
     monkeypatch.setattr(render_queue, "_MOMENT_S", PATIENCE_S, raising=False)
     renderer = Numbers()
-    desk = Desk(renderer)
+    desk = RenderQueue(renderer)
     first, second = desk.ahead(1, wanted=True), desk.ahead(2, wanted=True)
     with pytest.raises(RetryableError, match="away"):
         first.make()
@@ -87,7 +87,7 @@ class Asking:
 
 
 def test_a_server_is_asked_by_the_sinks_thread_alone_which_is_no_trouble():
-    desk = Desk(Asking())
+    desk = RenderQueue(Asking())
     first, second = desk.ahead(1, wanted=True), desk.ahead(2, wanted=True)
     assert (first.made, second.made) == (None, None)
     first.make()

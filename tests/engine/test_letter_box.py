@@ -5,14 +5,19 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter
-from airflow_provider_deltaforge.engine.dead_letters.queue import NAME, LetterBox
+from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import PreparedDeadLetter
+from airflow_provider_deltaforge.engine.dead_letters.queue import NAME, DeadLetterQueue
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Refusal
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterReason,
+    DeadLetterRecords,
+)
 from tests.engine.in_process import InProcess
 
-LETTER = Letter(Refusal(processor_id="p", error_kind="processor", error_message="why"), b"{}")
+LETTER = PreparedDeadLetter(
+    DeadLetterReason(processor_id="p", error_kind="processor", error_message="why"), b"{}"
+)
 
 
 class Box:
@@ -20,14 +25,14 @@ class Box:
 
     def __init__(self, monkeypatch, journal):
         pipeline = InProcess(journal=f"enabled: true, dlq: {{{journal}}}")
-        self.queue = DeadLetters(pipeline.store, pipeline.name)
-        self.troubles, self.tallies = {}, LetterTallies()
+        self.queue = DeadLetterRecords(pipeline.store, pipeline.name)
+        self.troubles, self.tallies = {}, DeadLetterStats()
         self.answers = []
         self.newer = False
-        self.box = LetterBox(
+        self.box = DeadLetterQueue(
             pipeline.bench(), self.tallies, self._told, threading.Event(), self._confirm
         )
-        real = DeadLetters.count
+        real = DeadLetterRecords.count
 
         def count(queue):
             answer = self.answers.pop(0) if self.answers else None
@@ -35,7 +40,7 @@ class Box:
                 raise answer
             return real(queue)
 
-        monkeypatch.setattr(DeadLetters, "count", count)
+        monkeypatch.setattr(DeadLetterRecords, "count", count)
         self.store = pipeline.store
 
     def _told(self, name, error):

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
-from airflow_provider_deltaforge.engine.render.processor_chain import Chained
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter
@@ -38,9 +38,9 @@ def letters(images, max_event_bytes=1 << 20, why="why"):
         ],
         schema=CHANGE_SCHEMA,
     )
-    writer = LetterWriter(InProcess().bench().origin, max_event_bytes)
+    writer = DeadLetterWriter(InProcess().bench().origin, max_event_bytes)
     refused = [Rejection(row, "refused", why) for row in range(len(images))]
-    told = writer.of_sink("out", refused, Chained(rows))
+    told = writer.of_sink("out", refused, ProcessedBatch(rows))
     return [DeadLetter.from_stored(one.text, "letter") for one in told]
 
 

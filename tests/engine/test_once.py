@@ -5,11 +5,11 @@ import threading
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.deliver.sink_thread import Parcel, SinkThread
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkThread
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.message import Messages
-from airflow_provider_deltaforge.sinks.contract import Cursor
-from airflow_provider_deltaforge.storage.records.checkpoints import Stand
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 from tests.engine.exact_memory import HELD, ExactSink
 from tests.waiting import PATIENCE_S
 
@@ -46,7 +46,7 @@ class Ours:
         pass
 
     def write(self, at, *numbers):
-        self.thread.submit(Parcel(messages(*numbers), at, self.stand))
+        self.thread.submit(SinkBatch(messages(*numbers), at, self.stand))
         outcome = self.thread.result(PATIENCE_S)
         if outcome.error is not None:
             raise outcome.error
@@ -54,7 +54,7 @@ class Ours:
             self.store(at)
 
     def store(self, at):
-        self.stand = Stand(at, self.thread.holds(self.stand, at))
+        self.stand = StoredPosition(at, self.thread.holds(self.stand, at))
 
     @property
     def numbers(self):
@@ -63,7 +63,7 @@ class Ours:
 
 @pytest.fixture
 def ours(request):
-    made = Ours(request.node.name, Stand({"tx": 0}, ()))
+    made = Ours(request.node.name, StoredPosition({"tx": 0}, ()))
     yield made
     made.thread.close()
 
@@ -78,7 +78,7 @@ def test_the_part_of_a_transaction_that_is_held_is_not_given_when_it_is_read_aga
 
 def test_what_the_checkpoint_does_not_know_of_is_not_given_twice_when_it_is_read_again(ours):
     ours.write({"tx": 1}, 1)
-    ours.thread.submit(Parcel(messages(2, 3), {"tx": 2}, ours.stand))
+    ours.thread.submit(SinkBatch(messages(2, 3), {"tx": 2}, ours.stand))
     assert ours.thread.result(PATIENCE_S).error is None  # But the checkpoint cannot be stored.
     ours.thread.read_again()
     with pytest.raises(FencedError, match="holds more"):
@@ -89,8 +89,8 @@ def test_what_the_checkpoint_does_not_know_of_is_not_given_twice_when_it_is_read
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_checkpoint_that_moves_towards_the_held_event_does_not_forget_it(ours, restarts):
     ours.held.values += [(event(1), b""), (event(2), b"")]
-    ours.held.cursors += [Cursor({"tx": 0}, event(1)), Cursor({"tx": 0}, event(2))]
-    ours.stand = Stand({"tx": 0}, (Cursor({"tx": 0}, event(2)).as_text().decode(),))
+    ours.held.cursors += [SinkPosition({"tx": 0}, event(1)), SinkPosition({"tx": 0}, event(2))]
+    ours.stand = StoredPosition({"tx": 0}, (SinkPosition({"tx": 0}, event(2)).as_text().decode(),))
     ours.store({"tx": 1})  # Nothing in it was for this sink.
     ours.write({"tx": 2}, 1)
     if restarts:
@@ -107,4 +107,4 @@ def test_a_transaction_whose_end_holds_nothing_for_the_sink_is_over(ours):
     ours.thread.close()
     ours.restart()
     told = ours.held.cursor
-    assert told == Cursor({"tx": 1}, event(2))
+    assert told == SinkPosition({"tx": 1}, event(2))

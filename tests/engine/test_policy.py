@@ -4,19 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import Stragglers
-from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
-from airflow_provider_deltaforge.engine.lane.delivery import Delivering
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
+from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
+from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
 
-ANY, BOTH = Policy(frozenset(), 1), Policy(frozenset({"one", "two"}), 2)
+ANY, BOTH = RequiredSinks(frozenset(), 1), RequiredSinks(frozenset({"one", "two"}), 2)
 
 
 def polled(**tables):
-    return Place("polling", tables=tables).as_json()
+    return FilePosition("polling", tables=tables).as_json()
 
 
 @pytest.mark.parametrize(("policy", "start"), [(ANY, 7), (BOTH, 3)], ids=["any", "both"])
@@ -37,11 +37,11 @@ def test_sinks_that_are_each_ahead_in_a_table_of_their_own_lack_nothing_from_the
 
 
 def test_a_sink_that_is_behind_no_more_counts_although_it_has_not_joined():
-    delivering = object.__new__(Delivering)
-    delivering._policy = Policy(frozenset(), 2)
-    delivering._ahead = Ahead(ScriptedSource(), ["one", "two", "three"])
+    delivering = object.__new__(Delivery)
+    delivering._policy = RequiredSinks(frozenset(), 2)
+    delivering._ahead = SkipList(ScriptedSource(), ["one", "two", "three"])
     delivering._ahead.leave("three")
-    stragglers = delivering._stragglers = object.__new__(Stragglers)
+    stragglers = delivering._stragglers = object.__new__(LaggingSinks)
     stragglers._source = ScriptedSource()
     stragglers._behind = {"three": SimpleNamespace(at={"tx": 7})}
 

@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_provider_deltaforge.control import sinks
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME
 from tests.sinks import nats_reader
@@ -73,7 +73,7 @@ def test_a_stream_of_nats_that_was_purged_goes_on_at_the_checkpoint(begun):
 def test_a_stream_of_nats_that_lost_rows_of_a_snapshot_stops_the_pipeline(nats_server, tmp_path):
     server = nats_server.dsn()
     run = exact_run("nats", server, tmp_path, transactions=200, rate=0, snapshot="initial")
-    driver = run.start(hold=(Border.SNAPSHOT_FINISHED, 1))
+    driver = run.start(hold=(CrashPoint.SNAPSHOT_FINISHED, 1))
     run.wait_held(driver)
     nats_reader.remove_stream(server, run.place.name)
     nats_reader.add_stream(server, run.place.name, f"{run.place.name}.>")

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
-from airflow_provider_deltaforge.engine.render.processor_chain import Chain
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessorChain
 from airflow_provider_deltaforge.errors import EventError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
@@ -46,8 +46,8 @@ def chain(monkeypatch):
 
     def of(_ending=lambda: False, **works):
         plant(monkeypatch, **works)
-        tallies, watcher = Tallies(), Watcher()
-        made = Chain([Planted(id=name) for name in works], tallies, watcher, _ending)
+        tallies, watcher = ProcessorStats(), Watcher()
+        made = ProcessorChain([Planted(id=name) for name in works], tallies, watcher, _ending)
         made.tallies, made.watcher = tallies, watcher
         opened.append(made)
         made.open()
@@ -292,7 +292,9 @@ def test_every_worker_is_closed_also_when_one_of_them_does_not_open(chain, monke
         made.process(batch(change(1)))
 
     CLOSED.clear()
-    broken = Chain([Planted(id="one"), Planted(id="gone")], Tallies(), Watcher(), lambda: False)
+    broken = ProcessorChain(
+        [Planted(id="one"), Planted(id="gone")], ProcessorStats(), Watcher(), lambda: False
+    )
     with pytest.raises(FatalError, match="processor gone failed with KeyError"):
         broken.open()
     assert CLOSED == ["one"]

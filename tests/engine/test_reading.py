@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits
-from airflow_provider_deltaforge.engine.read.read_ahead import _BYTES_AHEAD, Pump
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits
+from airflow_provider_deltaforge.engine.read.read_ahead import _BYTES_AHEAD, ReadAhead
 from airflow_provider_deltaforge.errors import ServerChangedError
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from tests.engine.test_batcher import batch_of
 from tests.waiting import PATIENCE_S, wait_until
 
-PATIENT = Limits(max_events=10**6, max_bytes=10**9, max_age_s=10**6)
+PATIENT = BatchLimits(max_events=10**6, max_bytes=10**9, max_age_s=10**6)
 """Nothing is due by itself."""
 
 
@@ -39,7 +39,7 @@ def pumped():
 
     def pump(*chunks, limits=PATIENT, prepare=lambda batch: batch, ahead=1):
         pumps.append(
-            Pump(Chunks(*chunks), Batcher(limits), prepare, ahead, lambda _: None, lambda b: b)
+            ReadAhead(Chunks(*chunks), Batcher(limits), prepare, ahead, lambda _: None, lambda b: b)
         )
         return pumps[-1]
 
@@ -63,7 +63,7 @@ def exhaust(pump):
 
 
 def test_a_large_delivery_is_alone_in_memory(pumped):
-    one_each = Limits(max_events=5, max_bytes=10**9, max_age_s=10**6)
+    one_each = BatchLimits(max_events=5, max_bytes=10**9, max_age_s=10**6)
     prepared = [threading.Event() for _ in range(4)]
 
     def prepare(batch):
@@ -79,7 +79,7 @@ def test_a_large_delivery_is_alone_in_memory(pumped):
 
 
 def test_small_deliveries_are_prepared_ahead(pumped):
-    one_each = Limits(max_events=5, max_bytes=10**9, max_age_s=10**6)
+    one_each = BatchLimits(max_events=5, max_bytes=10**9, max_age_s=10**6)
     ready = threading.Event()
 
     def prepare(batch):
@@ -94,7 +94,7 @@ def test_small_deliveries_are_prepared_ahead(pumped):
 @pytest.mark.parametrize("ahead", [1, 4])
 def test_as_many_deliveries_wait_as_the_document_allows(pumped, ahead):
     """``batch.max_inflight`` wait behind the one that is prepared."""
-    one_each = Limits(max_events=1, max_bytes=10**9, max_age_s=10**6)
+    one_each = BatchLimits(max_events=1, max_bytes=10**9, max_age_s=10**6)
     prepared, taken, most = [], [], []
 
     def prepare(batch):

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from airflow_provider_deltaforge.control import sinks
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME
 from tests.servers import redis as servers
@@ -121,7 +121,7 @@ def test_rows_that_a_server_lost_while_it_was_copied_to_are_copied_again(server,
         "redis", server.dsn("0"), tmp_path, transactions=200, rate=0, snapshot="initial"
     )
     keep(server)
-    driver = run.start(hold=(Border.CHUNK_STORED, 2))
+    driver = run.start(hold=(CrashPoint.CHUNK_STORED, 2))
     run.wait_held(driver)
     server.kill()
     server.start_again()
@@ -139,7 +139,7 @@ def test_rows_that_a_server_lost_behind_a_copy_stop_the_pipeline(server, tmp_pat
         "redis", server.dsn("0"), tmp_path, transactions=200, rate=0, snapshot="initial"
     )
     keep(server)
-    driver = run.start(hold=(Border.SNAPSHOT_FINISHED, 1))
+    driver = run.start(hold=(CrashPoint.SNAPSHOT_FINISHED, 1))
     run.wait_held(driver)
     server.kill()
     server.start_again()

@@ -5,7 +5,7 @@ import uuid
 import redis
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.exact_run import ExactRun, Place
 from tests.engine.scripted_run import NAME, kill
 from tests.oracle.verdict import judge
@@ -36,7 +36,7 @@ def test_killed_before_a_refusal_is_stored_nothing_is_lost_or_there_twice(redis_
     limit = "enabled: true, dlq: {{overflow_policy: block, max_entries: {}}}".format
     run = ExactRun(tmp_path, place=place, transactions=80, rate=0, journal=limit(1))
     run.begin_at(0)
-    queue, epoch = DeadLetters(run.store, NAME), 0
+    queue, epoch = DeadLetterRecords(run.store, NAME), 0
     for most, room in ((1, 3), (3, 100)):
         driver = run.start()
         wait_for("no room", lambda epoch=epoch: is_blocked(run, epoch))

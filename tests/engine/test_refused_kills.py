@@ -15,9 +15,12 @@ from confluent_kafka.admin import (
 )
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.plugins import PROCESSORS
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, ExactRun, new_place
 from tests.engine.scripted_run import NAME, kill
@@ -107,11 +110,11 @@ def test_an_entry_is_there_once_and_reaches_its_sink_in_order(
         journal=f"enabled: true, dlq: {{hold_keys: {str(holds).lower()}}}",
     )
     run.begin_at(0)
-    queue = DeadLetters(run.store, NAME)
+    queue = DeadLetterRecords(run.store, NAME)
 
     for crossing in (1, 2):
         run.held.unlink(missing_ok=True)
-        dies(run, run.start(hold=(Border.DEAD_LETTERS_STORED, crossing)))
+        dies(run, run.start(hold=(CrashPoint.DEAD_LETTERS_STORED, crossing)))
         early = replayed_here(run)
         assert early.state in ("done", "failed")
         assert early.sent == 0, "the sink refuses it still"
@@ -127,8 +130,8 @@ def test_an_entry_is_there_once_and_reaches_its_sink_in_order(
     sink.takes_all()
     run.held.unlink()
     run.want("stopped")
-    ticket = replays.request(run.store, NAME, Which(), "skip", "a test")
-    dies(run, run.command(ticket, hold=(Border.REPLAY_WRITTEN, 1)))
+    ticket = replays.request(run.store, NAME, DeadLetterFilter(), "skip", "a test")
+    dies(run, run.command(ticket, hold=(CrashPoint.REPLAY_WRITTEN, 1)))
     sent = {event.name for event in seen(run)} & before.keys()
     assert sent, "it was killed too early: this proves nothing"
     run.want("running")
@@ -156,7 +159,7 @@ def dies(run, process):
 def replayed_here(run):
     """Ask for a replay between two drivers, whose sink refuses still."""
     run.want("stopped")
-    ticket = replays.request(run.store, NAME, Which(), "skip", "a test")
+    ticket = replays.request(run.store, NAME, DeadLetterFilter(), "skip", "a test")
     assert run.command(ticket).wait() == 0
     run.want("running")
     return replays.replay(run.store, NAME, ticket)

@@ -8,16 +8,16 @@ import pytest
 
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine.base import heartbeat, restarts
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.engine.dead_letters import queue
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay import replay
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records import dead_letters
 from tests.engine import exact_memory
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
@@ -27,19 +27,20 @@ from tests.waiting import wait_until
 
 HOLDS = "enabled: true, dlq: {hold_keys: true}"
 PICKY = "{type: planted, id: drops}, {type: planted, id: picky}"
-EVERY = Which()
+DeadLetterFilter = dead_letters.DeadLetterFilter
+EVERY = DeadLetterFilter()
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Let lanes and drivers hear soon what is wanted of them."""
+    """Lanes and drivers hear soon what is wanted of them."""
     monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
     monkeypatch.setattr(queue, "_POLL_S", 0.05)
     monkeypatch.setattr(restarts, "_POLL_S", 0.05)
 
 
 def entries(pipeline):
-    return list(DeadLetters(pipeline.store, pipeline.name).read())
+    return list(dead_letters.DeadLetterRecords(pipeline.store, pipeline.name).read())
 
 
 def ask(pipeline, which=EVERY, overtaken="skip"):
@@ -211,9 +212,8 @@ class TestOrder:
         assert counts(here(pipeline)) == {"sent": 1, "overtaken": 2}
         assert by_row(pipeline)[3] == rows[3]
         first, second = entries(pipeline)
-        assert counts(here(pipeline, Which(first=first.seq, last=first.seq), "drop")) == {
-            "dropped": 1
-        }
+        only = DeadLetterFilter(first=first.seq, last=first.seq)
+        assert counts(here(pipeline, only, "drop")) == {"dropped": 1}
         assert counts(here(pipeline, overtaken="send")) == {"sent": 1}
         assert entries(pipeline) == []
         sent = by_row(pipeline)[second.event["after"]["id"]]
@@ -228,8 +228,8 @@ class TestOrder:
         run_to_the_end(pipeline)
         takes_all(pipeline)
         first, second = entries(pipeline)
-        assert counts(here(pipeline, Which(first=second.seq))) == {"behind": 1}
-        assert counts(here(pipeline, Which(last=first.seq))) == {"sent": 1}
+        assert counts(here(pipeline, DeadLetterFilter(first=second.seq))) == {"behind": 1}
+        assert counts(here(pipeline, DeadLetterFilter(last=first.seq))) == {"sent": 1}
         assert counts(here(pipeline)) == {"sent": 1}
         assert by_row(pipeline) == history(pipeline)
 
@@ -345,7 +345,7 @@ def test_a_damaged_entry_stays_and_says_why_and_the_others_are_sent():
     seen = list(replays.foresee(pipeline.store, pipeline.name, EVERY, "skip"))
     assert [one.action for one in seen] == ["send", "unfit", "send"]
     assert f"dead letter {second} of {pipeline.name}" in seen[1].why
-    assert counts(here(pipeline, Which(first=third))) == {"sent": 1}
+    assert counts(here(pipeline, DeadLetterFilter(first=third))) == {"sent": 1}
     assert counts(here(pipeline)) == {"sent": 1, "unfit": 1}
     assert [one.seq for one in entries(pipeline)] == [second]
     (kept,) = pipeline.store.peek(names.JOURNAL, f"{pipeline.name}:dlq", 5)
@@ -412,7 +412,7 @@ def test_a_sink_that_delivers_exactly_once_is_sent_it_beside_its_position(monkey
 def test_a_sink_that_holds_more_than_is_known_of_it_gets_no_replay_yet(monkeypatch):
     """What it holds behind the checkpoint may have overtaken the entry."""
     pipeline = refused_exactly_once(monkeypatch)
-    held(pipeline).cursors.append(Cursor({"tx": 21}))
+    held(pipeline).cursors.append(SinkPosition({"tx": 21}))
     told = here(pipeline)
     assert (told.state, told.sent) == ("failed", 0)
     assert "let the pipeline deliver something first, then ask again" in told.reason
@@ -489,7 +489,7 @@ def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
         return replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
 
     def killed(border):
-        if border is Border.REPLAY_STORED:
+        if border is CrashPoint.REPLAY_STORED:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

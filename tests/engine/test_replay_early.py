@@ -8,7 +8,10 @@ import pytest
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from tests.engine import exact_memory
 from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.running import RunningLane, run_to_the_end
@@ -17,7 +20,7 @@ HOLDS = "enabled: true, dlq: {hold_keys: true}"
 
 
 def count(pipeline):
-    return DeadLetters(pipeline.store, pipeline.name).count()
+    return DeadLetterRecords(pipeline.store, pipeline.name).count()
 
 
 def refuses_the_last(pipeline):
@@ -34,7 +37,7 @@ def takes_all(pipeline):
 
 def replayed(pipeline):
     pipeline.want("stopped")
-    ticket = replays.request(pipeline.store, pipeline.name, Which(), "skip", "a test")
+    ticket = replays.request(pipeline.store, pipeline.name, DeadLetterFilter(), "skip", "a test")
     where, ending = pipeline.location, threading.Event()
     told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
     return told.state, told.sent, told.away
@@ -77,7 +80,7 @@ def test_they_are_sent_once_behind_what_is_older(killed):
 
 
 def test_a_dry_run_says_what_they_wait_for(killed):
-    [one] = replays.foresee(killed.store, killed.name, Which(), "skip")
+    [one] = replays.foresee(killed.store, killed.name, DeadLetterFilter(), "skip")
     assert (one.action, one.why) == (
         "away",
         "out lacks older events; let the pipeline deliver them",
@@ -90,7 +93,7 @@ def test_one_that_the_sink_takes_with_its_batch_after_all_is_not_sent_again(kill
     killed.want("running")
     run_to_the_end(killed)
     assert len(held(killed).ids) == 60
-    [one] = replays.foresee(killed.store, killed.name, Which(), "skip")
+    [one] = replays.foresee(killed.store, killed.name, DeadLetterFilter(), "skip")
     assert (one.action, one.why) == ("overtaken", "out has this event or a newer one of its row")
     assert replayed(killed) == ("done", 0, 0)
     assert len(held(killed).ids) == 60
@@ -108,7 +111,7 @@ def test_what_is_held_beside_a_refusal_has_overtaken_nothing(ahead, monkeypatch)
     held(pipeline).refuses = lambda value: any(text in value for text in refused)
     run_to_the_end(pipeline)
     takes_all(pipeline)
-    letters = list(DeadLetters(pipeline.store, pipeline.name).read())
+    letters = list(DeadLetterRecords(pipeline.store, pipeline.name).read())
     assert [letter.meta.overtaken for letter in letters] == [[]] * 30
     assert replayed(pipeline) == ("done", 30, 0)
     values = [value for _, value in held(pipeline).values]

@@ -8,16 +8,19 @@ from collections import Counter
 import pytest
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.plugins import PROCESSORS
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, ExactRun, new_place
 from tests.engine.lagging_borders import OF_REPLAYS
 from tests.engine.scripted_run import NAME, kill
 from tests.oracle.verdict import judge
 
-IN_TURN = (Border.REPLAY_WRITTEN, Border.REPLAY_STORED, Border.REPLAY_REMOVED)
+IN_TURN = (CrashPoint.REPLAY_WRITTEN, CrashPoint.REPLAY_STORED, CrashPoint.REPLAY_REMOVED)
 ENOUGH = 40
 """Entries for more than one round."""
 
@@ -41,7 +44,7 @@ class Replayed(ExactRun):
             journal=f"enabled: true, dlq: {{hold_keys: {str(holds).lower()}}}",
         )
         run.passes, run.drivers = passes, []
-        run.queue = DeadLetters(run.store, NAME)
+        run.queue = DeadLetterRecords(run.store, NAME)
         run.begin_at(0)
         return run
 
@@ -69,7 +72,7 @@ class Replayed(ExactRun):
         assert self.stop(self.drivers[-1]) == 0
 
     def asks(self):
-        return replays.request(self.store, NAME, Which(), "skip", "a test")
+        return replays.request(self.store, NAME, DeadLetterFilter(), "skip", "a test")
 
     def told(self, ticket):
         """Wait for the answer to a request."""

@@ -2,23 +2,23 @@
 
 import uuid
 
-from airflow_provider_deltaforge.engine.dead_letters.row_keys import Place
-from airflow_provider_deltaforge.engine.replay.plan import Plan
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import RowKey
+from airflow_provider_deltaforge.engine.replay.plan import ReplayPlan
 from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetter,
-    Refusal,
-    Rest,
-    Which,
+    DeadLetterFilter,
+    DeadLetterReason,
+    EventRemainder,
 )
 from tests.engine.in_process import InProcess
 
 
 def test_a_plan_finds_what_comes_first_without_asking_every_entry(monkeypatch):
     asked = []
-    real = Place.meets
-    monkeypatch.setattr(Place, "meets", lambda one, other: asked.append(1) or real(one, other))
+    real = RowKey.meets
+    monkeypatch.setattr(RowKey, "meets", lambda one, other: asked.append(1) or real(one, other))
     spec = InProcess(journal="enabled: true").bench().pipeline.spec
-    plan = Plan(spec, Which(kind="meant"), "skip", {})
+    plan = ReplayPlan(spec, DeadLetterFilter(kind="meant"), "skip", {})
     verdicts = []
     for seq in range(1, 201):
         kind = "meant" if seq % 2 == 0 else "other"
@@ -29,8 +29,8 @@ def test_a_plan_finds_what_comes_first_without_asking_every_entry(monkeypatch):
             pipeline="p",
             event_id=str(uuid.UUID(int=seq)),
             event={"op": "u", "source": {"db": "d", "table": "t"}},
-            rest=Rest(key=f'{{"id":{row}}}'),
-            meta=Refusal(sink_id="out", error_kind=kind, error_message="why"),
+            rest=EventRemainder(key=f'{{"id":{row}}}'),
+            meta=DeadLetterReason(sink_id="out", error_kind=kind, error_message="why"),
         )
         verdicts.append(plan.judge(letter))
     meant = [one for one in verdicts if one is not None]

@@ -8,7 +8,10 @@ from airflow_provider_deltaforge.engine.render import render_stage
 from airflow_provider_deltaforge.engine.replay import cancellation
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 from tests.engine import exact_memory
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import exact_pipeline, held
@@ -20,7 +23,7 @@ STAY = ("refused", "dropped", "overtaken", "behind", "away", "unfit")
 
 
 def entries(pipeline):
-    return list(DeadLetters(pipeline.store, pipeline.name).read())
+    return list(DeadLetterRecords(pipeline.store, pipeline.name).read())
 
 
 def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
@@ -34,7 +37,7 @@ def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
     monkeypatch.setitem(WORKS, "picky", keeping(lambda _: True))
     pipeline.log("other").fail_next(10**6, RetryableError("away"))
     pipeline.want("running")
-    ticket = replays.request(pipeline.store, pipeline.name, Which(), "send", "a test")
+    ticket = replays.request(pipeline.store, pipeline.name, DeadLetterFilter(), "send", "a test")
     driving = Driving(pipeline)
     wait_until(lambda: (told := pipeline.control.progress()) and told.status == "blocked")
     assert [event["after"]["id"] for event in events(pipeline)][-1:] == [1]
@@ -55,7 +58,7 @@ def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeyp
     monkeypatch.setattr(cancellation, "_LOOK_S", 0.0)
     pipeline = begun(journal="enabled: true")
     pipeline.want("stopped")
-    ticket = replays.request(pipeline.store, pipeline.name, Which(), "skip", "a test")
+    ticket = replays.request(pipeline.store, pipeline.name, DeadLetterFilter(), "skip", "a test")
     tried = []
 
     def away(rendering):
@@ -65,7 +68,7 @@ def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeyp
         replays.cancel(pipeline.store, pipeline.name, ticket, "changed my mind")
         raise RetryableError("away")
 
-    monkeypatch.setattr(render_stage.Rendering, "open", away)
+    monkeypatch.setattr(render_stage.RenderStage, "open", away)
     where, ending = pipeline.location, threading.Event()
     told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
     assert (told.state, told.reason) == ("cancelled", "changed my mind")
@@ -79,7 +82,7 @@ def test_asked_to_end_it_does_not_wait_until_a_sink_tells_its_position(monkeypat
     run_to_the_end(pipeline)
     before = entries(pipeline)
     pipeline.want("stopped")
-    ticket = replays.request(pipeline.store, pipeline.name, Which(), "skip", "a test")
+    ticket = replays.request(pipeline.store, pipeline.name, DeadLetterFilter(), "skip", "a test")
     ending, abandoned, seen = threading.Event(), threading.Event(), []
 
     def recover(writer):

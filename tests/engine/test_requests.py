@@ -7,12 +7,12 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
-from airflow_provider_deltaforge.engine.base.restarts import Deaths
+from airflow_provider_deltaforge.control.snapshots import CopySelection
+from airflow_provider_deltaforge.engine.base.restarts import Restarts
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter, ScriptedSource
-from airflow_provider_deltaforge.storage.records.requests import Results, result_of
+from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
@@ -29,7 +29,7 @@ def growing(**settings):
 
 
 def ask(pipeline, request_id="r", tables=(), where=None):
-    wish = Wish(tuple(tables), where)
+    wish = CopySelection(tuple(tables), where)
     return snapshots.request(pipeline.store, pipeline.name, wish, request_id, "me")
 
 
@@ -205,7 +205,7 @@ def test_a_source_that_stays_away_fails_the_request_and_not_the_stream(drive, mo
     def away(*_):
         raise RetryableError("the server is away")
 
-    monkeypatch.setattr(Deaths, "wait", lambda *_: None)
+    monkeypatch.setattr(Restarts, "wait", lambda *_: None)
     monkeypatch.setattr(ScriptedSnapshotter, "read", away)
     pipeline = growing()
     driver = drive(pipeline)
@@ -249,7 +249,7 @@ def test_a_withdrawn_copy_ends_at_a_chunk_and_the_stream_goes_on(drive):
     ask(pipeline)
     wait_until(lambda: state(pipeline).state == "snapshotting")
     assert snapshots.cancel(pipeline.store, pipeline.name, "r", "nobody wants it")
-    results = Results(pipeline.store, pipeline.name)
+    results = SnapshotResults(pipeline.store, pipeline.name)
     wait_until(lambda: results.latest("r") is not None)
     pipeline.log().latency_s = 0.0
     goes_on(pipeline)
@@ -269,7 +269,7 @@ def test_a_request_withdrawn_before_it_began_is_recorded_and_copies_nothing(driv
     running(pipeline)
     goes_on(pipeline)
 
-    assert Results(pipeline.store, pipeline.name).latest("r").reason == "changed my mind"
+    assert SnapshotResults(pipeline.store, pipeline.name).latest("r").reason == "changed my mind"
     assert not any(event["op"] == "r" for event in events(pipeline))
 
 
@@ -315,7 +315,7 @@ def test_a_copy_that_was_recorded_and_not_removed_is_not_made_again(drive):
     pipeline.begin_at(out=0)
     ask(pipeline)
     request = pipeline.control.read().requests[0]
-    results = Results(pipeline.store, pipeline.name)
+    results = SnapshotResults(pipeline.store, pipeline.name)
     pipeline.store.transact(results.put(result_of(request, "done")))
     drive(pipeline)
     running(pipeline)

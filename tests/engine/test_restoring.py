@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
 from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
-from airflow_provider_deltaforge.engine.render.processor_chain import Chained, Refused
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch, RefusedEvents
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, Stored
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, StoredDeadLetter
 from tests.engine.in_process import InProcess
 
 PLAIN = {"db": "shop", "table": "orders", "ts_ms": 7, "tx_end": False, "op": "u", "row": 0}
@@ -52,14 +52,16 @@ def batch(rows):
 
 def stored(letters):
     return [
-        Stored(DeadLetter.from_stored(one.text, "letter").model_copy(update={"seq": seq}), one.text)
+        StoredDeadLetter(
+            DeadLetter.from_stored(one.text, "letter").model_copy(update={"seq": seq}), one.text
+        )
         for seq, one in enumerate(letters, 1)
     ]
 
 
 @pytest.fixture
 def writer():
-    return LetterWriter(InProcess().bench().origin, 1 << 20)
+    return DeadLetterWriter(InProcess().bench().origin, 1 << 20)
 
 
 def refusals(rows):
@@ -68,7 +70,7 @@ def refusals(rows):
 
 def test_what_a_sink_refused_comes_back_as_it_was(writer):
     rows = batch(ROWS)
-    found = stored(writer.of_sink("out", refusals(rows), Chained(rows)))
+    found = stored(writer.of_sink("out", refusals(rows), ProcessedBatch(rows)))
     assert restored(found).to_pylist() == rows.to_pylist()
     assert [place_of(one.letter) for one in found] == places_of(rows)
 
@@ -77,21 +79,21 @@ def test_what_a_processor_refused_comes_back_as_it_came_to_it(writer):
     rows = batch(ROWS)
     origins = np.arange(rows.num_rows, dtype=np.int32) + 10
     letters = writer.of_processors(
-        Chained(rows, None, [Refused("p", rows, origins, refusals(rows))])
+        ProcessedBatch(rows, None, [RefusedEvents("p", rows, origins, refusals(rows))])
     )
     assert restored(stored(letters)).equals(
-        restored(stored(writer.of_sink("o", refusals(rows), Chained(rows))))
+        restored(stored(writer.of_sink("o", refusals(rows), ProcessedBatch(rows))))
     )
     assert [one.at for one in letters] == origins.tolist()
 
 
 def test_only_what_was_refused_unmasked_or_cut_cannot_come_back(writer):
     rows = batch(ROWS[:2])
-    unmasked = Refused("p", rows, np.arange(2, dtype=np.int32), refusals(rows), masked=False)
-    cut = LetterWriter(InProcess().bench().origin, 10)
+    unmasked = RefusedEvents("p", rows, np.arange(2, dtype=np.int32), refusals(rows), masked=False)
+    cut = DeadLetterWriter(InProcess().bench().origin, 10)
     for letters in (
-        writer.of_processors(Chained(rows, None, [unmasked])),
-        cut.of_sink("out", refusals(rows), Chained(rows)),
+        writer.of_processors(ProcessedBatch(rows, None, [unmasked])),
+        cut.of_sink("out", refusals(rows), ProcessedBatch(rows)),
     ):
         assert {one.place for one in letters} == {None}
         assert {one.letter.rest for one in stored(letters)} == {None}
@@ -100,7 +102,7 @@ def test_only_what_was_refused_unmasked_or_cut_cannot_come_back(writer):
 
 def test_an_entry_is_told_that_it_was_overtaken_and_keeps_its_event(writer):
     rows = batch(ROWS)
-    letters = writer.of_sink("out", refusals(rows), Chained(rows))
+    letters = writer.of_sink("out", refusals(rows), ProcessedBatch(rows))
     for one in letters:
         one.overtaken_by("out")
         one.overtaken_by("out")

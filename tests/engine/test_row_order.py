@@ -7,13 +7,13 @@ import pytest
 
 from airflow_provider_deltaforge.engine.base import heartbeat
 from airflow_provider_deltaforge.engine.dead_letters import queue, row_ordering
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import LetterWriter
-from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrder
-from airflow_provider_deltaforge.engine.render.processor_chain import Chained, Refused
-from airflow_provider_deltaforge.engine.render.render_stage import Rendered
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
+from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrdering
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch, RefusedEvents
+from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.in_process import InProcess
 from tests.engine.planted import plant, refusing
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
@@ -30,7 +30,7 @@ def quick(monkeypatch):
 
 
 def entries(pipeline):
-    return list(DeadLetters(pipeline.store, pipeline.name).read())
+    return list(DeadLetterRecords(pipeline.store, pipeline.name).read())
 
 
 def told(pipeline):
@@ -137,7 +137,7 @@ def test_with_the_entry_gone_later_events_go_on(refused):
 
     def goes_on():
         # One that was set aside at the very moment of the last purge holds the row once more.
-        DeadLetters(pipeline.store, pipeline.name).purge()
+        DeadLetterRecords(pipeline.store, pipeline.name).purge()
         return any(one[0] == key for one in keys(pipeline))
 
     wait_until(goes_on)
@@ -169,11 +169,11 @@ class Behind:
 
     def __init__(self, *, holds):
         self.pipeline = InProcess(journal="enabled: true")
-        self.queue = DeadLetters(self.pipeline.store, self.pipeline.name)
-        writer = LetterWriter(self.pipeline.bench().origin, 1 << 20)
+        self.queue = DeadLetterRecords(self.pipeline.store, self.pipeline.name)
+        writer = DeadLetterWriter(self.pipeline.bench().origin, 1 << 20)
         (letter,) = writer.of_processors(self.refused(1))
         self.pipeline.store.transact([self.queue.push(letter.text)])
-        self.order = RowOrder(self.queue, ["out"], holds=holds, behind="out")
+        self.order = RowOrdering(self.queue, ["out"], holds=holds, behind="out")
         self.order.begin()
 
     def rows(self, *numbers):
@@ -183,8 +183,8 @@ class Behind:
 
     def refused(self, number):
         told = [Rejection(0, "processor", "why")]
-        refused = Refused("p", self.rows(number), np.zeros(1, np.int32), told)
-        return Chained(self.rows(), np.zeros(0, np.int32), [refused])
+        refused = RefusedEvents("p", self.rows(number), np.zeros(1, np.int32), told)
+        return ProcessedBatch(self.rows(), np.zeros(0, np.int32), [refused])
 
     def given(self, chained):
         count = chained.rows.num_rows
@@ -193,7 +193,7 @@ class Behind:
         texts = pa.array([b"{}"] * count, pa.binary())
         at = pa.array(range(count), pa.int32())
         messages = Messages(topics, texts, texts, None, ids, at)
-        return Rendered(chained, {"out": messages}, {"out": ()})
+        return SinkMessages(chained, {"out": messages}, {"out": ()})
 
     def reads(self, chained):
         """Deliver a batch; return how many events wait, and who has overtaken the entry."""
@@ -209,14 +209,14 @@ class Behind:
 @pytest.mark.parametrize(("holds", "later"), [(False, (0, ["out"])), (True, (1, []))])
 def test_a_sink_that_comes_from_behind_overtakes_an_entry_only_after_its_event(holds, later):
     sink = Behind(holds=holds)
-    sink.reads(Chained(sink.rows(0)))
+    sink.reads(ProcessedBatch(sink.rows(0)))
     assert sink.reads(sink.refused(1)) == (0, [])
-    assert sink.reads(Chained(sink.rows(2))) == later
+    assert sink.reads(ProcessedBatch(sink.rows(2))) == later
 
 
 def test_a_sink_that_begins_behind_an_entry_has_overtaken_it_with_the_next_event():
     sink = Behind(holds=True)
-    assert sink.reads(Chained(sink.rows(2))) == (0, ["out"])
+    assert sink.reads(ProcessedBatch(sink.rows(2))) == (0, ["out"])
 
 
 def test_a_row_that_many_wait_for_is_looked_up_once_an_event(monkeypatch):
@@ -235,7 +235,7 @@ def test_a_row_that_many_wait_for_is_looked_up_once_an_event(monkeypatch):
             yield found
 
     monkeypatch.setattr(row_ordering, "newer", counted)
-    rows = Chained(sink.rows(*range(2, 52)))
+    rows = ProcessedBatch(sink.rows(*range(2, 52)))
     count = rows.rows.num_rows
     given = sink.given(rows)
     _, held = sink.order.held_back(given, [], ["out"])

@@ -5,7 +5,7 @@ import threading
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import Parcel, SinkThread
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkThread
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages
 from tests.waiting import PATIENCE_S
@@ -65,7 +65,7 @@ def end_while_away(sink):
     """Give up a batch that waits in the sink, as a lane does; close its sinks."""
     ending = threading.Event()
     group = SinkGroup([sink], "pipeline", Watcher(), ending)
-    assert group.deliver({"away": Parcel(messages())}, sink.inside.is_set) is None
+    assert group.deliver({"away": SinkBatch(messages())}, sink.inside.is_set) is None
     ending.set()
     group.close()
 
@@ -94,7 +94,7 @@ def test_a_sink_closed_right_behind_a_batch_it_has_not_begun_lets_go(monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", lambda _: None)
         thread = SinkThread(sink, "pipeline", Watcher(), threading.Event())
-    thread.submit(Parcel(messages()))
+    thread.submit(SinkBatch(messages()))
     thread.has_ended()
     thread._thread.start()
     thread._thread.join(PATIENCE_S)
@@ -128,10 +128,10 @@ def test_sinks_that_will_not_do_wait_for_one_that_joins():
     def joining():
         asked.append(first.written.is_set())
         comes = asked.count(True) == 3
-        return {"second": Parcel(messages())} if comes else {}
+        return {"second": SinkBatch(messages())} if comes else {}
 
     outcomes = group.deliver(
-        {"first": Parcel(messages())}, lambda: False, lambda taken: len(taken) == 2, joining
+        {"first": SinkBatch(messages())}, lambda: False, lambda taken: len(taken) == 2, joining
     )
     group.close()
     assert outcomes is not None

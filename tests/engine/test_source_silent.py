@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.lane_stats import Board
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.errors import RetryableError
 from tests.engine.real_run import RealRun
 from tests.waiting import wait_until
@@ -54,17 +54,17 @@ def test_a_pipeline_that_is_blocked_from_its_start_has_a_lag_and_is_not_ready(
 
 
 def test_a_sink_that_blocks_from_the_start_makes_a_lag_too():
-    board = Board()
+    board = LaneStats()
     board.sink_trouble("out", RetryableError("away"))
     board.sinks["out"].trouble.since_ms -= 5000
     assert board.lag_ms() >= 5000
 
 
 def test_the_lag_of_a_blocked_sink_goes_on_behind_a_restart():
-    board = Board()
+    board = LaneStats()
     board.sink_trouble("out", RetryableError("away"))
     board.last_commit_ms = board.sinks["out"].trouble.since_ms - 60_000
-    again = Board()
+    again = LaneStats()
     counters = board.counters()
     again.resume(
         {

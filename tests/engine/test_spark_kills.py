@@ -13,7 +13,7 @@ from contextlib import closing
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.engine.base.outcome import EXIT_FATAL
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize(
     ("victim", "border"),
     [
-        pytest.param(Victim.WORKER, Border.CHUNK_WRITTEN, marks=pytest.mark.long),
-        pytest.param(Victim.JVM, Border.SINK_WRITTEN, marks=pytest.mark.long),
+        pytest.param(Victim.WORKER, CrashPoint.CHUNK_WRITTEN, marks=pytest.mark.long),
+        pytest.param(Victim.JVM, CrashPoint.SINK_WRITTEN, marks=pytest.mark.long),
     ],
     ids=lambda value: value.value,
 )

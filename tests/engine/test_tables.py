@@ -11,10 +11,10 @@ from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import FencedError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
-from airflow_provider_deltaforge.sources.contract import Appeared
+from airflow_provider_deltaforge.sources.contract import AppearedTable
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.records.requests import Results, result_of
-from airflow_provider_deltaforge.storage.records.tables import Tables
+from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
+from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from tests.engine.in_process import InProcess
 
 DDL = b'{"sql":"RENAME TABLE x TO a","database":"s","tables":["s.x","s.a"],"copies":["s.a"]}'
@@ -91,7 +91,7 @@ def test_an_arrival_is_stored_with_the_checkpoint_and_asked_for_behind_it(pipeli
     # Killed here, the next driver asks.
     ask_for_arrivals(bench)
     assert wishes(pipeline) == [["s.a"]]
-    assert Tables(pipeline.store, pipeline.name).arrivals() == []
+    assert TableRecords(pipeline.store, pipeline.name).arrivals() == []
 
 
 def test_a_replay_asks_for_no_second_copy(pipeline):
@@ -102,7 +102,9 @@ def test_a_replay_asks_for_no_second_copy(pipeline):
         watch.stored()
     assert wishes(pipeline) == [["s.a"]]
     (request,) = pipeline.control.read().requests
-    pipeline.store.transact(Results(pipeline.store, pipeline.name).put(result_of(request, "done")))
+    pipeline.store.transact(
+        SnapshotResults(pipeline.store, pipeline.name).put(result_of(request, "done"))
+    )
     pipeline.control.update(lambda old: old.model_copy(update={"requests": []}))
     watch.watch(statement())
     bench.store.transact(watch.passed(AT, Reader()), bench.fence)
@@ -117,7 +119,7 @@ def test_a_replay_asks_for_no_second_copy(pipeline):
 
 def test_what_a_source_reports_is_asked_for_once_a_session(pipeline):
     bench, watch = watch_of(pipeline)
-    reader = Reader(Appeared("s.new", None))
+    reader = Reader(AppearedTable("s.new", None))
     for _ in range(2):
         bench.store.transact(watch.passed(AT, reader), bench.fence)
         watch.stored()
@@ -126,7 +128,7 @@ def test_what_a_source_reports_is_asked_for_once_a_session(pipeline):
 
 def test_what_the_log_says_later_is_not_copied_before(pipeline):
     bench, watch = watch_of(pipeline)
-    reader = Reader(Appeared("s.new", {"tx": 11}))
+    reader = Reader(AppearedTable("s.new", {"tx": 11}))
     assert watch.passed(AT, reader) == []
     # A lane that reads the same again, after a copy or a kill, asks for no second one.
     for _ in range(2):
@@ -136,7 +138,7 @@ def test_what_the_log_says_later_is_not_copied_before(pipeline):
         (request,) = pipeline.control.read().requests
         bench, watch = watch_of(pipeline)
         watch.begin(reader)
-    results = Results(pipeline.store, pipeline.name)
+    results = SnapshotResults(pipeline.store, pipeline.name)
     pipeline.store.transact(results.put(result_of(request, "done")))
     pipeline.control.update(lambda old: old.model_copy(update={"requests": []}))
     bench.store.transact(watch.passed({"tx": 11}, reader), bench.fence)
@@ -150,7 +152,7 @@ def test_a_stop_is_fenced(pipeline):
     watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
     with pytest.raises(FencedError):
         watch.stop(TableError("no names", "s.a"), Reader())
-    assert Tables(pipeline.store, pipeline.name).stopped() == {}
+    assert TableRecords(pipeline.store, pipeline.name).stopped() == {}
 
 
 def test_a_reason_that_quotes_a_statement_shows_no_password(pipeline, caplog):
@@ -158,7 +160,7 @@ def test_a_reason_that_quotes_a_statement_shows_no_password(pipeline, caplog):
     watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
     said = "CREATE TABLE a (b int) ENGINE=FEDERATED CONNECTION='mysql://u:planted@h/s/a'"
     watch.stop(TableError(f"no names. The statement was: {said}", "s.a"), Reader())
-    assert "planted" not in Tables(pipeline.store, pipeline.name).stopped()["s.a"].reason
+    assert "planted" not in TableRecords(pipeline.store, pipeline.name).stopped()["s.a"].reason
     assert "planted" not in caplog.text
 
 
@@ -170,7 +172,7 @@ def test_a_source_that_cannot_leave_a_table_out_fails_with_the_command(pipeline)
 
 def test_a_stopped_table_is_shown_and_left_out(pipeline):
     _, watch = watch_of(pipeline)
-    tables = Tables(pipeline.store, pipeline.name)
+    tables = TableRecords(pipeline.store, pipeline.name)
     pipeline.store.transact([tables.stop("s.a", "no names", 0)])
     reader = Reader()
     watch.begin(reader)
@@ -190,7 +192,7 @@ def test_a_table_that_was_left_out_in_vain_fails_the_pipeline(pipeline):
 
 
 def test_a_pipeline_that_is_stopped_itself_is_not_called_degraded(pipeline):
-    tables = Tables(pipeline.store, pipeline.name)
+    tables = TableRecords(pipeline.store, pipeline.name)
     pipeline.store.transact([tables.stop("s.a", "no names", 0)])
     assert status(pipeline.store, pipeline.name).reason == "degraded, 1 table stopped: s.a"
     pipeline.want("stopped")

@@ -7,7 +7,7 @@ up with the rest of its batch or chunk in its hands.
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.engine.exact_run import new_place
 from tests.engine.zombies import SilentEndpoint, ZombieRun, has_unread, with_settings
 
@@ -16,7 +16,7 @@ SMALL_REQUESTS = {
     True: "client_conf: {batch.size: 20000}",
 }
 """So that most of a batch is still in the producer when the driver is frozen."""
-STREAM, CHUNK = (Border.SINK_WRITTEN, 1), (Border.CHUNK_RENDERED, 2)
+STREAM, CHUNK = (CrashPoint.SINK_WRITTEN, 1), (CrashPoint.CHUNK_RENDERED, 2)
 
 
 def outlived(run, server, border, is_under_way):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from tests.engine.exact_run import ExactRun, Place
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver
@@ -59,7 +59,11 @@ class ZombieRun(ExactRun):
         self.control.apply(self.document, "zombie", f"{NAME}-source")
 
     def frozen_with_a_write_under_way(
-        self, server: Silenced, border: Border, crossing: int, is_under_way: Callable[[], object]
+        self,
+        server: Silenced,
+        border: CrashPoint,
+        crossing: int,
+        is_under_way: Callable[[], object],
     ) -> Driver:
         """Return a driver that was frozen while it wrote to a silent server, which is back now.
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.running import RunningLane, begun, events, places, run_to_the_end
 
 EVERY = [(tx, row) for tx in range(1, 21) for row in range(3)]
@@ -15,7 +15,7 @@ def counted(progress, processor):
 
 
 def letters(pipeline):
-    return DeadLetters(pipeline.store, pipeline.name).read()
+    return DeadLetterRecords(pipeline.store, pipeline.name).read()
 
 
 def test_a_select_filters_and_changes_what_a_sink_gets():

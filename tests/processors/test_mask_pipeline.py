@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.contract import Processed
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.planted import plant, refusing
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
 
@@ -55,7 +55,7 @@ def test_refused_events_are_set_aside_masked_or_without_images(choosy, caplog):
     pipeline.log().refuses = lambda value: True
     with caplog.at_level(logging.DEBUG):
         progress = run_to_the_end(pipeline)
-    letters = list(DeadLetters(pipeline.store, pipeline.name).read())
+    letters = list(DeadLetterRecords(pipeline.store, pipeline.name).read())
     told = {}
     for letter in letters:
         told.setdefault(letter.meta.processor_id or letter.meta.sink_id, []).append(letter)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.errors import EventError, RetryableError, SpecError
-from airflow_provider_deltaforge.processors.sql.settings import Limits, Sql
+from airflow_provider_deltaforge.processors.sql.settings import QueryLimits, Sql
 from tests.envelopes.changes import change, change_rows
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -22,7 +22,7 @@ def opened():
     workers = []
 
     def start(query, **limits):
-        workers.append(Sql(query=query, limits=Limits(**limits)).open())
+        workers.append(Sql(query=query, limits=QueryLimits(**limits)).open())
         return workers[-1]
 
     yield start
@@ -278,11 +278,11 @@ def test_a_query_that_can_work_passes_validation():
 def test_a_query_that_does_not_even_end_without_events_is_refused_at_start():
     query = "select _row from events where (select sum(n) from range(1000000000000) t(n)) > 0"
     with pytest.raises(SpecError, match="timeout_ms"):
-        Sql(query=query, limits=Limits(timeout_ms=100)).open()
+        Sql(query=query, limits=QueryLimits(timeout_ms=100)).open()
 
 
 def test_a_worker_can_be_closed_while_its_query_runs_and_twice():
-    worker = Sql(query=ENDLESS, limits=Limits(timeout_ms=60_000)).open()
+    worker = Sql(query=ENDLESS, limits=QueryLimits(timeout_ms=60_000)).open()
     failures = []
 
     def process():

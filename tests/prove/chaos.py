@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from tests.chaos import faults, zombies
 from tests.chaos.arena import Arena
@@ -118,7 +118,7 @@ def attacked(case: Case, home: Path, servers: dict[str, Server]) -> list[str]:
 def _play(attack: str, arena: Arena, data: Path) -> list[str]:
     kind, _, what = attack.partition(" at ")
     if kind == "asleep":
-        return zombies.frozen_at(arena, Border(what))
+        return zombies.frozen_at(arena, CrashPoint(what))
     if attack.startswith("asleep with"):
         return zombies.frozen_in_flight(arena, attack.split()[3])
     source, sink = arena.source_server, arena.sink_server

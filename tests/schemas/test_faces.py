@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.cli import app
 from airflow_provider_deltaforge.control import pipelines, schemas
-from airflow_provider_deltaforge.control.schemas import Asked
+from airflow_provider_deltaforge.control.schemas import SchemaVersionQuery
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
@@ -109,10 +109,12 @@ def test_what_cannot_be_shown_is_refused_with_the_way_out(deltaforge, store, wor
 def test_a_version_is_found_by_time_and_sequence(store):
     history = schemas.versions(store, "shop", "rows")
     assert [entry["version"] for entry in history] == [1, 2, 1]
-    by_sequence = schemas.schema(store, "shop", "rows", Asked.of(None, None, 2))
-    by_time = schemas.schema(store, "shop", "rows", Asked.of(None, "2999-01-01", None))
+    by_sequence = schemas.schema(store, "shop", "rows", SchemaVersionQuery.of(None, None, 2))
+    by_time = schemas.schema(store, "shop", "rows", SchemaVersionQuery.of(None, "2999-01-01", None))
 
     assert by_sequence["registry_version"] == 2
     assert by_time["registry_version"] == 1
     with pytest.raises(SpecError, match="no such version"):
-        schemas.schema(store, "shop", "rows", Asked.of(None, "2001-01-01T00:00:00Z", None))
+        schemas.schema(
+            store, "shop", "rows", SchemaVersionQuery.of(None, "2001-01-01T00:00:00Z", None)
+        )

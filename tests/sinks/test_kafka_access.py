@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from tests.sinks import strict_kafka
 from tests.sinks.contract import messages, value
@@ -228,9 +228,9 @@ class TestPermissionsOfExactlyOnce:
         return closing(KafkaSink(id="kafka", exactly_once=True, **place).open("orders"))
 
     def deliver(self, server):
-        after = Cursor({"tx": 1})
+        after = SinkPosition({"tx": 1})
         with self.open(server) as writer:
-            before = writer.recover() or Cursor({})
+            before = writer.recover() or SinkPosition({})
             assert list(writer.write_once(rows("secured", range(3)), before, after)) == []
             assert writer.recover() == after
 
@@ -261,7 +261,7 @@ class TestPermissionsOfExactlyOnce:
 
         monkeypatch.setattr(confluent_kafka, "Consumer", Noting)
         with self.open(server) as writer:
-            assert writer.recover() == Cursor({"tx": 1})
+            assert writer.recover() == SinkPosition({"tx": 1})
         assert KafkaError.GROUP_AUTHORIZATION_FAILED in told
 
     @pytest.mark.parametrize("missing", [ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC])

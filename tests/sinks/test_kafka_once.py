@@ -8,9 +8,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import Cursor, ExactlyOnceWriter
+from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
-from airflow_provider_deltaforge.sinks.kafka.work import Work
+from airflow_provider_deltaforge.sinks.kafka.work import KafkaBatch
 from tests.sinks.contract import messages, value
 from tests.sinks.kafka_reader import read_topic
 from tests.waiting import PATIENCE_S, wait_until
@@ -19,7 +19,7 @@ LIMIT = 2000
 
 
 def at(pos, event_id=None):
-    return Cursor({"pos": pos}, event_id)
+    return SinkPosition({"pos": pos}, event_id)
 
 
 def numbers(span):
@@ -121,7 +121,7 @@ def test_behind_an_open_transaction_of_another_sink_the_position_is_waited_for(o
     other, one = open_writer(id="other"), open_writer(id="one")
     other.recover()
     one.recover()
-    other._send(Work(messages([("elsewhere", b"k", b"1")])), at(9), deadline=float("inf"))
+    other._send(KafkaBatch(messages([("elsewhere", b"k", b"1")])), at(9), deadline=float("inf"))
     one.write_once(rows(range(3)), at(0), at(1))
 
     hurried = open_writer(id="one", send_timeout_secs=3)
@@ -169,7 +169,7 @@ def test_an_open_transaction_is_never_seen(open_writer, rows, stored):
     former = open_writer()
     former.recover()
     former.write_once(rows(range(3)), at(0), at(1))
-    former._send(Work(rows(range(3, 6))), at(2), deadline=float("inf"))
+    former._send(KafkaBatch(rows(range(3, 6))), at(2), deadline=float("inf"))
 
     assert open_writer().recover() == at(1)
     assert stored() == numbers(range(3))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.configuration import patience_s, producer_settings
-from airflow_provider_deltaforge.sinks.kafka.replies import Code
+from airflow_provider_deltaforge.sinks.kafka.replies import KafkaCode
 from airflow_provider_deltaforge.spec.load import load
 from tests.sinks.certificates import certified
 from tests.spec.documents import ENVIRONMENT, PIPELINES
@@ -210,9 +210,9 @@ def test_description_with_secrets_travels_to_another_process():
     assert pickle.loads(pickle.dumps(given)) == given
 
 
-@pytest.mark.parametrize("name", list(Code.__members__))
+@pytest.mark.parametrize("name", list(KafkaCode.__members__))
 def test_codes_are_the_drivers(name):
-    assert getattr(KafkaError, name) == Code[name]
+    assert getattr(KafkaError, name) == KafkaCode[name]
 
 
 def test_a_missing_driver_names_the_extra(monkeypatch):

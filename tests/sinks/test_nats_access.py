@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.sinks.nats import NatsSink
-from airflow_provider_deltaforge.sinks.nats.line import Line
+from airflow_provider_deltaforge.sinks.nats.line import NatsConnection
 from tests.servers import nats
 from tests.servers.process import free_port
 from tests.sinks import nats_reader as reader
@@ -192,7 +192,7 @@ def test_servers_that_are_not_named_get_the_login_of_the_one_that_told_them(tmp_
         for route in routes
     )
     place = named.dsn().removeprefix("nats://")
-    line = Line(NatsSink(url=f"nats://df:s3cret@{place}", subject="t"), "test")
+    line = NatsConnection(NatsSink(url=f"nats://df:s3cret@{place}", subject="t"), "test")
 
     async def known(client, _):
         return client.discovered_servers

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from tests.servers import nats
 from tests.servers.process import free_port
@@ -16,7 +16,7 @@ from tests.sinks.contract import messages, value
 from tests.waiting import wait_until
 
 BATCH, BATCHES, KEYS = 500, 100, 37
-BEGIN = Cursor({"gtid": "a:1"})
+BEGIN = SinkPosition({"gtid": "a:1"})
 
 
 class Cluster:

@@ -7,14 +7,14 @@ import uuid
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import Cursor, ExactlyOnceWriter
+from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
 from tests.sinks.contract import messages, value
 from tests.waiting import wait_until
 
-BEGIN = Cursor({"gtid": "a:1"})
+BEGIN = SinkPosition({"gtid": "a:1"})
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def held(url, name):
 
 
 def at(n):
-    return Cursor({"gtid": f"a:1-{n}"})
+    return SinkPosition({"gtid": f"a:1-{n}"})
 
 
 def behind(batch, index, before):
-    return Cursor(before.position, batch.event_ids[index].as_py())
+    return SinkPosition(before.position, batch.event_ids[index].as_py())
 
 
 def once(writer, batch, before=BEGIN, after=BEGIN):
@@ -129,7 +129,7 @@ class TestPosition:
         assert open_writer().recover() == behind(second, 9, at(3))
 
     def test_positions_of_any_text_survive(self, open_writer, rows):
-        place = Cursor({"gtid": "é\n" * 500, "row": 2**53 + 1, "open": {"x": [None, 1]}})
+        place = SinkPosition({"gtid": "é\n" * 500, "row": 2**53 + 1, "open": {"x": [None, 1]}})
         writer, batch = open_writer(), rows(range(3))
         writer.recover()
         once(writer, batch, place)

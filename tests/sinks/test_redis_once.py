@@ -7,16 +7,16 @@ import pytest
 import redis
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import Cursor, ExactlyOnceWriter
+from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.redis import RedisSink
 from tests.servers import redis as servers
 from tests.sinks.contract import messages, value
 
-STARTS = Cursor({"pos": 0})
+STARTS = SinkPosition({"pos": 0})
 
 
 def at(pos, event_id=None):
-    return Cursor({"pos": pos}, event_id)
+    return SinkPosition({"pos": pos}, event_id)
 
 
 def client(server):

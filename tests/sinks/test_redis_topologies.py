@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
 from airflow_provider_deltaforge.errors import AccessError, FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.redis import RedisSink
 from tests.engine.in_process import InProcess
 from tests.servers import redis as servers
@@ -135,8 +135,10 @@ class TestSentinel:
             while (start := held["at"].position["n"] if held["at"] else 0) < n:
                 batch = rows(stream, range(start * 10, start * 10 + 10))
                 try:
-                    writer.write_once(batch, Cursor({"n": start}), Cursor({"n": start + 1}))
-                    held["at"] = Cursor({"n": start + 1})
+                    writer.write_once(
+                        batch, SinkPosition({"n": start}), SinkPosition({"n": start + 1})
+                    )
+                    held["at"] = SinkPosition({"n": start + 1})
                 except FencedError:
                     held["at"] = writer.recover()
 
@@ -296,15 +298,18 @@ class TestCluster:
         writer.recover()
         given = [(f"{tag}:{n % 2}", b"k", value(n)) for n in range(10)]
 
-        assert list(writer.write_once(messages(given), Cursor({"n": 0}), Cursor({"n": 1}))) == []
+        assert (
+            list(writer.write_once(messages(given), SinkPosition({"n": 0}), SinkPosition({"n": 1})))
+            == []
+        )
         elsewhere = messages([*given[:1], (f"other-{stream}", b"k", value(9))])
-        refused = writer.write_once(elsewhere, Cursor({"n": 1}), Cursor({"n": 2}))
+        refused = writer.write_once(elsewhere, SinkPosition({"n": 1}), SinkPosition({"n": 2}))
 
         assert [(one.event_row, one.kind) for one in refused] == [(1, "routing")]
         assert "hash tag" in refused[0].reason
         assert cluster.values(f"{tag}:1") == numbers(range(1, 10, 2))
         other = open_writer(stream=tag + ":${source.table}", exactly_once=True)
-        assert other.recover() == Cursor({"n": 1})
+        assert other.recover() == SinkPosition({"n": 1})
 
     def test_a_former_driver_is_refused_in_every_slot(self, cluster, stream, open_writer):
         pipeline = InProcess()

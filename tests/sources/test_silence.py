@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.shared.silence import Silence
+from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
 
 
 class Clock:
@@ -19,7 +19,7 @@ def clock():
 
 @pytest.fixture
 def silence(clock):
-    return Silence(10, clock)
+    return ServerSilence(10, clock)
 
 
 def look(silence, clock, seconds, *, comes=False):

@@ -1,6 +1,6 @@
 import pytest
 
-from airflow_provider_deltaforge.encodings.contract import Bodies, Wanted
+from airflow_provider_deltaforge.encodings.contract import Bodies, EncoderRequest
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, PROCESSORS, SINKS, SOURCES
 from airflow_provider_deltaforge.spec.load import check, load
@@ -171,7 +171,7 @@ def test_json_encoding_copies_nothing():
     import pyarrow as pa
 
     values = pa.array([b"{}", None], pa.binary())
-    encoder = ENCODINGS.load("json")().open(Wanted("s", "mysql", None, lambda *_: None))
+    encoder = ENCODINGS.load("json")().open(EncoderRequest("s", "mysql", None, lambda *_: None))
 
     assert encoder.encode(Bodies(values, None, None)).values is values
 

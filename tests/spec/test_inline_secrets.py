@@ -8,9 +8,9 @@ from pydantic import SecretStr
 
 from airflow_provider_deltaforge import plugins
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.spark_submit import command
-from airflow_provider_deltaforge.engine.base.task_context import Job as LaneJob
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment as LaneJob
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load
@@ -122,7 +122,9 @@ def test_no_inline_secret_is_stored_sent_or_shown(
     stored = Control(store, "orders").document()
     job = LaneJob(stored, StoreLocation.from_dsn(dsn), "driver", 1)
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
-    kept += pickle.dumps(job) + repr(command(Job("orders", 1, "stream_job.py", dsn))).encode()
+    kept += (
+        pickle.dumps(job) + repr(command(LaunchSpec("orders", 1, "stream_job.py", dsn))).encode()
+    )
     kept += caplog.text.encode()
     for secret in ("c4n4ry", "пароль", WEBHOOK, r"\u043f\u0430\u0440"):
         assert secret.encode() not in kept

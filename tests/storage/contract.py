@@ -15,8 +15,8 @@ from airflow_provider_deltaforge.storage.contract import (
     Fence,
     Push,
     Put,
-    Slot,
     Store,
+    StoredSlot,
     Take,
 )
 from tests.waiting import wait_until
@@ -130,7 +130,7 @@ class StoreContract:
         assert store.swap("s", "k", 0, b"other") is None
         assert store.swap("s", "k", 1, b"two") == 2
         assert store.swap("s", "k", 1, b"late") is None
-        assert store.slot("s", "k") == Slot(2, b"two")
+        assert store.slot("s", "k") == StoredSlot(2, b"two")
 
     def test_swaps_of_many_threads_lose_nothing(self, store):
         def add(_):
@@ -142,7 +142,7 @@ class StoreContract:
 
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(add, range(80)))
-        assert store.slot("s", "k") == Slot(80, b"80")
+        assert store.slot("s", "k") == StoredSlot(80, b"80")
 
     # Queues
 

@@ -5,7 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from airflow_provider_deltaforge.storage.contract import Append, Fence, Push, Put, Slot
+from airflow_provider_deltaforge.storage.contract import Append, Fence, Push, Put, StoredSlot
 from tests.storage.contract import StoreContract
 
 
@@ -20,7 +20,7 @@ class DurableContract(StoreContract):
         assert second.get("a", "k") == b"1"
         assert second.read("n")[0].value == b"2"
         assert second.peek("q", "k")[0].value == b"3"
-        assert second.slot("s", "k") == Slot(1, b"4")
+        assert second.slot("s", "k") == StoredSlot(1, b"4")
         second.close()
 
     def test_many_threads_may_open_a_new_store_at_once(self, open_store):

@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.storage.records.control import (
     Progress,
     SinkProgress,
 )
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS
 
 
@@ -210,12 +210,12 @@ def test_delete_forgets_everything_but_still_fences_the_old_driver(control, stor
     fence = control.take_epoch("driver1")
     checkpoint = Checkpoints(store, "orders", "shop").put("kafka", {"pos": 1})
     plan = Put(names.SNAPSHOTS, "orders/run", b"{}")
-    letters = DeadLetters(store, "orders")
+    letters = DeadLetterRecords(store, "orders")
     progress = control.put_progress(_progress())
     store.transact([checkpoint, plan, letters.push(b"{}"), progress], fence)
     neighbour = Control(store, "orders2")
     neighbour.apply("two", "h", "shop2")
-    kept = DeadLetters(store, "orders2")
+    kept = DeadLetterRecords(store, "orders2")
     store.transact(
         [Checkpoints(store, "orders2", "shop2").put("kafka", {"pos": 2}), kept.push(b"{}")]
     )
@@ -281,7 +281,7 @@ def test_delete_killed_between_any_two_writes_leaves_no_half_of_a_pipeline(contr
     control.apply("one", "h", "shop")
     checkpoint = Checkpoints(store, "orders", "shop").put("kafka", {"pos": 1})
     records = [Put(names.SNAPSHOTS, f"orders/{key}", b"{}") for key in ("done/1/a", "initial")]
-    letters = DeadLetters(store, "orders")
+    letters = DeadLetterRecords(store, "orders")
     told = [letters.push(b"{}"), control.put_progress(_progress())]
     store.transact([checkpoint, *records, *told])
     dying = Control(_Dying(store, writes), "orders")

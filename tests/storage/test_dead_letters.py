@@ -8,7 +8,10 @@ from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend, Fence
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterRecords,
+)
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def letter(number):
 
 
 def fill(store, count, pipeline="orders"):
-    queue = DeadLetters(store, pipeline)
+    queue = DeadLetterRecords(store, pipeline)
     store.transact([queue.push(letter(number)) for number in range(count)])
     return queue
 
@@ -65,7 +68,7 @@ def test_only_what_is_old_expires(store):
 def test_an_entry_is_not_stored_by_who_has_lost_the_fence(store):
     version = store.swap(names.EPOCHS, "orders", 0, b"driver")
     store.swap(names.EPOCHS, "orders", version, b"newer")
-    queue = DeadLetters(store, "orders")
+    queue = DeadLetterRecords(store, "orders")
     with pytest.raises(FencedError):
         store.transact([queue.push(letter(1))], Fence(names.EPOCHS, "orders", version))
     assert queue.count() == 0
@@ -102,6 +105,6 @@ def test_an_entry_that_cannot_be_read_says_so_and_hides_no_other(store, text, wh
     assert why in found[1].meta.error_message
     assert [one.letter.seq for one in queue.stored(damaged=False)] == [first, third]
     assert queue.find(second) is None  # Nothing may be written into it.
-    assert Which(last=second).fits(found[1])
-    assert not Which(first=third).fits(found[1])
-    assert not Which(table="None.None").fits(found[1])
+    assert DeadLetterFilter(last=second).fits(found[1])
+    assert not DeadLetterFilter(first=third).fits(found[1])
+    assert not DeadLetterFilter(table="None.None").fits(found[1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.storage.records.heartbeats import Heard, Heartbeats
+from airflow_provider_deltaforge.storage.records.heartbeats import Heartbeats, LastHeard
 
 
 class Clock:
@@ -28,16 +28,16 @@ def look(ear, token, driver="driver", where="store/orders"):
 
 
 def test_a_first_heartbeat_may_have_been_said_long_ago(ear):
-    assert look(ear, 7) == Heard(0.0, is_sure=False)
+    assert look(ear, 7) == LastHeard(0.0, is_sure=False)
 
 
 def test_silence_grows_by_our_clock_until_another_heartbeat_comes(ear, clock):
     look(ear, 7)
     clock.now += 40
-    assert look(ear, 7) == Heard(40.0, is_sure=False)
-    assert look(ear, 8) == Heard(0.0, is_sure=True)
+    assert look(ear, 7) == LastHeard(40.0, is_sure=False)
+    assert look(ear, 8) == LastHeard(0.0, is_sure=True)
     clock.now += 3
-    assert look(ear, 8) == Heard(3.0, is_sure=True)
+    assert look(ear, 8) == LastHeard(3.0, is_sure=True)
 
 
 def test_a_counter_that_goes_back_is_a_heartbeat_too(ear, clock):
@@ -60,7 +60,7 @@ def test_nobody_is_silent_while_the_store_is_away(ear, clock):
     look(ear, 1, where="another/orders")
     clock.now += 60
     ear.forget("store/orders")
-    assert look(ear, 1) == Heard(0.0, is_sure=False)
+    assert look(ear, 1) == LastHeard(0.0, is_sure=False)
     assert look(ear, 1, where="another/orders").silence_s == 60
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.storage import layout
-from airflow_provider_deltaforge.storage.contract import Append, Fence, Push, Put, Slot
+from airflow_provider_deltaforge.storage.contract import Append, Fence, Push, Put, StoredSlot
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
 _FORMATS = Path(__file__).parent / "formats"
@@ -44,7 +44,7 @@ def old_store(durable_dsn, request):
 def test_what_an_earlier_release_wrote_is_read(old_store):
     assert old_store.items("checkpoints") == [("orders/shop::sink::kafka", b'{"v":1}')]
     assert [(e.seq, e.value) for e in old_store.read("schemas", "shop/db/t")] == [(41, b"\0\1")]
-    assert old_store.slot("epochs", "orders") == Slot(7, b"driver1")
+    assert old_store.slot("epochs", "orders") == StoredSlot(7, b"driver1")
     assert [(e.seq, e.value) for e in old_store.peek("journal", "orders:dlq")] == [(99, b"\xff")]
 
 
@@ -90,7 +90,7 @@ def test_openers_at_once_upgrade_a_database_one_time(durable_dsn, monkeypatch):
     with ThreadPoolExecutor(6) as threads:
         opened = list(threads.map(lambda _: StoreLocation.from_dsn(durable_dsn).create(), range(6)))
     for store in opened:
-        assert store.slot("epochs", "orders") == Slot(8, b"driver1")
+        assert store.slot("epochs", "orders") == StoredSlot(8, b"driver1")
         assert store._read("SELECT note FROM df_kv", ()) == [(None,), (None,)]
         assert store._read("SELECT val FROM df_meta WHERE name = 'format'", ()) == [(2,)]
         store.close()
@@ -105,5 +105,5 @@ def test_an_upgrade_that_fails_changes_nothing(durable_dsn, monkeypatch):
         with pytest.raises(FatalError):
             StoreLocation.from_dsn(durable_dsn).create()
     store = StoreLocation.from_dsn(durable_dsn).create()
-    assert store.slot("epochs", "orders") == Slot(7, b"driver1")
+    assert store.slot("epochs", "orders") == StoredSlot(7, b"driver1")
     store.close()

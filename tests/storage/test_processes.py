@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.storage.contract import Slot, Store
+from airflow_provider_deltaforge.storage.contract import Store, StoredSlot
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.storage import worker
 from tests.waiting import PATIENCE_S, wait_until
@@ -21,7 +21,7 @@ def store(durable_dsn):
 def test_swaps_of_several_processes_lose_nothing(store, durable_dsn):
     processes = [worker.spawn("count", durable_dsn, 50) for _ in range(4)]
     assert [process.wait(PATIENCE_S) for process in processes] == [0] * 4
-    assert store.slot("cas", "k") == Slot(200, b"200")
+    assert store.slot("cas", "k") == StoredSlot(200, b"200")
 
 
 def test_log_numbers_of_several_processes_are_one_sequence(store, durable_dsn):

@@ -14,10 +14,18 @@ from airflow_provider_deltaforge.storage.records.control import Control, Control
 from airflow_provider_deltaforge.storage.records.dead_letters import (
     Damaged,
     DeadLetter,
-    DeadLetters,
+    DeadLetterRecords,
 )
-from airflow_provider_deltaforge.storage.records.failover import Failovers, Known, Reconciliation
-from airflow_provider_deltaforge.storage.records.snapshots import ChunkDone, Run, Snapshots
+from airflow_provider_deltaforge.storage.records.failover import (
+    Failovers,
+    KnownServer,
+    Reconciliation,
+)
+from airflow_provider_deltaforge.storage.records.snapshots import (
+    ChunkDone,
+    SnapshotRecord,
+    Snapshots,
+)
 
 FIRST_FORMAT = {
     ControlRecord: (
@@ -34,12 +42,12 @@ FIRST_FORMAT = {
         b'{"events":{"c":1}}},"extra":{},"host":"h","pid":11,"application_id":"app"}'
     ),
     Checkpoint: b'{"v":1,"position":{"file":"binlog.000001","pos":4},"updated_at_ms":5}',
-    Run: (
+    SnapshotRecord: (
         b'{"v":1,"id":"r","generation":1,"started_at_ms":2,"start_position":{"pos":3},'
         b'"chunk_count":1,"tables":{"a.b":{"chunks":1,"rows_estimate":4}},'
         b'"wish":{"tables":["a.b"]},"finished_at_ms":5,"cancelled":null}'
     ),
-    Known: b'{"v":1,"identity":{"type":"my_sql","server_uuid":"u"},"seen_at_ms":2}',
+    KnownServer: b'{"v":1,"identity":{"type":"my_sql","server_uuid":"u"},"seen_at_ms":2}',
     Reconciliation: (
         b'{"v":1,"id":"0123456789abcdef","former":{"type":"my_sql","server_uuid":"a"},'
         b'"present":{"type":"my_sql","server_uuid":"b"},"state":"failed",'
@@ -102,11 +110,11 @@ def _readers(store):
         ControlRecord: Control(store, "orders").read,
         Progress: Control(store, "orders").progress,
         Checkpoint: Checkpoints(store, "orders", "shop").load,
-        Run: Snapshots(store, "orders").current,
+        SnapshotRecord: Snapshots(store, "orders").current,
         ChunkDone: lambda: Snapshots(store, "orders").done("r"),
         SchemaEntry: Registry(store, "orders", "acme").all,
-        DeadLetter: lambda: list(DeadLetters(store, "orders").read()),
-        Known: Failovers(store, "orders").identity,
+        DeadLetter: lambda: list(DeadLetterRecords(store, "orders").read()),
+        KnownServer: Failovers(store, "orders").identity,
         Reconciliation: Failovers(store, "orders").latest,
     }
 
@@ -114,9 +122,9 @@ def _readers(store):
 _PLACES = {
     Progress: (names.PROGRESS, "orders"),
     Checkpoint: (names.CHECKPOINTS, "orders/shop::sink::kafka"),
-    Run: (names.SNAPSHOTS, "orders/run"),
+    SnapshotRecord: (names.SNAPSHOTS, "orders/run"),
     ChunkDone: (names.SNAPSHOTS, "orders/done/r/c1"),
-    Known: (names.FAILOVER, "identity:orders"),
+    KnownServer: (names.FAILOVER, "identity:orders"),
     Reconciliation: (names.FAILOVER, "orders/reconciliation"),
 }
 
@@ -147,7 +155,7 @@ def test_a_dead_letter_of_a_later_release_stands_there_with_the_way_out(store):
     later = FIRST_FORMAT[DeadLetter].replace(b'"v":1', b'"v":2,"new":"?"')
     _keep(store, DeadLetter, later)
     _keep(store, DeadLetter, FIRST_FORMAT[DeadLetter])
-    unread, readable = DeadLetters(store, "orders").stored()
+    unread, readable = DeadLetterRecords(store, "orders").stored()
     assert isinstance(unread.letter, Damaged)
     assert unread.text == later
     assert re.search(

@@ -8,7 +8,11 @@ from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.records.snapshots import PAGE_CHUNKS, Run, Snapshots
+from airflow_provider_deltaforge.storage.records.snapshots import (
+    PAGE_CHUNKS,
+    SnapshotRecord,
+    Snapshots,
+)
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,13 @@ def snapshots(store):
     return Snapshots(store, "orders")
 
 
-def _run(run_id="r1", chunk_count=3, **told) -> Run:
+def _run(run_id="r1", chunk_count=3, **told) -> SnapshotRecord:
     tables = {
         "shop.a": {"chunks": 2, "rows_estimate": 20},
         "shop.b": {"chunks": 1, "rows_estimate": 5},
     }
     given = {"generation": 1, "started_at_ms": 10, "start_position": {"pos": 4}, "tables": tables}
-    return Run(id=run_id, chunk_count=chunk_count, **{**given, **told})
+    return SnapshotRecord(id=run_id, chunk_count=chunk_count, **{**given, **told})
 
 
 def _chunks(count=3) -> list[Chunk]:

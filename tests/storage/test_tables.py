@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.tables import Arrival, Tables
+from airflow_provider_deltaforge.storage.records.tables import Arrival, TableRecords
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def store(request):
 
 
 def test_a_table_is_stopped_until_a_copy_of_it_is_done(store):
-    tables = Tables(store, "p")
+    tables = TableRecords(store, "p")
     store.transact([tables.stop("shop.a", "why", 7), tables.stop("shop.b", "why", 8)])
     store.transact(tables.repair(["shop.a", "shop.c"]))
     assert list(tables.stopped()) == ["shop.b"]
@@ -21,11 +21,11 @@ def test_a_table_is_stopped_until_a_copy_of_it_is_done(store):
         "shop.a": 7,
         "shop.b": 8,
     }
-    assert Tables(store, "q").marked() == {}
+    assert TableRecords(store, "q").marked() == {}
 
 
 def test_an_arrival_is_kept_until_it_is_taken(store):
-    tables = Tables(store, "p")
+    tables = TableRecords(store, "p")
     arrival = Arrival(id="appeared:shop.a:00", table="shop.a")
     store.transact([tables.arrive(arrival)])
     assert tables.arrivals() == [arrival]
@@ -34,7 +34,7 @@ def test_an_arrival_is_kept_until_it_is_taken(store):
 
 
 def test_a_deleted_pipeline_leaves_no_tables_behind(store):
-    tables = Tables(store, "p")
+    tables = TableRecords(store, "p")
     store.transact([tables.stop("shop.a", "why", 1)])
     Control(store, "p").delete()
     assert tables.marked() == {}

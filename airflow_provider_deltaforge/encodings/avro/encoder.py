@@ -14,8 +14,8 @@ from airflow_provider_deltaforge.encodings.avro import frames
 from airflow_provider_deltaforge.encodings.avro.column_types import AvroType, Modes, type_of
 from airflow_provider_deltaforge.encodings.avro.names import dotted
 from airflow_provider_deltaforge.encodings.avro.rows import EXTRA_MAX, RowRecord, UnreadableError
-from airflow_provider_deltaforge.encodings.avro.subjects import Refused, Subjects
-from airflow_provider_deltaforge.encodings.contract import Bodies, Encoded, Wanted
+from airflow_provider_deltaforge.encodings.avro.subjects import SchemaRefused, Subjects
+from airflow_provider_deltaforge.encodings.contract import Bodies, Encoded, EncoderRequest
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.events.shapes import Shape
 
@@ -39,7 +39,7 @@ _Column: TypeAlias = tuple[pa.BinaryArray, Callable[[int], str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _SchemaGroup:
     """What messages of one schema share.
 
     Attributes:
@@ -62,20 +62,20 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _GroupMessages:
     """The messages of one place, with where they go; see ``Bodies``."""
 
-    place: _Place
+    place: _SchemaGroup
     texts: pa.BinaryArray
     topics: pa.DictionaryArray
     asks: bool
 
-    def slice(self, begin: int, end: int | None = None) -> "_Part":
+    def slice(self, begin: int, end: int | None = None) -> "_GroupMessages":
         return replace(self, texts=self.texts[begin:end], topics=self.topics[begin:end])
 
 
 @dataclass(slots=True)
-class _Known:
+class _GroupState:
     """What is known of a place's messages until now.
 
     Attributes:
@@ -105,7 +105,7 @@ class AvroEncoder:
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: EncoderRequest,
         shape: Shape,
         subjects: Subjects,
         strategy: Strategy,
@@ -116,7 +116,7 @@ class AvroEncoder:
         self._subjects = subjects
         self._subject: Callable[[str, str], str] = _SUBJECTS[strategy]
         self._modes = modes
-        self._known: dict[_Place, _Known] = {}
+        self._known: dict[_SchemaGroup, _GroupState] = {}
 
     def encode(self, bodies: Bodies) -> Encoded:
         """See ``encodings.contract.Encoder``.
@@ -146,7 +146,7 @@ class AvroEncoder:
         """Close the connection to the registry."""
         self._subjects.close()
 
-    def _encode_part(self, part: _Part) -> _Column:
+    def _encode_part(self, part: _GroupMessages) -> _Column:
         """Write messages; those that cannot even be read are searched for by halves."""
         try:
             return self._written(part)
@@ -161,11 +161,11 @@ class AvroEncoder:
             [column, behind]
         ), lambda at: reasons(at) if at < half else reasons_behind(at - half)
 
-    def _written(self, part: _Part) -> _Column:
+    def _written(self, part: _GroupMessages) -> _Column:
         place, texts, topics = part.place, part.texts, part.topics
         where = self._where(place)
         known = self._known.get(place) or self._learn(place)
-        message = frames.Message(None if place.topic is not None else self._shape, texts)
+        message = frames.MessageLayout(None if place.topic is not None else self._shape, texts)
         keys = (known.row.unknown(images) for images in message.images())
         extra = known.extra.union(*keys)
         if len(extra) > EXTRA_MAX:
@@ -178,17 +178,18 @@ class AvroEncoder:
             self._describe(place, known, extra)
         found = self._ids(known, part)
         heads = [
-            None if isinstance(one, Refused) else struct.pack(">bI", _MAGIC, one) for one in found
+            None if isinstance(one, SchemaRefused) else struct.pack(">bI", _MAGIC, one)
+            for one in found
         ]
         column = pa.array(heads, pa.binary()).take(topics.indices)
 
         def reasons(at: int) -> str:
             told = found[topics.indices[at].as_py()]
-            return told.reason if isinstance(told, Refused) else f"{where}: {_NO_RECORD}"
+            return told.reason if isinstance(told, SchemaRefused) else f"{where}: {_NO_RECORD}"
 
         return pc.binary_join_element_wise(column, message.write(known.row), b""), reasons
 
-    def _ids(self, known: _Known, part: _Part) -> list[int | Refused]:
+    def _ids(self, known: _GroupState, part: _GroupMessages) -> list[int | SchemaRefused]:
         """Return the schema's id by topic, 0 for a topic that no message has."""
         topics = part.topics
         used = np.zeros(len(topics.dictionary), np.bool_)
@@ -201,10 +202,10 @@ class AvroEncoder:
             for topic, is_used in names
         ]
 
-    def _where(self, place: _Place) -> str:
+    def _where(self, place: _SchemaGroup) -> str:
         return f"sink {self._wanted.sink}: {place.db}.{place.table}"
 
-    def _learn(self, place: _Place) -> _Known:
+    def _learn(self, place: _SchemaGroup) -> _GroupState:
         table = None
         if place.topic is None:
             # A record without the columns, as of a truncation, would be the one that the registry
@@ -214,7 +215,7 @@ class AvroEncoder:
             (column.name, type_of(column, self._wanted.connector, self._modes))
             for column in (table.columns if table is not None else ())
         ]
-        known = _Known(columns, RowRecord(columns))
+        known = _GroupState(columns, RowRecord(columns))
         siblings = [
             other.extra
             for at, other in self._known.items()
@@ -227,7 +228,7 @@ class AvroEncoder:
         self._known[place] = known
         return known
 
-    def _describe(self, place: _Place, known: _Known, extra: set[str]) -> None:
+    def _describe(self, place: _SchemaGroup, known: _GroupState, extra: set[str]) -> None:
         known.extra = extra
         known.row = RowRecord(known.columns, extra)
         connector = self._wanted.connector
@@ -252,7 +253,7 @@ _SUBJECTS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def _parts(bodies: Bodies) -> Iterator[tuple[_Part, np.ndarray]]:
+def _parts(bodies: Bodies) -> Iterator[tuple[_GroupMessages, np.ndarray]]:
     """Yield each place's messages, and which of the batch they are."""
     if not len(bodies.values):
         return
@@ -270,4 +271,4 @@ def _parts(bodies: Bodies) -> Iterator[tuple[_Part, np.ndarray]]:
         texts, topics = bodies.values, bodies.topics
         if len(chosen) != len(texts):
             texts, topics = texts.take(pa.array(chosen)), topics.take(pa.array(chosen))
-        yield _Part(_Place(*values), texts, topics, bodies.asks), chosen
+        yield _GroupMessages(_SchemaGroup(*values), texts, topics, bodies.asks), chosen

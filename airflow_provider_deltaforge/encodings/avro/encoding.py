@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import SecretStr, field_validator, model_validator
 
-from airflow_provider_deltaforge.encodings.contract import Encoder, Encoding, Wanted
+from airflow_provider_deltaforge.encodings.contract import Encoder, EncoderRequest, Encoding
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.choice import refusal
 
@@ -64,7 +64,7 @@ class AvroEncoding(Encoding):
             raise refusal((named[0],), "is for TLS: write schema_registry_url as https://")
         return self
 
-    def open(self, wanted: Wanted) -> Encoder:
+    def open(self, wanted: EncoderRequest) -> Encoder:
         """Return the worker; nothing is asked of the registry before the first message.
 
         Raises:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.encodings.avro import binary, scalars
 from airflow_provider_deltaforge.encodings.avro.objects import exactly, listed, written
-from airflow_provider_deltaforge.encodings.avro.rows import Images, RowRecord
+from airflow_provider_deltaforge.encodings.avro.rows import ImageRecords, RowRecord
 from airflow_provider_deltaforge.encodings.avro.values import Values
 from airflow_provider_deltaforge.events.shapes import Field, Kind, Shape
 
@@ -33,7 +33,7 @@ def row_schema(row: RowRecord, namespace: str) -> dict[str, Any]:
     return told
 
 
-class Message:
+class MessageLayout:
     """Messages of one shape, taken apart once.
 
     Args:
@@ -44,9 +44,9 @@ class Message:
     def __init__(self, shape: Shape | None, texts: pa.BinaryArray) -> None:
         inside = [shape.inside] if shape is not None and shape.inside is not None else []
         self._whole = Values(texts, json_fields.locate(texts, inside))
-        self._part = _Part(Kind.ROW if shape is None else shape, self._whole)
+        self._part = _FieldLayout(Kind.ROW if shape is None else shape, self._whole)
 
-    def images(self) -> list[Images]:
+    def images(self) -> list[ImageRecords]:
         """Return the row images in the messages, one column for each field that holds one."""
         return self._part.images()
 
@@ -55,25 +55,25 @@ class Message:
         return self._part.write(row)
 
 
-class _Part:
+class _FieldLayout:
     """A field of messages, and what is inside of it."""
 
     def __init__(self, what: Kind | Shape, values: Values) -> None:
         self._what = what
         self._values = values
-        self._inner: list[tuple[Field, _Part]] = []
-        self._images: Images | None = None
+        self._inner: list[tuple[Field, _FieldLayout]] = []
+        self._images: ImageRecords | None = None
         if isinstance(what, Shape) or what is Kind.ROW:
             self._there = values.kinds == json_fields.OBJECT
         if isinstance(what, Shape) and self._there.any():
             texts = self._objects()
             places = json_fields.locate_each(texts, [[field.name] for field in what.fields])
             for field, spans in zip(what.fields, places, strict=True):
-                self._inner.append((field, _Part(field.what, Values(texts, spans))))
+                self._inner.append((field, _FieldLayout(field.what, Values(texts, spans))))
         elif what is Kind.ROW and self._there.any():
-            self._images = Images(self._objects())
+            self._images = ImageRecords(self._objects())
 
-    def images(self) -> list[Images]:
+    def images(self) -> list[ImageRecords]:
         own = [self._images] if self._images is not None else []
         return own + [images for _, part in self._inner for images in part.images()]
 

@@ -36,7 +36,7 @@ class RowField:
     type: AvroType
 
 
-class Images:
+class ImageRecords:
     """Row images, none null, and where their keys lie."""
 
     def __init__(self, texts: pa.BinaryArray) -> None:
@@ -79,7 +79,7 @@ class RowRecord:
         raw = {"name": self._raw_name, "type": ["null", _RAW_TYPE], "default": None}
         return {"type": "record", "name": name, "fields": [*fields, raw]}
 
-    def write(self, images: Images) -> pa.BinaryArray:
+    def write(self, images: ImageRecords) -> pa.BinaryArray:
         """Return the records; a key that is no field is left out, see ``unknown``."""
         texts = images.texts
         unfit: list[tuple[str, Any, Values]] = []
@@ -109,7 +109,7 @@ class RowRecord:
             written[row] = binary.SOMETHING + _map(texts)
         return pa.array(written, pa.binary())
 
-    def unknown(self, images: Images) -> set[str]:
+    def unknown(self, images: ImageRecords) -> set[str]:
         """Return the keys that some images have and no field holds.
 
         An image as sources write it has no byte that its known members do not account for, so

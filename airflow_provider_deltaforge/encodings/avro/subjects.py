@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SchemaRefused:
     """The registry does not take a schema."""
 
     reason: str
@@ -82,9 +82,9 @@ class Subjects:
         self._url = url
         self._client = self._connected(url, username, password, tls or {})
         self._ids: dict[tuple[str, str], int] = {}
-        self._refused: dict[tuple[str, str], tuple[float, Refused]] = {}
+        self._refused: dict[tuple[str, str], tuple[float, SchemaRefused]] = {}
 
-    def id_of(self, subject: str, schema: str, *, asks: bool = True) -> int | Refused:
+    def id_of(self, subject: str, schema: str, *, asks: bool = True) -> int | SchemaRefused:
         """Return the id of a schema under a subject, registering it when it is new.
 
         Raises:
@@ -101,14 +101,14 @@ class Subjects:
         if not asks:
             raise UnaskedError(f"{self._where}: a schema of subject {subject!r} is not known yet")
         found = self._asked(subject, schema)
-        if isinstance(found, Refused):
+        if isinstance(found, SchemaRefused):
             _remember(self._refused, key, (time.monotonic() + _REFUSED_S, found))
         else:
             _remember(self._ids, key, found)
             self._refused.pop(key, None)
         return found
 
-    def _asked(self, subject: str, schema: str) -> int | Refused:
+    def _asked(self, subject: str, schema: str) -> int | SchemaRefused:
         """Ask the registry, or one's memory while it is away."""
         key = (self._url, subject, schema)
         try:
@@ -118,7 +118,7 @@ class Subjects:
                 raise
             _log.warning("%s; this process knows the schema from before", error)
             return _remembered[key]
-        if not isinstance(found, Refused):
+        if not isinstance(found, SchemaRefused):
             _remember(_remembered, key, found)
         return found
 
@@ -202,7 +202,7 @@ class Subjects:
                 raise
         return ["AVRO"]
 
-    def _register(self, subject: str, schema: str) -> int | Refused:
+    def _register(self, subject: str, schema: str) -> int | SchemaRefused:
         from confluent_kafka.schema_registry import Schema
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -214,7 +214,7 @@ class Subjects:
         except Exception as error:
             raise self._away(error) from error
 
-    def _judged(self, asked: str, status: int, code: int | None, message: str) -> Refused:
+    def _judged(self, asked: str, status: int, code: int | None, message: str) -> SchemaRefused:
         if code in _NO_CODE and status not in (*_UNAUTHORISED, *_BUSY, *_GATEWAY):
             raise self._wrong(f"answers {status}")
         told = f"{self._where}: the schema registry answers {status} for {asked}"
@@ -226,7 +226,7 @@ class Subjects:
         if status in _BUSY or status >= _SERVER_ERROR or code == _READ_ONLY:
             raise RetryableError(f"{told}: {message}")
         if status in _UNPROCESSABLE:
-            return Refused(
+            return SchemaRefused(
                 f"{told}: {message}; the schema does not fit what is registered there: relax the "
                 "subject's compatibility, or write each table to a topic of its own"
             )

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 @dataclass(slots=True)
-class BatchFacts:
+class BatchStats:
     """Counts of one batch, taken in the decoder thread so that delivery does not wait for them."""
 
     events: int
@@ -17,7 +17,7 @@ class BatchFacts:
     by_table: Counter[tuple[str, str]]
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, nbytes: int) -> "BatchFacts":
+    def of(cls, rows: pa.RecordBatch, nbytes: int) -> "BatchStats":
         """Count the rows of a batch by table and op."""
         return cls(
             events=rows.num_rows,
@@ -28,15 +28,15 @@ class BatchFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SinkCounts:
     """What one sink was given: events, and bytes of message values."""
 
     events: int
     nbytes: int
 
-    def __add__(self, other: "Taken") -> "Taken":
+    def __add__(self, other: "SinkCounts") -> "SinkCounts":
         """Return both together."""
-        return Taken(self.events + other.events, self.nbytes + other.nbytes)
+        return SinkCounts(self.events + other.events, self.nbytes + other.nbytes)
 
 
 def _by_table(rows: pa.RecordBatch) -> Counter[tuple[str, str]]:

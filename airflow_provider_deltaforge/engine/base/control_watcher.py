@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_deltaforge.engine.base.outcome import Why
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
 
@@ -13,7 +13,7 @@ _CONFIRMED_S = 2.0
 _LEAVING_POLL_S = 1.0
 
 
-class Listener:
+class ControlWatcher:
     """Notices that a worker must end. ``ending`` is set then, and ``why`` says for what.
 
     Args:
@@ -26,7 +26,7 @@ class Listener:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: TaskContext,
         window_s: float,
         *,
         makes_way: Callable[[], bool] = lambda: False,

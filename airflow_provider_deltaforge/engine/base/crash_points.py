@@ -17,7 +17,7 @@ _HOLD_S = 60.0
 _POLL_S = 0.02
 
 
-class Border(Enum):
+class CrashPoint(Enum):
     """Where the durable state of source, sink and store can differ."""
 
     START_POSITION_STORED = "start_position_stored"
@@ -50,7 +50,7 @@ class _Hold:
 
     def __init__(self, asked: str) -> None:
         border, crossings, path = asked.split(":", 2)
-        self.border = Border(border)
+        self.border = CrashPoint(border)
         self.crossings = int(crossings)
         self.path = Path(path)
 
@@ -79,7 +79,7 @@ def asked_hold() -> _Hold | None:
 _hold = asked_hold()
 
 
-def crossing(border: Border) -> None:
+def crossing(border: CrashPoint) -> None:
     """Say that the code stands at ``border`` now."""
     if _hold is not None and _hold.border is border:
         _hold.cross()

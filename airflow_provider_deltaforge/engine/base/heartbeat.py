@@ -6,10 +6,10 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from airflow_provider_deltaforge.engine.base.control_watcher import Listener
-from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
-from airflow_provider_deltaforge.engine.base.task_context import Bench, place
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext, place
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage import distress
 from airflow_provider_deltaforge.storage.distress import Distress
@@ -34,7 +34,7 @@ _ENDED_AS: dict[str, Status] = {
 _log = logging.getLogger(__name__)
 
 
-class Heart:
+class Heartbeat:
     """Writes the progress record, and notices the end.
 
     ``ending`` is set when the lane must end; ``why`` then says for what, and ``end`` asks for it.
@@ -42,8 +42,8 @@ class Heart:
 
     def __init__(
         self,
-        bench: Bench,
-        board: Board,
+        bench: TaskContext,
+        board: LaneStats,
         window_s: float,
         status: Status,
         *,
@@ -66,7 +66,7 @@ class Heart:
         # Only a stream makes way for what was asked for; requests wait for each other.
         # Copied rows would reach a sink that is behind in front of older changes.
         self._streams = makes_way and status == "running"
-        self._listener = Listener(
+        self._listener = ControlWatcher(
             bench, window_s, makes_way=self._makes_way, busy=lambda: bool(board.lagging)
         )
         self.ending = self._listener.ending
@@ -121,7 +121,7 @@ class Heart:
         return time.monotonic() - self._listener.ended_at > _DRAIN_GRACE_S
 
     def confirm(self) -> None:
-        """Make sure that no newer lane has started; see ``Listener.confirm``.
+        """Make sure that no newer lane has started; see ``ControlWatcher.confirm``.
 
         Raises:
             FencedError: one has.
@@ -255,7 +255,7 @@ class Heart:
         }
 
 
-def _told(state: SinkState, *, begins: bool) -> dict[str, object]:
+def _told(state: SinkStats, *, begins: bool) -> dict[str, object]:
     trouble = state.trouble
     if state.standing == "running" and trouble is None:
         return {"status": "starting"} if begins else {}

@@ -9,13 +9,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts, Taken
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.base.last_error import Trouble, trouble_of
-from airflow_provider_deltaforge.engine.base.processor_stats import Latency, LetterTallies, Tallies
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats, SinkCounts
+from airflow_provider_deltaforge.engine.base.last_error import LastError, trouble_of
+from airflow_provider_deltaforge.engine.base.processor_stats import (
+    DeadLetterStats,
+    Latency,
+    ProcessorStats,
+)
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sources.contract import LogReader, TellsSilence
+from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
 
 _LONG_CALL_S = 60.0
 
@@ -24,7 +28,7 @@ Standing = Literal["running", "behind", "catching_up", "given_up"]
 
 
 @dataclass(slots=True)
-class SinkState:
+class SinkStats:
     """One sink's counters."""
 
     events: int = 0
@@ -33,7 +37,7 @@ class SinkState:
     retries: int = 0
     position: Position | None = None
     checkpoint_ms: int | None = None
-    trouble: Trouble | None = None
+    trouble: LastError | None = None
     standing: Standing = "running"
     standing_since_ms: int | None = None
     lacks_ms: int | None = None
@@ -41,25 +45,25 @@ class SinkState:
 
 
 @dataclass
-class Board:
+class LaneStats:
     """Counters and troubles of one lane. Every method may be called from any thread."""
 
-    sinks: dict[str, SinkState] = field(default_factory=dict)
+    sinks: dict[str, SinkStats] = field(default_factory=dict)
     events: int = 0
     bytes: int = 0
     batches: int = 0
     splits: int = 0
     last_commit_ms: int | None = None
-    source_trouble_now: Trouble | None = None
+    source_trouble_now: LastError | None = None
     reconnects: int = 0
     slowest: Position | None = None
     by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
     latency: Latency = field(default_factory=Latency)
-    processors: Tallies = field(default_factory=Tallies)
-    letters: LetterTallies = field(default_factory=LetterTallies)
-    policy: Policy | None = None
+    processors: ProcessorStats = field(default_factory=ProcessorStats)
+    letters: DeadLetterStats = field(default_factory=DeadLetterStats)
+    policy: RequiredSinks | None = None
     """Which sinks are waited for; None: all."""
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    troubles: dict[str, LastError] = field(default_factory=dict)
     """Why something other than a sink or the source does not go on, by its name."""
 
     def __post_init__(self) -> None:
@@ -103,7 +107,7 @@ class Board:
     def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
         """Note that a sink does not take a batch, or (None) that it does again."""
         with self._lock:
-            state = self.sinks.setdefault(sink_id, SinkState())
+            state = self.sinks.setdefault(sink_id, SinkStats())
             state.trouble = trouble_of(state.trouble, error)
             if error is not None:
                 state.retries += 1
@@ -117,7 +121,7 @@ class Board:
             lacks_ms: when the oldest event was committed that it lacks, if that is known.
         """
         with self._lock:
-            state = self.sinks.setdefault(sink_id, SinkState())
+            state = self.sinks.setdefault(sink_id, SinkStats())
             if standing == "running":
                 state.standing_since_ms = None
             elif state.standing_since_ms is None or standing == "given_up":
@@ -134,7 +138,7 @@ class Board:
         with self._lock:
             state = self.sinks[sink_id]
             state.standing_since_ms = since_ms
-            state.trouble = Trouble(why, "given_up", since_ms)
+            state.trouble = LastError(why, "given_up", since_ms)
 
     def lag_of(self, sink_id: str, *, unread: bool = False) -> int | None:
         """Return for how long a sink has lacked what it lacks, in ms; None if that is unknown.
@@ -161,10 +165,10 @@ class Board:
             words = ("behind", "catching_up")
             return [name for name, state in self.sinks.items() if state.standing in words]
 
-    def caught_up(self, sink_id: str, position: Position | None, taken: Taken | None) -> None:
+    def caught_up(self, sink_id: str, position: Position | None, taken: SinkCounts | None) -> None:
         """Note what a sink that is behind was given, and how far it is now."""
         with self._lock:
-            state = self.sinks.setdefault(sink_id, SinkState())
+            state = self.sinks.setdefault(sink_id, SinkStats())
             if taken is not None:
                 self._count({sink_id: taken})
             if position is not None:
@@ -183,7 +187,7 @@ class Board:
             else:
                 self.troubles[name] = trouble
 
-    def delivered(self, facts: BatchFacts, taken: Mapping[str, Taken]) -> None:
+    def delivered(self, facts: BatchStats, taken: Mapping[str, SinkCounts]) -> None:
         """Count a batch that every sink has taken.
 
         Args:
@@ -200,7 +204,7 @@ class Board:
             if facts.events:
                 self._measure(facts.commit_ms, now_ms)
 
-    def copied(self, table: str, rows: int, taken: Mapping[str, Taken]) -> None:
+    def copied(self, table: str, rows: int, taken: Mapping[str, SinkCounts]) -> None:
         """Count the rows of a snapshot chunk that every sink has taken."""
         with self._lock:
             self.batches += 1
@@ -214,10 +218,10 @@ class Board:
         with self._lock:
             self.slowest = position
             for sink_id in sink_ids:
-                state = self.sinks.setdefault(sink_id, SinkState())
+                state = self.sinks.setdefault(sink_id, SinkStats())
                 state.position, state.checkpoint_ms = position, now_ms
 
-    def blocked_by(self) -> tuple[str, Trouble] | None:
+    def blocked_by(self) -> tuple[str, LastError] | None:
         """Return what holds the pipeline up, named, or None."""
         with self._lock:
             held_up = self._held_up()
@@ -273,7 +277,7 @@ class Board:
                 "dlq": self.letters.as_dict(),
             }
 
-    def _held_up(self) -> tuple[str, Trouble] | None:
+    def _held_up(self) -> tuple[str, LastError] | None:
         """Return the sink that the lane waits for, if it cannot go on without it."""
         going = {name for name, state in self.sinks.items() if state.standing == "running"}
         well = {name for name in going if self.sinks[name].trouble is None}
@@ -284,29 +288,29 @@ class Board:
         trouble = self.sinks[name].trouble
         return (f"sink {name}", trouble) if trouble is not None else None
 
-    def _silence(self) -> Trouble | None:
+    def _silence(self) -> LastError | None:
         """Return that the source's server is not heard, though its connection stands."""
         reader = self._reader
-        silence = reader.silence() if isinstance(reader, TellsSilence) else None
+        silence = reader.silence() if isinstance(reader, ReportsSilence) else None
         if silence is None:
             return None
         silent_s, missed = silence
         since_ms = int((time.time() - silent_s) * 1000)
         reason = f"{missed}: its server hangs, or the network between is cut"
-        return Trouble(reason, RetryableError.error_class, since_ms)
+        return LastError(reason, RetryableError.error_class, since_ms)
 
-    def _hangs(self) -> tuple[str, Trouble] | None:
+    def _hangs(self) -> tuple[str, LastError] | None:
         """Return the processor that may never return: nothing comes behind its batch."""
         processor_id, seconds = self.processors.under_way() or ("", 0.0)
         if seconds < _LONG_CALL_S:
             return None
         reason = f"it has worked on one batch for more than {_LONG_CALL_S:.0f} s"
         since_ms = int((time.time() - seconds) * 1000)
-        return f"processor {processor_id}", Trouble(reason, RetryableError.error_class, since_ms)
+        return f"processor {processor_id}", LastError(reason, RetryableError.error_class, since_ms)
 
-    def _count(self, taken: Mapping[str, Taken]) -> None:
+    def _count(self, taken: Mapping[str, SinkCounts]) -> None:
         for sink_id, told in taken.items():
-            state = self.sinks.setdefault(sink_id, SinkState())
+            state = self.sinks.setdefault(sink_id, SinkStats())
             state.events += told.events
             state.bytes += told.nbytes
             state.batches += 1

@@ -9,7 +9,7 @@ _REASON_MAX = 2000
 
 
 @dataclass(slots=True)
-class Trouble:
+class LastError:
     """Why something does not go on, and since when."""
 
     reason: str
@@ -17,13 +17,13 @@ class Trouble:
     since_ms: int
 
 
-def trouble_of(before: Trouble | None, error: BaseException | None) -> Trouble | None:
+def trouble_of(before: LastError | None, error: BaseException | None) -> LastError | None:
     """Return what an error makes of former trouble; None once it works again."""
     if error is None:
         return None
     error_class = getattr(error, "error_class", "error")
     since_ms = before.since_ms if before else int(time.time() * 1000)
-    return Trouble(redacted(str(error)), error_class, since_ms)
+    return LastError(redacted(str(error)), error_class, since_ms)
 
 
 def shown(reason: str) -> str:

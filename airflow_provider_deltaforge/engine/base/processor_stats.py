@@ -43,7 +43,7 @@ class Latency:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _Counters:
     events_in: int = 0
     events_out: int = 0
     errors: int = 0
@@ -67,12 +67,12 @@ class _Tally:
         }
 
 
-class Tallies:
+class ProcessorStats:
     """Counters by processor. Every method may be called from any thread."""
 
     def __init__(self, processor_ids: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
-        self._tallies = {processor_id: _Tally() for processor_id in processor_ids}
+        self._tallies = {processor_id: _Counters() for processor_id in processor_ids}
         self._under_way: tuple[str, float] | None = None
 
     def processed(
@@ -80,7 +80,7 @@ class Tallies:
     ) -> None:
         """Count a batch: events that went in and came out, and those that were refused."""
         with self._lock:
-            tally = self._tallies.setdefault(processor_id, _Tally())
+            tally = self._tallies.setdefault(processor_id, _Counters())
             tally.events_in += events[0]
             tally.events_out += events[1]
             tally.errors += refused
@@ -99,7 +99,7 @@ class Tallies:
         """Count one call of a processor."""
         self._under_way = None
         with self._lock:
-            tally = self._tallies.setdefault(processor_id, _Tally())
+            tally = self._tallies.setdefault(processor_id, _Counters())
             tally.latency.measure(np.array([seconds]))
             tally.errors += failed
 
@@ -113,7 +113,7 @@ class Tallies:
         with self._lock:
             for processor_id, counted in told.items():
                 if not known_only or processor_id in self._tallies:
-                    self._tallies.setdefault(processor_id, _Tally()).add(counted)
+                    self._tallies.setdefault(processor_id, _Counters()).add(counted)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data, by processor id."""
@@ -127,7 +127,7 @@ class Tallies:
         return {name: tally.as_dict() for name, tally in taken.items()}
 
 
-class LetterTallies:
+class DeadLetterStats:
     """Counters of the dead-letter queue. Every method may be called from any thread."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.records.control import Control, Status, heartbeat
@@ -33,7 +33,7 @@ def say(control: Control, fence: Fence, status: Status, outcome: Outcome | None 
     control.store.transact([control.put_progress(progress.model_copy(update=said))], fence)
 
 
-def rest(bench: Bench) -> Outcome | None:
+def rest(bench: TaskContext) -> Outcome | None:
     """Wait while the pipeline is paused; None when it goes on, else how it ended."""
     while True:
         try:
@@ -54,7 +54,7 @@ def rest(bench: Bench) -> Outcome | None:
         bench.job.wait(_POLL_S)
 
 
-class Deaths:
+class Restarts:
     """Counts how often work died of itself; a few times within minutes are forgiven."""
 
     def __init__(self) -> None:
@@ -68,6 +68,6 @@ class Deaths:
         self._at.append(now)
         return True
 
-    def wait(self, job: Job) -> None:
+    def wait(self, job: DriverAssignment) -> None:
         """Wait before the next attempt, longer each time, unless the process is to end."""
         job.wait(min(2.0 ** (len(self._at) - 1), 30.0) - 1.0)

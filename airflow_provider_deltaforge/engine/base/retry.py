@@ -53,7 +53,7 @@ def patiently(
     return result
 
 
-class Closing:
+class StopRetrying:
     """Says when to try no longer: something was closed, or what it belongs to ends.
 
     Args:

@@ -4,21 +4,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_provider_deltaforge.engine.base.batch_stats import Taken
+from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
-from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.sources.contract import TableChunk
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class ChunkResult:
     """What became of one chunk; ``outcome`` None: every sink holds it."""
 
     chunk_id: str
     table: str
     rows: int
     outcome: Outcome | None = None
-    taken: Mapping[str, Taken] = field(default_factory=dict)
+    taken: Mapping[str, SinkCounts] = field(default_factory=dict)
     """What each sink was given."""
     processors: Mapping[str, Any] = field(default_factory=dict)
     """What processors did since the last chunk; also told by a chunk that failed."""
@@ -30,8 +30,8 @@ class Runner(Protocol):
     """Where the work of a pipeline runs."""
 
     def copy(
-        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterable[Copied]:
+        self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterable[ChunkResult]:
         """Copy chunks in parallel and yield what becomes of each, in any order.
 
         Args:
@@ -41,7 +41,7 @@ class Runner(Protocol):
             at_once: tables that may be worked on at the same time.
         """
 
-    def stream(self, job: Job, window_s: float) -> Outcome:
+    def stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run lanes, window after window, until one ends for another reason than its window.
 
         Raises:

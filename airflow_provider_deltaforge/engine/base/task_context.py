@@ -21,7 +21,7 @@ _LAST_WORD_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DriverAssignment:
     """One pipeline under one driver. Picklable; travels to executors.
 
     Attributes:
@@ -68,17 +68,17 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class TaskContext:
     """A job opened in one process: the expanded document, the store, and the fence."""
 
-    job: Job
+    job: DriverAssignment
     pipeline: Pipeline
     store: Store
     control: Control
     fence: Fence
 
     @classmethod
-    def open(cls, job: Job, *, renew: bool) -> "Bench":
+    def open(cls, job: DriverAssignment, *, renew: bool) -> "TaskContext":
         """Load the document with this process's environment and open the store.
 
         Args:

@@ -13,14 +13,18 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
 from airflow_provider_deltaforge.engine.base.retry import patiently
-from airflow_provider_deltaforge.engine.catch_up.own_checkpoint import Over, OwnCheckpoint
+from airflow_provider_deltaforge.engine.catch_up.own_checkpoint import CatchUpEnded, OwnCheckpoint
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import OF_THE_LANE
-from airflow_provider_deltaforge.engine.catch_up.second_reader import Carried, Company, ReadingAgain
-from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.catch_up.second_reader import (
+    CatchUpContext,
+    PendingBatch,
+    SecondReader,
+)
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_gap import gap_of, log_gap
-from airflow_provider_deltaforge.engine.deliver.sink_thread import Delivered, Parcel, SinkThread
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkResult, SinkThread
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     PositionLostError,
@@ -55,11 +59,11 @@ class CatchUp:
 
     def __init__(
         self,
-        company: Company,
+        company: CatchUpContext,
         sink: Sink,
         hands: SinkThread,
         at: Position,
-        pending: Carried | None = None,
+        pending: PendingBatch | None = None,
         *,
         waits: bool = False,
     ) -> None:
@@ -71,7 +75,7 @@ class CatchUp:
         self._ending = threading.Event()
         self.given_up = False
         self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
-        self._letters = LetterBox(
+        self._letters = DeadLetterQueue(
             bench,
             self._board.letters,
             lambda _, error: self._tell(error),
@@ -98,7 +102,7 @@ class CatchUp:
 
     def _run(self) -> None:
         self._rest(_AGAIN_S if self._waits else 0.0)
-        with suppress(Over):
+        with suppress(CatchUpEnded):
             while not self._is_over() and not self._tried():
                 pass
 
@@ -110,7 +114,7 @@ class CatchUp:
             self._give_up(error)
         except OF_THE_LANE as error:
             self._meeting.fail(error)
-        except Over:
+        except CatchUpEnded:
             raise
         except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
@@ -132,7 +136,7 @@ class CatchUp:
             self._patiently(self._letters.begin)  # Read again from the checkpoint.
         self._hands.read_again()
         self._own.idling.ends()
-        again = ReadingAgain(
+        again = SecondReader(
             self._company, self._id, self.at, self._tell, self._is_over, self._patiently
         )
         with closing(again):
@@ -144,7 +148,7 @@ class CatchUp:
                 self._check()
                 self._own.keep()
 
-    def _end_pending(self, carried: Carried) -> None:
+    def _end_pending(self, carried: PendingBatch) -> None:
         """Have done with the batch that the sink's hands are still trying."""
         self._pending = None
         later = self._id in carried.rendered.later
@@ -155,7 +159,7 @@ class CatchUp:
         else:
             self._settle(carried, self._result(carried))
 
-    def _deliver(self, carried: Carried) -> None:
+    def _deliver(self, carried: PendingBatch) -> None:
         if carried.batch.rows.num_rows == 0:
             if carried.batch.position is not None:
                 self._own.idling.passes(carried.batch.position)
@@ -175,10 +179,10 @@ class CatchUp:
         self._hands.submit(self._parcel(carried, messages[self._id]))
         self._settle(carried, self._result(carried))
 
-    def _parcel(self, carried: Carried, messages: Messages) -> Parcel:
-        return Parcel(messages, carried.batch.position, self._own.stand)
+    def _parcel(self, carried: PendingBatch, messages: Messages) -> SinkBatch:
+        return SinkBatch(messages, carried.batch.position, self._own.stand)
 
-    def _result(self, carried: Carried) -> Delivered:
+    def _result(self, carried: PendingBatch) -> SinkResult:
         """Wait until the sink has taken what it was given."""
         refused: list[Rejection] = []
         while (outcome := self._awaited()).is_nothing:
@@ -188,12 +192,12 @@ class CatchUp:
             self._hands.submit(parcel.without([*carried.held, *refused]))
         return replace(outcome, rejections=[*refused, *outcome.rejections])
 
-    def _filled(self, carried: Carried) -> Carried:
+    def _filled(self, carried: PendingBatch) -> PendingBatch:
         """Wait until the messages are rendered which the sink is to be given."""
         self._awaited().durable()
         return replace(carried, rendered=carried.rendered.grown([self._id]))
 
-    def _awaited(self) -> Delivered:
+    def _awaited(self) -> SinkResult:
         """Return what has become of what the sink's hands do, however long that takes."""
         while (outcome := self._hands.result(_POLL_S)) is None:
             self._check()
@@ -201,14 +205,14 @@ class CatchUp:
                 self._board.stands(self._id, "behind")
                 self._meeting.strays(self._id)
         if outcome.error is not None and self._is_over():
-            raise Over
+            raise CatchUpEnded
         return outcome
 
-    def _settle(self, carried: Carried, outcome: Delivered) -> None:
+    def _settle(self, carried: PendingBatch, outcome: SinkResult) -> None:
         """Store how far the sink is with this batch, with what it refused of it."""
         refused = [*carried.held, *outcome.durable()]
         self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
-        crossing(Border.CAUGHT_UP_WRITTEN)
+        crossing(CrashPoint.CAUGHT_UP_WRITTEN)
         self._tell(None)
         self._board.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
         self._board.stands(self._id, "catching_up", carried.last_ms)
@@ -219,7 +223,7 @@ class CatchUp:
         elif self._letters.overflows and self._letters.awaits_room():
             self._own.store([])
 
-    def _set_aside(self, carried: Carried, refused: Sequence[Rejection]) -> None:
+    def _set_aside(self, carried: PendingBatch, refused: Sequence[Rejection]) -> None:
         """Store what is refused before the sink holds the rest, which is not read again then."""
         self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
         self._own.store_early()
@@ -237,7 +241,7 @@ class CatchUp:
     def _check(self, *, unread: bool = False) -> None:
         """See whether the sink is to be given up, or the lane ends."""
         if self._is_over():
-            raise Over
+            raise CatchUpEnded
         why = self.unwanted or _too_late(self._sink, self._board.lag_of(self._id, unread=unread))
         if why is not None:
             raise PositionLostError(why)
@@ -246,9 +250,9 @@ class CatchUp:
         """Record what the sink lacks from here on; nothing is kept for it any more."""
         try:
             self._own.store([gap_of(self._bench, self._id, self.at, error)])
-        except (DeltaForgeError, Over):
+        except (DeltaForgeError, CatchUpEnded):
             return  # Another lane is there, or this one ends: the next one judges anew.
-        crossing(Border.SINK_GIVEN_UP)
+        crossing(CrashPoint.SINK_GIVEN_UP)
         self._hands.has_ended()  # It would go on trying, and hide why the sink was given up.
         log_gap(self._bench, self._id, self.at, error)
         self._board.stands(self._id, "given_up")
@@ -277,7 +281,7 @@ class CatchUp:
             return patiently(call, self._tell, self._is_over, rest or self._rest)
         except RetryableError:
             if self._is_over():
-                raise Over from None
+                raise CatchUpEnded from None
             raise
 
 

@@ -3,16 +3,16 @@
 import logging
 import time
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
 from airflow_provider_deltaforge.engine.catch_up.catch_up import CatchUp
-from airflow_provider_deltaforge.engine.catch_up.second_reader import Carried, Company
-from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
-from airflow_provider_deltaforge.engine.catch_up.start_positions import Standing
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, PendingBatch
+from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
+from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps, Wish
+from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps, SinkCommand
 
 _CLOSE_S = 3.0
 _WISHES_S = 2.0
@@ -20,7 +20,7 @@ _WISHES_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Stragglers:
+class LaggingSinks:
     """Keeps them for one opening of the log. Used by the delivery thread.
 
     Args:
@@ -31,7 +31,7 @@ class Stragglers:
     """
 
     def __init__(
-        self, company: Company, sinks: SinkGroup, ahead: Ahead, checkpoints: Checkpoints
+        self, company: CatchUpContext, sinks: SinkGroup, ahead: SkipList, checkpoints: Checkpoints
     ) -> None:
         bench = company.bench
         self._company = company
@@ -46,7 +46,7 @@ class Stragglers:
         self._behind: dict[str, CatchUp] = {}
         self._look_at = 0.0
 
-    def begin(self, stood: Standing) -> None:
+    def begin(self, stood: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
         self._given_up = dict(stood.given_up)
         for name, gap in self._given_up.items():
@@ -59,7 +59,7 @@ class Stragglers:
             self._leave(name, stood.known[name], None, None)
         self._patiently(self._forget_wishes)
 
-    def leave(self, name: str, carried: Carried | None, error: Exception | None) -> None:
+    def leave(self, name: str, carried: PendingBatch | None, error: Exception | None) -> None:
         """Go on without a sink that did not take a batch.
 
         Args:
@@ -72,7 +72,7 @@ class Stragglers:
             self._board.sink_trouble(name, error)
         lacks_ms = carried.first_ms if carried is not None else None
         self._leave(name, at, carried, lacks_ms, waits=error is not None)
-        crossing(Border.SINK_LEFT)
+        crossing(CrashPoint.SINK_LEFT)
 
     def tend(self) -> list[str]:
         """Take in who has caught up, and do what people want; return who has joined.
@@ -137,7 +137,7 @@ class Stragglers:
         self,
         name: str,
         at: Position,
-        carried: Carried | None,
+        carried: PendingBatch | None,
         lacks_ms: int | None,
         *,
         waits: bool = False,
@@ -159,7 +159,7 @@ class Stragglers:
         self._ahead.join(name, position)
         self._board.stands(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
-        crossing(Border.SINK_JOINED)
+        crossing(CrashPoint.SINK_JOINED)
 
     def _forget_wishes(self) -> None:
         """Let no wish that came too late give up a sink that falls behind another day."""
@@ -185,14 +185,14 @@ class Stragglers:
                 continue
             self._store([self._gaps.granted(wish)])
 
-    def _resume(self, wish: Wish) -> None:
+    def _resume(self, wish: SinkCommand) -> None:
         """Let a sink that was given up go on from where the lane stands."""
         name, position = wish.sink, self.meeting.at
         gap = self._given_up[name]
         self._checkpoints.load()
         put = self._checkpoints.put(name, position, begins=True)
         self._store([self._gaps.close(gap, position), put, self._gaps.granted(wish)])
-        crossing(Border.SINK_RESUMED)
+        crossing(CrashPoint.SINK_RESUMED)
         del self._given_up[name]
         self._ahead.join(name, position)
         self._board.stands(name, "running")

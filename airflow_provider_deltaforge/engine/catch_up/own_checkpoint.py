@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
-from airflow_provider_deltaforge.engine.catch_up.second_reader import Company
-from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkThread
-from airflow_provider_deltaforge.engine.read.empty_progress import Idling
+from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, Stand
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition
 
 
-class Over(Exception):  # noqa: N818 - not an error: the lane ends
+class CatchUpEnded(Exception):  # noqa: N818 - not an error: the lane ends
     """Nothing more is to be done for this sink."""
 
 
@@ -31,10 +31,10 @@ class OwnCheckpoint:
 
     def __init__(
         self,
-        company: Company,
+        company: CatchUpContext,
         sink_id: str,
         hands: SinkThread,
-        letters: LetterBox,
+        letters: DeadLetterQueue,
         at: Position,
         patiently: Callable[[Callable[[], Any]], Any],
     ) -> None:
@@ -43,7 +43,7 @@ class OwnCheckpoint:
         self._letters, self._patiently = letters, patiently
         source_id = bench.pipeline.spec.source.id
         self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, source_id)
-        self.idling = Idling()
+        self.idling = EmptyProgress()
         """Up to where nothing is for the sink, stored or not."""
         self.at = at
         """What is stored of the sink's position."""
@@ -54,7 +54,7 @@ class OwnCheckpoint:
         self._patiently(self._letters.begin)
 
     @property
-    def stand(self) -> Stand | None:
+    def stand(self) -> StoredPosition | None:
         """Return what is stored, with what the sink is to tell of itself."""
         return self._checkpoints.stand(self._id)
 
@@ -76,7 +76,7 @@ class OwnCheckpoint:
         held = self._hands.holds(self.stand, position)
         self.store([self._checkpoints.put(self._id, position, held)])
         self.at = position
-        crossing(Border.CAUGHT_UP_STORED)
+        crossing(CrashPoint.CAUGHT_UP_STORED)
         self._company.board.caught_up(self._id, position, None)
 
     def store_early(self) -> None:
@@ -92,4 +92,4 @@ class OwnCheckpoint:
 
     def _await_room(self) -> None:
         if not self._patiently(self._letters.awaits_room):
-            raise Over
+            raise CatchUpEnded

@@ -21,7 +21,7 @@ _WAIT_S = 1.0
 _PACE_S, _LONGEST_PACE_S = 10.0, 120.0
 
 
-class Meeting:
+class RejoinPoint:
     """Shared by a lane and the threads that catch sinks up.
 
     Args:

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.lane_stats import Board
-from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
-from airflow_provider_deltaforge.engine.base.task_context import Bench
-from airflow_provider_deltaforge.engine.catch_up.rejoin_point import Meeting
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
-from airflow_provider_deltaforge.engine.read.batcher import Limits, SourceBatch
+from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, SourceBatch
 from airflow_provider_deltaforge.engine.read.cutting_batcher import CuttingBatcher
-from airflow_provider_deltaforge.engine.read.read_ahead import Pump
+from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
-from airflow_provider_deltaforge.engine.render.render_stage import Rendered, Rendering
+from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.message import Rejection
@@ -25,11 +25,11 @@ Tell = Callable[[BaseException | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class PendingBatch:
     """A batch as it is delivered to one sink."""
 
     batch: SourceBatch
-    rendered: Rendered
+    rendered: SinkMessages
     held: Sequence[Rejection] = ()
     """What the sink is not given of it, because it waits behind dead letters of its rows."""
     continues: bool = False
@@ -37,7 +37,7 @@ class Carried:
     aside, so that it holds back nothing here, and could be lost behind the sink's checkpoint."""
 
     @property
-    def of_sink(self) -> Rendered:
+    def of_sink(self) -> SinkMessages:
         """What was rendered, without what processors refused: that is set aside by the lane."""
         return replace(self.rendered, chained=replace(self.rendered.chained, refused=()))
 
@@ -57,7 +57,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class CatchUpContext:
     """What a lane shares with those that catch its sinks up.
 
     Attributes:
@@ -70,16 +70,16 @@ class Company:
         patiently: repeats the lane's calls to the store while it is away.
     """
 
-    bench: Bench
-    board: Board
-    meeting: Meeting
+    bench: TaskContext
+    board: LaneStats
+    meeting: RejoinPoint
     over: Callable[[], bool]
     confirm: Callable[[], None]
     storing: threading.Lock
     patiently: Callable[[Callable[[], Any]], Any]
 
 
-class ReadingAgain:
+class SecondReader:
     """Reads, decodes, processes and renders for one sink. Used by one thread.
 
     Args:
@@ -93,7 +93,7 @@ class ReadingAgain:
 
     def __init__(
         self,
-        company: Company,
+        company: CatchUpContext,
         sink_id: str,
         at: Position,
         tell: Tell,
@@ -108,17 +108,17 @@ class ReadingAgain:
         self._tell = tell
         self._over = over
         # Its processors are the lane's once more: what they did is not counted twice.
-        self._rendering = Rendering(
+        self._rendering = RenderStage(
             self._bench.pipeline,
             self._bench.origin,
-            Tallies(),
+            ProcessorStats(),
             _Processors(tell),
             over,
             lookup(registry_of(self._bench)),
             only=(sink_id,),
         )
         self._reader: LogReader | None = None
-        self._pump: Pump[Carried] | None = None
+        self._pump: ReadAhead[PendingBatch] | None = None
 
     def open(self) -> None:
         """Open the log beside the lane's reader.
@@ -138,17 +138,17 @@ class ReadingAgain:
         self._reader = reader
         tables.begin(reader)
         ahead = self._rendering.ahead(lambda _: True)
-        self._pump = Pump(
+        self._pump = ReadAhead(
             reader,
-            _MeetingBatcher(bench.pipeline.spec, self._meeting, self._at),
-            lambda batch: Carried(batch, ahead.render(batch.rows)),
+            _RejoinBatcher(bench.pipeline.spec, self._meeting, self._at),
+            lambda batch: PendingBatch(batch, ahead.render(batch.rows)),
             1,
             self._tell,
             Registrar(bench, registry, self._patiently, self._at).admit,
         )
 
-    def next(self, timeout_s: float) -> Carried | None:
-        """Return what comes next; see ``Pump.next``."""
+    def next(self, timeout_s: float) -> PendingBatch | None:
+        """Return what comes next; see ``ReadAhead.next``."""
         return self._pump.next(timeout_s) if self._pump is not None else None
 
     def acknowledge(self, position: Position) -> None:
@@ -167,11 +167,11 @@ class ReadingAgain:
             self._rendering.close()
 
 
-class _MeetingBatcher(CuttingBatcher):
+class _RejoinBatcher(CuttingBatcher):
     """Lets a batch end where the lane stands, so that a sink can join with nothing given twice."""
 
-    def __init__(self, spec: Spec, meeting: Meeting, at: Position) -> None:
-        super().__init__(Limits.of(spec.batch), spec.source, ())
+    def __init__(self, spec: Spec, meeting: RejoinPoint, at: Position) -> None:
+        super().__init__(BatchLimits.of(spec.batch), spec.source, ())
         self._covers = spec.source.covers
         self._meeting = meeting
         self._end = at

@@ -6,7 +6,7 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Source
 
 
-class Ahead:
+class SkipList:
     """Which sinks lack a batch. Used by the delivery thread.
 
     Args:

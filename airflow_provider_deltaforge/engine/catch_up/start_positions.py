@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.base.lane_stats import Board
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.errors import PositionLostError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sinks.contract import Sink
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StartPositions:
     """The sinks of a pipeline, by where they stand.
 
     Attributes:
@@ -40,7 +40,7 @@ class Standing:
     writes: Sequence[Write] = ()
 
 
-def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
+def standing(store: Store, pipeline: Pipeline, policy: RequiredSinks) -> StartPositions:
     """Look at the checkpoints; sinks without one begin where the document says.
 
     Raises:
@@ -62,7 +62,7 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
     # Of a document whose sinks are all new, the former ones say how far the log was delivered.
     base = source.earliest(list(known.values()) or list(stored.values()))
     if base is None:
-        return Standing(known, None, writes=writes)
+        return StartPositions(known, None, writes=writes)
     for sink in sinks:
         if sink.id not in stored:
             known[sink.id] = _beginning(sink, source, base)
@@ -70,7 +70,7 @@ def standing(store: Store, pipeline: Pipeline, policy: Policy) -> Standing:
     start = policy.start(source, known) or base  # Of sinks that all were given up.
     behind = [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
     fresh = [name for name in known if name not in stored]
-    return Standing(known, start, behind, fresh, given_up, writes)
+    return StartPositions(known, start, behind, fresh, given_up, writes)
 
 
 def laggards(store: Store, pipeline: Pipeline) -> list[str]:
@@ -79,11 +79,11 @@ def laggards(store: Store, pipeline: Pipeline) -> list[str]:
     given_up = Gaps(store, pipeline.name).open()
     stored = Checkpoints(store, pipeline.name, source.id).load()
     known = {s.id: stored[s.id] for s in sinks if s.id in stored and s.id not in given_up}
-    start = Policy.of(pipeline.spec).start(source, known)
+    start = RequiredSinks.of(pipeline.spec).start(source, known)
     return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
 
 
-def show_laggards(store: Store, pipeline: Pipeline, board: Board) -> None:
+def show_laggards(store: Store, pipeline: Pipeline, board: LaneStats) -> None:
     """Show who does not go with the others, before the first word of a lane."""
     for name in laggards(store, pipeline):
         board.stands(name, "behind")

@@ -16,24 +16,24 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
 from airflow_provider_deltaforge.sources.contract import (
-    Appeared,
-    KnowsNames,
-    LeavesOut,
+    AppearedTable,
     LogReader,
     NamedTables,
+    ReportsAppearedTables,
+    ReportsTableNames,
+    SkipsTables,
     Source,
-    TellsAppeared,
 )
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
-from airflow_provider_deltaforge.storage.records.requests import Request, Results
-from airflow_provider_deltaforge.storage.records.tables import Arrival, Tables
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest, SnapshotResults
+from airflow_provider_deltaforge.storage.records.tables import Arrival, TableRecords
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 ASKER = "deltaforge"
@@ -42,7 +42,7 @@ ASKER = "deltaforge"
 _log = logging.getLogger(__name__)
 
 
-def learn(bench: Bench, registry: Registry, position: Position, *, anew: bool) -> None:
+def learn(bench: TaskContext, registry: Registry, position: Position, *, anew: bool) -> None:
     """Register how tables look where reading begins.
 
     Where the log does not describe its rows, this is what later statements are applied to.
@@ -65,23 +65,23 @@ def learn(bench: Bench, registry: Registry, position: Position, *, anew: bool) -
         registry.register_all(found, compare=source.compare, fence=bench.fence)
 
 
-def _name(bench: Bench, *, anew: bool) -> None:
+def _name(bench: TaskContext, *, anew: bool) -> None:
     """Remember which table has which name where reading begins."""
-    records = Tables(bench.store, bench.pipeline.name)
+    records = TableRecords(bench.store, bench.pipeline.name)
     if anew or records.named() is None:
         named = bench.pipeline.spec.source.named_tables()
         if named is not None:
             bench.store.transact([records.name(named.server, named.tables)], bench.fence)
 
 
-def _doubt_left_out(bench: Bench, registry: Registry) -> None:
+def _doubt_left_out(bench: TaskContext, registry: Registry) -> None:
     """Trust no registered schema of a table that the document does not name any more.
 
     Nobody reads of its changes from here on; captured again, it is asked for anew.
     """
     source = bench.pipeline.spec.source
     patterns = [str(pattern) for pattern in getattr(source, "tables", ())]
-    records = Tables(bench.store, bench.pipeline.name)
+    records = TableRecords(bench.store, bench.pipeline.name)
     former = records.captured()
     if former == patterns:
         return
@@ -103,10 +103,10 @@ class TableWatch:
         registry: of the source.
     """
 
-    def __init__(self, bench: Bench, registry: Registry) -> None:
+    def __init__(self, bench: TaskContext, registry: Registry) -> None:
         self._bench = bench
         self._registry = registry
-        self._records = Tables(bench.store, bench.pipeline.name)
+        self._records = TableRecords(bench.store, bench.pipeline.name)
         self._arrivals: list[Arrival] = []
         self._reported: set[str] = set()
         self._left_out: frozenset[str] = frozenset()
@@ -139,9 +139,9 @@ class TableWatch:
         self._left_out = frozenset(self._records.stopped())
         named = self._records.named()
         self._named = None if named is None else NamedTables(named.server, named.tables)
-        if self._named is not None and isinstance(reader, KnowsNames):
+        if self._named is not None and isinstance(reader, ReportsTableNames):
             reader.know(self._named)
-        if self._left_out and isinstance(reader, LeavesOut):
+        if self._left_out and isinstance(reader, SkipsTables):
             reader.leave_out(self._left_out)
 
     def stop(self, error: TableError, reader: LogReader | None) -> None:
@@ -153,7 +153,7 @@ class TableWatch:
         """
         policy = getattr(self._bench.pipeline.spec.source, "on_undecodable", "halt")
         repair = f"deltaforge snapshot FILE --tables {error.table}"
-        may_stop = isinstance(reader, LeavesOut) and error.table not in self._left_out
+        may_stop = isinstance(reader, SkipsTables) and error.table not in self._left_out
         if policy == "halt" or not may_stop:
             raise TableError(f"{error}. To repair it, copy the table: {repair}", error.table)
         latest = max((v.sequence for v in self._registry.all()), default=0)
@@ -182,8 +182,8 @@ class TableWatch:
         A reader is ahead: what it has found behind the checkpoint, the next one finds again.
         """
         covers, passed_all = self._bench.pipeline.spec.source.covers, True
-        named = reader.named() if isinstance(reader, KnowsNames) else None
-        for found in reader.appeared() if isinstance(reader, TellsAppeared) else ():
+        named = reader.named() if isinstance(reader, ReportsTableNames) else None
+        for found in reader.appeared() if isinstance(reader, ReportsAppearedTables) else ():
             name = _name_of(found)
             passed = found.position is None or covers(position, found.position)
             passed_all = passed_all and passed
@@ -206,21 +206,21 @@ class TableWatch:
         self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))
 
 
-def _name_of(found: Appeared) -> str:
+def _name_of(found: AppearedTable) -> str:
     """Return what tells an arrival from a later one of the same table."""
     if found.position is None:
         return found.table
     return f"{found.table}:{json.dumps(found.position, sort_keys=True)}"
 
 
-def ask_for_arrivals(bench: Bench) -> None:
+def ask_for_arrivals(bench: TaskContext) -> None:
     """Turn every arrival into a snapshot request, once.
 
     Killed between asking and forgetting, the next call finds the request, or its result, under
     the same id.
     """
-    records = Tables(bench.store, bench.pipeline.name)
-    results = Results(bench.store, bench.pipeline.name)
+    records = TableRecords(bench.store, bench.pipeline.name)
+    results = SnapshotResults(bench.store, bench.pipeline.name)
     for arrival in records.arrivals():
         # A name that a source reports without a place may arrive again.
         placed = arrival.id != f"appeared:{arrival.table}"
@@ -233,7 +233,7 @@ def ask_for_arrivals(bench: Bench) -> None:
 def _asked(record: ControlRecord, arrival: Arrival) -> ControlRecord:
     if any(known.id == arrival.id and known.cancelled is None for known in record.requests):
         return record
-    request = Request(
+    request = SnapshotRequest(
         id=arrival.id,
         tables=[arrival.table],
         requested_at_ms=int(time.time() * 1000),

@@ -13,20 +13,24 @@ from pydantic_core import from_json
 
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.engine.base.last_error import shown
-from airflow_provider_deltaforge.engine.dead_letters.row_keys import Place, places_of
-from airflow_provider_deltaforge.engine.render.processor_chain import Chained
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import RowKey, places_of
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.storage.records.dead_letters import Refusal, Rest, with_refusal
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterReason,
+    EventRemainder,
+    with_refusal,
+)
 
 _UNMASKED = "<left out: refused before it was masked>"
 _UNREADABLE = "<left out: it cannot be read as JSON>"
 
 
 @dataclass(slots=True)
-class Letter:
+class PreparedDeadLetter:
     """One dead letter, ready to be stored.
 
     Attributes:
@@ -36,9 +40,9 @@ class Letter:
         at: the row of the source's batch that it stands for; -1 in batches behind that one.
     """
 
-    refusal: Refusal
+    refusal: DeadLetterReason
     text: bytes
-    place: Place | None = None
+    place: RowKey | None = None
     at: int = -1
 
     def overtaken_by(self, sink_id: str) -> None:
@@ -49,7 +53,7 @@ class Letter:
             self.text = with_refusal(self.text, self.refusal)
 
 
-class LetterWriter:
+class DeadLetterWriter:
     """Writes the dead letters of one pipeline.
 
     Args:
@@ -62,23 +66,23 @@ class LetterWriter:
         self._max_bytes = max_event_bytes
         self._envelope = NativeEnvelope()
 
-    def of_processors(self, chained: Chained) -> list[Letter]:
+    def of_processors(self, chained: ProcessedBatch) -> list[PreparedDeadLetter]:
         """Return the events that processors refused, as they came to them.
 
         What a mask has not seen yet, or could not read, is stored without its images.
         """
-        letters: list[Letter] = []
+        letters: list[PreparedDeadLetter] = []
         for refused in chained.refused:
             reasons = [
-                Refusal(processor_id=refused.processor_id, **_why(one))
+                DeadLetterReason(processor_id=refused.processor_id, **_why(one))
                 for one in refused.rejections
             ]
             letters += self._letters(refused.rows, reasons, refused.origins, masked=refused.masked)
         return letters
 
     def of_sink(
-        self, sink_id: str, rejections: Sequence[Rejection], chained: Chained
-    ) -> list[Letter]:
+        self, sink_id: str, rejections: Sequence[Rejection], chained: ProcessedBatch
+    ) -> list[PreparedDeadLetter]:
         """Return the events that cannot be delivered to a sink, each once.
 
         Args:
@@ -88,18 +92,18 @@ class LetterWriter:
         """
         first = {one.event_row: one for one in reversed(rejections)}
         at = sorted(first)
-        reasons = [Refusal(sink_id=sink_id, **_why(first[row])) for row in at]
+        reasons = [DeadLetterReason(sink_id=sink_id, **_why(first[row])) for row in at]
         origins = np.array([chained.origin(row) for row in at], np.int64)
         return self._letters(chained.rows.take(pa.array(at, pa.int32())), reasons, origins)
 
     def _letters(
         self,
         rows: pa.RecordBatch,
-        reasons: Sequence[Refusal],
+        reasons: Sequence[DeadLetterReason],
         origins: np.ndarray,
         *,
         masked: bool = True,
-    ) -> list[Letter]:
+    ) -> list[PreparedDeadLetter]:
         places, rests = places_of(rows), _rests(rows)
         if not masked:
             rows = _without_payload(rows, _UNMASKED)
@@ -118,7 +122,7 @@ class LetterWriter:
         head = b'{"v":1,"timestamp":%d,"pipeline":%b,"stream":"dlq","event_id":"%b"'
         now_s, pipeline = int(time.time()), orjson.dumps(self._origin.pipeline)
         return [
-            Letter(
+            PreparedDeadLetter(
                 reason,
                 head % (now_s, pipeline, event_id)
                 + b',"source_cursor":%b' % (b"null" if at is None else b"{%b}" % at)
@@ -179,7 +183,7 @@ def _rests(rows: pa.RecordBatch) -> list[bytes]:
         try:
             texts = {"key": key, "former_key": former}
             known = {name: None if text is None else text.decode() for name, text in texts.items()}
-            rest = Rest(**known, row=row, routing=routing)
+            rest = EventRemainder(**known, row=row, routing=routing)
             rests.append(rest.model_dump_json().encode())
         except UnicodeError:
             rests.append(b"null")

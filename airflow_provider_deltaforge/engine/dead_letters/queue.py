@@ -12,19 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
-from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies
-from airflow_provider_deltaforge.engine.base.task_context import Bench
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter, LetterWriter
-from airflow_provider_deltaforge.engine.dead_letters.queue_log import LetterNews
-from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrder
-from airflow_provider_deltaforge.engine.dead_letters.stored_entries import KnownLetters
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import (
+    DeadLetterWriter,
+    PreparedDeadLetter,
+)
+from airflow_provider_deltaforge.engine.dead_letters.queue_log import QueueLog
+from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrdering
+from airflow_provider_deltaforge.engine.dead_letters.stored_entries import StoredEntries
 from airflow_provider_deltaforge.engine.render.refusals import stop_for_processors, stop_for_sink
-from airflow_provider_deltaforge.engine.render.render_stage import Rendered
+from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 
 NAME = "dead-letter queue"
 
@@ -33,7 +36,7 @@ _POLL_S = 0.5
 _FIRST_EXPIRY_S, _EXPIRY_S = 5.0, 60.0
 
 
-class LetterBox:
+class DeadLetterQueue:
     """Collects what a lane or a copy cannot deliver, and stores it. Used by one thread.
 
     Without a queue (``spec.journal``) an event that nobody takes stops the pipeline.
@@ -49,8 +52,8 @@ class LetterBox:
 
     def __init__(
         self,
-        bench: Bench,
-        tallies: LetterTallies,
+        bench: TaskContext,
+        tallies: DeadLetterStats,
         trouble: Callable[[str, BaseException | None], None],
         ending: threading.Event,
         confirm: Callable[[], None],
@@ -60,23 +63,23 @@ class LetterBox:
         self.enabled = bool(journal.enabled)
         limits = self._limits = journal.dlq
         self._store, self._fence = bench.store, bench.fence
-        self._queue = DeadLetters(bench.store, bench.pipeline.name)
+        self._queue = DeadLetterRecords(bench.store, bench.pipeline.name)
         self._pipeline = bench.pipeline.name
-        self._writer = LetterWriter(bench.origin, journal.max_event_bytes)
+        self._writer = DeadLetterWriter(bench.origin, journal.max_event_bytes)
         self._tallies = tallies
         self._trouble = trouble
         self._ending, self._confirm = ending, confirm
         ids = [sink.id for sink in bench.pipeline.spec.sinks]
         holds = limits.hold_keys
-        known = self._known = KnownLetters(bench)
-        self.order = RowOrder(self._queue, ids, holds=holds, behind=behind, also=known.know)
-        self._news = LetterNews(bench.pipeline.name, limits.overflow_policy)
-        self._held: list[Letter] = []
-        self._chosen: list[Letter] = []
+        known = self._known = StoredEntries(bench)
+        self.order = RowOrdering(self._queue, ids, holds=holds, behind=behind, also=known.know)
+        self._news = QueueLog(bench.pipeline.name, limits.overflow_policy)
+        self._held: list[PreparedDeadLetter] = []
+        self._chosen: list[PreparedDeadLetter] = []
         self._is_told = self._is_untrimmed = False
         self._expiry_at = time.monotonic() + _FIRST_EXPIRY_S
 
-    def check(self, rendered: Rendered, source: pa.RecordBatch) -> None:
+    def check(self, rendered: SinkMessages, source: pa.RecordBatch) -> None:
         """Make sure that what processors refused can be set aside, before anything is delivered.
 
         Raises:
@@ -87,7 +90,7 @@ class LetterBox:
 
     def take(
         self,
-        rendered: Rendered,
+        rendered: SinkMessages,
         source: pa.RecordBatch,
         refused: Mapping[str, Sequence[Rejection]],
     ) -> None:
@@ -101,7 +104,7 @@ class LetterBox:
         Raises:
             EventError: there is no queue.
         """
-        letters: list[Letter] = []
+        letters: list[PreparedDeadLetter] = []
         if self.enabled:
             letters = self._writer.of_processors(rendered.chained)
         for sink_id, rejections in refused.items():
@@ -138,7 +141,7 @@ class LetterBox:
             self.order.read_on()
 
     def held_back(
-        self, rendered: Rendered, sink_ids: Iterable[str]
+        self, rendered: SinkMessages, sink_ids: Iterable[str]
     ) -> tuple[dict[str, Messages], dict[str, list[Rejection]]]:
         """Return what sinks are given of a batch, and what waits behind entries of its rows.
 
@@ -201,7 +204,7 @@ class LetterBox:
         """
         self.order.written()
         if self._held:
-            crossing(Border.DEAD_LETTERS_STORED)
+            crossing(CrashPoint.DEAD_LETTERS_STORED)
             self._count_stored()
         if self._is_untrimmed:
             self.order.read_on()
@@ -238,7 +241,7 @@ class LetterBox:
             count = self._queue.count()
         return not count or count + len(self._held) <= self._limits.max_entries
 
-    def _that_fit(self) -> list[Letter]:
+    def _that_fit(self) -> list[PreparedDeadLetter]:
         """Return what of the held letters is stored."""
         most = self._limits.max_entries
         if self._limits.overflow_policy == "drop_oldest":

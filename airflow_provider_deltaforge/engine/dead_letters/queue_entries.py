@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter
-from airflow_provider_deltaforge.engine.dead_letters.row_keys import Place, Places
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import PreparedDeadLetter
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import RowKey, RowKeys
 
 
 @dataclass(slots=True)
-class Entry:
+class QueueEntry:
     """An event that is set aside.
 
     Attributes:
@@ -23,22 +23,22 @@ class Entry:
         at: the row of the source's batch that it stands for; -1 if that batch is behind.
     """
 
-    place: Place
+    place: RowKey
     seq: int = 0
-    letter: Letter | None = None
+    letter: PreparedDeadLetter | None = None
     at: int = -1
     event_id: bytes = b""
 
 
 @dataclass(slots=True)
-class Entries:
+class QueueEntries:
     """The entries that one sink misses."""
 
-    tables: dict[bytes, list[Entry]] = field(default_factory=dict)
-    rows: dict[bytes, list[Entry]] = field(default_factory=dict)
-    whole: dict[bytes, list[Entry]] = field(default_factory=dict)
+    tables: dict[bytes, list[QueueEntry]] = field(default_factory=dict)
+    rows: dict[bytes, list[QueueEntry]] = field(default_factory=dict)
+    whole: dict[bytes, list[QueueEntry]] = field(default_factory=dict)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Take in an entry."""
         place = entry.place
         self.tables.setdefault(place.table, []).append(entry)
@@ -47,23 +47,23 @@ class Entries:
         for row in place.rows:
             self.rows.setdefault(row, []).append(entry)
 
-    def without(self, gone: Collection[int]) -> "Entries":
+    def without(self, gone: Collection[int]) -> "QueueEntries":
         """Return a copy without some stored entries."""
-        left = Entries()
+        left = QueueEntries()
         for entries in self.tables.values():
             for entry in entries:
                 if entry.seq not in gone:
                     left.add(entry)
         return left
 
-    def among(self, chosen: Collection[int]) -> list[Entry]:
+    def among(self, chosen: Collection[int]) -> list[QueueEntry]:
         """Return some stored entries."""
         every = (entry for entries in self.tables.values() for entry in entries)
         return [entry for entry in every if entry.seq in chosen]
 
     def met(
-        self, places: Places, at: np.ndarray, done: Container[int] = ()
-    ) -> Iterable[tuple[int, Entry]]:
+        self, places: RowKeys, at: np.ndarray, done: Container[int] = ()
+    ) -> Iterable[tuple[int, QueueEntry]]:
         """Yield every event of a batch with each earlier entry whose order with it matters.
 
         Args:
@@ -89,8 +89,8 @@ class Entries:
 
 
 def newer(
-    met: Iterable[tuple[int, Entry]], at: np.ndarray, again: Mapping[bytes, int]
-) -> Iterable[tuple[int, Entry]]:
+    met: Iterable[tuple[int, QueueEntry]], at: np.ndarray, again: Mapping[bytes, int]
+) -> Iterable[tuple[int, QueueEntry]]:
     """Leave out what stands in front of the entry's own event, where that is read again."""
     return ((row, entry) for row, entry in met if at[row] > again.get(entry.event_id, -1))
 

@@ -9,7 +9,7 @@ _WARN, _ALARM = 0.8, 0.95
 _log = logging.getLogger(__name__)
 
 
-class LetterNews:
+class QueueLog:
     """Gathers what happens, and says it now and then. Used by one thread.
 
     Args:

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, Stored
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, StoredDeadLetter
 
 _RAW = {"before": ("event", "before"), "after": ("event", "after"), "ddl": ("event", "ddl")}
 """Parts whose text is kept: parsed and written anew, numbers and spaces would change."""
 
 
-def restored(stored: Sequence[Stored]) -> pa.RecordBatch:
+def restored(stored: Sequence[StoredDeadLetter]) -> pa.RecordBatch:
     """Return the events of dead letters as they were when they were refused.
 
     Args:

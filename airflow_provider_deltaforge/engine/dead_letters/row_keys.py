@@ -12,7 +12,7 @@ _BETWEEN = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowKey:
     """What an event changed: one row, every row of a table, or something nobody can name.
 
     Attributes:
@@ -32,7 +32,7 @@ class Place:
         """The rows it names."""
         return frozenset(row for row in (self.row, self.former) if row is not None)
 
-    def meets(self, other: "Place") -> bool:
+    def meets(self, other: "RowKey") -> bool:
         """Say whether the order of two events matters."""
         if self.whole or other.whole:
             return self.table == other.table
@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowKeys:
     """The places of a batch, in columns.
 
     Attributes:
@@ -58,7 +58,7 @@ class Places:
     named: np.ndarray
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch) -> "Places":
+    def of(cls, rows: pa.RecordBatch) -> "RowKeys":
         """Return the places that change events concern."""
         names = [pc.fill_null(rows[name].cast(pa.utf8()), "") for name in ("db", "schema", "table")]
         tables = pc.binary_join_element_wise(*names, _BETWEEN).cast(pa.binary())
@@ -71,20 +71,20 @@ class Places:
             np.asarray(pc.not_equal(op, "ddl")),
         )
 
-    def at(self, row: int) -> Place:
+    def at(self, row: int) -> RowKey:
         """Return the place of one event."""
         key = self.rows[row].as_py() if self.named[row] else None
         former = self.former[row].as_py() if self.named[row] else None
-        return Place(self.tables[row].as_py(), key, bool(self.whole[row]), former)
+        return RowKey(self.tables[row].as_py(), key, bool(self.whole[row]), former)
 
 
-def places_of(rows: pa.RecordBatch) -> list[Place]:
+def places_of(rows: pa.RecordBatch) -> list[RowKey]:
     """Return the place of every event of a small batch."""
-    found = Places.of(rows)
+    found = RowKeys.of(rows)
     return [found.at(row) for row in range(rows.num_rows)]
 
 
-def place_of(letter: DeadLetter) -> Place | None:
+def place_of(letter: DeadLetter) -> RowKey | None:
     """Return what the event of a dead letter changed; None if it cannot be sent again."""
     if letter.rest is None or letter.payload_truncated:
         return None
@@ -94,4 +94,4 @@ def place_of(letter: DeadLetter) -> Place | None:
     op = letter.event.get("op")
     keys = (None, None) if op == "ddl" else (letter.rest.key, letter.rest.former_key)
     row, former = (None if key is None else _BETWEEN.join((*names, key)).encode() for key in keys)
-    return Place(table, row, op == "t", former)
+    return RowKey(table, row, op == "t", former)

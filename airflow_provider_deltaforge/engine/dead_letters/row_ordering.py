@@ -12,14 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter
-from airflow_provider_deltaforge.engine.dead_letters.queue_entries import Entries, Entry, newer
-from airflow_provider_deltaforge.engine.dead_letters.row_keys import Places, place_of, places_of
-from airflow_provider_deltaforge.engine.render.processor_chain import Chained
-from airflow_provider_deltaforge.engine.render.render_stage import Rendered
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import PreparedDeadLetter
+from airflow_provider_deltaforge.engine.dead_letters.queue_entries import (
+    QueueEntries,
+    QueueEntry,
+    newer,
+)
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import RowKeys, place_of, places_of
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
+from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, DeadLetterRecords
 
 HELD = "held"
 """The kind of an event that was set aside only because an earlier one of its row is."""
@@ -27,7 +31,7 @@ HELD = "held"
 _HELD_REASON = "an earlier event of this row is set aside (journal.dlq.hold_keys)"
 
 
-class RowOrder:
+class RowOrdering:
     """Keeps the order of a row's events across the queue. Used by one thread.
 
     Args:
@@ -41,7 +45,7 @@ class RowOrder:
 
     def __init__(
         self,
-        queue: DeadLetters,
+        queue: DeadLetterRecords,
         sink_ids: Collection[str],
         *,
         holds: bool,
@@ -53,11 +57,11 @@ class RowOrder:
         self._behind = behind
         self._sink_ids = list(sink_ids)
         self._holds = holds
-        self._missing: dict[str, Entries] = {}
+        self._missing: dict[str, QueueEntries] = {}
         self._read_upto = 0
         self._ids: set[bytes] = set()
         self._unread: set[bytes] = set()
-        self._overtaken: dict[bytes, list[tuple[Entry, str]]] = {}
+        self._overtaken: dict[bytes, list[tuple[QueueEntry, str]]] = {}
         self._marks: dict[int, dict[str, bool]] = {}
 
     def begin(self) -> None:
@@ -81,7 +85,7 @@ class RowOrder:
         place = place_of(letter)
         if place is None or (self._behind and letter.meta.sink_id not in (None, self._behind)):
             return
-        entry = Entry(place, letter.seq, event_id=uuid.UUID(letter.event_id).bytes)
+        entry = QueueEntry(place, letter.seq, event_id=uuid.UUID(letter.event_id).bytes)
         self._ids.add(entry.event_id)
         if self._behind and letter.meta.sink_id is None:
             self._unread.add(entry.event_id)
@@ -89,10 +93,10 @@ class RowOrder:
             if sink_id in letter.meta.overtaken:
                 self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
             else:
-                self._missing.setdefault(sink_id, Entries()).add(entry)
+                self._missing.setdefault(sink_id, QueueEntries()).add(entry)
 
     def held_back(
-        self, rendered: Rendered, pending: Sequence[Letter], sink_ids: Iterable[str]
+        self, rendered: SinkMessages, pending: Sequence[PreparedDeadLetter], sink_ids: Iterable[str]
     ) -> tuple[dict[str, Messages], dict[str, list[Rejection]]]:
         """Return what each sink is given of a batch, and what is set aside behind entries.
 
@@ -119,9 +123,9 @@ class RowOrder:
         return messages, held
 
     def _rows_held(
-        self, entries: Entries, chained: Chained, again: Mapping[bytes, int]
+        self, entries: QueueEntries, chained: ProcessedBatch, again: Mapping[bytes, int]
     ) -> list[int]:
-        places, at = Places.of(chained.rows), _at(chained)
+        places, at = RowKeys.of(chained.rows), _at(chained)
         self._unread -= again.keys()
         rows: set[int] = set()
         oldest: int | None = None
@@ -138,22 +142,22 @@ class RowOrder:
         spread: set[int] = set()
         while found := sorted(row for row in rows - spread if wide[row]):
             spread |= set(found)
-            held = Entries()
+            held = QueueEntries()
             for row in found:
-                held.add(Entry(places.at(row), at=int(at[row])))
+                held.add(QueueEntry(places.at(row), at=int(at[row])))
             rows |= {later for later, _ in held.met(places, at)}
         return sorted(rows)
 
-    def would_tell(self, rendered: Rendered, sink_ids: Iterable[str]) -> bool:
+    def would_tell(self, rendered: SinkMessages, sink_ids: Iterable[str]) -> bool:
         """Say whether a batch overtakes anything in sinks; noted early it does no harm."""
         self.delivered(rendered, dict.fromkeys(sink_ids, ()), ())
         return bool(self._marks)
 
     def delivered(
         self,
-        rendered: Rendered,
+        rendered: SinkMessages,
         refused: Mapping[str, Sequence[Rejection]],
-        letters: Sequence[Letter],
+        letters: Sequence[PreparedDeadLetter],
     ) -> None:
         """Note which entries a batch has overtaken.
 
@@ -173,7 +177,7 @@ class RowOrder:
             rows = rows[~np.isin(rows, [one.event_row for one in rejections])]
             taken = chained.rows.take(pa.array(rows))
             at = _at(chained)[rows]
-            for row, entry in entries.met(Places.of(taken), at):
+            for row, entry in entries.met(RowKeys.of(taken), at):
                 # Killed after it was stored early, the event itself may be taken after all.
                 itself = bool(entry.event_id) and taken["event_id"][row].as_py() == entry.event_id
                 if not itself and at[row] <= again.get(entry.event_id, -1):
@@ -183,7 +187,7 @@ class RowOrder:
                 else:
                     self._marks.setdefault(entry.seq, {})[sink_id] = True
 
-    def _read_again(self, chained: Chained) -> dict[bytes, int]:
+    def _read_again(self, chained: ProcessedBatch) -> dict[bytes, int]:
         """Return where in a batch the events of stored entries stand: the log is read again."""
         if not self._ids:
             return {}
@@ -202,7 +206,7 @@ class RowOrder:
             for entry, by in self._overtaken.get(event_id, ()):
                 if by == sink_id:
                     self._marks.setdefault(entry.seq, {})[sink_id] = False
-                    self._missing.setdefault(sink_id, Entries()).add(entry)
+                    self._missing.setdefault(sink_id, QueueEntries()).add(entry)
             left = [told for told in self._overtaken.get(event_id, ()) if told[1] != sink_id]
             self._overtaken[event_id] = left
 
@@ -233,9 +237,9 @@ class RowOrder:
             self._missing[sink_id] = entries.without(gone)
         self._marks = {}
 
-    def _missed(self, sink_id: str, more: Sequence[Entry]) -> Entries:
+    def _missed(self, sink_id: str, more: Sequence[QueueEntry]) -> QueueEntries:
         """Return the entries that a sink misses, with those that are not stored yet."""
-        stored = self._missing.get(sink_id, Entries())
+        stored = self._missing.get(sink_id, QueueEntries())
         if not more:
             return stored
         both = stored.without(())
@@ -244,9 +248,9 @@ class RowOrder:
         return both
 
 
-def _entries_of(letters: Sequence[Letter], sink_id: str) -> list[Entry]:
+def _entries_of(letters: Sequence[PreparedDeadLetter], sink_id: str) -> list[QueueEntry]:
     return [
-        Entry(letter.place, letter=letter, at=letter.at)
+        QueueEntry(letter.place, letter=letter, at=letter.at)
         for letter in letters
         if letter.place is not None
         and letter.refusal.sink_id in (None, sink_id)
@@ -254,22 +258,22 @@ def _entries_of(letters: Sequence[Letter], sink_id: str) -> list[Entry]:
     ]
 
 
-def _refused_by_processors(chained: Chained) -> Iterable[Entry]:
+def _refused_by_processors(chained: ProcessedBatch) -> Iterable[QueueEntry]:
     """Yield what processors refused of a batch; what was not masked is never sent again."""
     for refused in chained.refused:
         if refused.masked:
             for place, at in zip(places_of(refused.rows), refused.origins.tolist(), strict=True):
-                yield Entry(place, at=at)
+                yield QueueEntry(place, at=at)
 
 
-def _unrendered(rendered: Rendered, sink_id: str) -> Iterable[Entry]:
+def _unrendered(rendered: SinkMessages, sink_id: str) -> Iterable[QueueEntry]:
     chained = rendered.chained
     rows = sorted({one.event_row for one in rendered.rejections[sink_id]})
     places = places_of(chained.rows.take(pa.array(rows, pa.int32())))
     for row, place in zip(rows, places, strict=True):
-        yield Entry(place, at=chained.origin(row))
+        yield QueueEntry(place, at=chained.origin(row))
 
 
-def _at(chained: Chained) -> np.ndarray:
+def _at(chained: ProcessedBatch) -> np.ndarray:
     """Return per event the row of the source's batch that it stands for."""
     return np.arange(chained.rows.num_rows) if chained.origins is None else chained.origins

@@ -6,8 +6,8 @@ again before that, it would arrive in front of what is older: so it tells where 
 
 from collections.abc import Sequence
 
-from airflow_provider_deltaforge.engine.base.task_context import Bench
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import Letter
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import PreparedDeadLetter
 from airflow_provider_deltaforge.engine.deliver.sink_thread import holds_position
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, stored_early
@@ -17,14 +17,14 @@ _MARK, _LENGTH = b'"event_id":"', 36
 _COPIED = b',"source_cursor":null,"event":'
 
 
-class KnownLetters:
+class StoredEntries:
     """Leaves out what is in the queue. Used by one thread.
 
     Args:
         bench: the opened job; where no sink holds the position itself, nothing is left out.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TaskContext) -> None:
         spec, self._bench = bench.pipeline.spec, bench
         self._wanted = any(map(holds_position, spec.sinks))
         self._known: set[_Known] = set()
@@ -38,7 +38,7 @@ class KnownLetters:
         if self._wanted:
             self._known.add((letter.event_id, letter.meta.sink_id, letter.meta.processor_id))
 
-    def unknown(self, letters: list[Letter]) -> list[Letter]:
+    def unknown(self, letters: list[PreparedDeadLetter]) -> list[PreparedDeadLetter]:
         """Return the entries that are not there yet; from now on they are known."""
         if not self._wanted:
             return letters
@@ -46,7 +46,7 @@ class KnownLetters:
         self._known.update(map(_of, found))
         return found
 
-    def texts(self, letters: Sequence[Letter], *, early: bool) -> list[bytes]:
+    def texts(self, letters: Sequence[PreparedDeadLetter], *, early: bool) -> list[bytes]:
         """Return what is stored of entries.
 
         Args:
@@ -67,7 +67,7 @@ class KnownLetters:
         ]
 
 
-def _of(letter: Letter) -> _Known:
+def _of(letter: PreparedDeadLetter) -> _Known:
     start = letter.text.index(_MARK) + len(_MARK)
     event_id = letter.text[start : start + _LENGTH].decode()
     return event_id, letter.refusal.sink_id, letter.refusal.processor_id

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.errors import FatalError, FencedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Cursor, ExactlyOnceWriter
-from airflow_provider_deltaforge.storage.records.checkpoints import Stand
+from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
+from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 
 _SEARCHED_MOST = 1_000_000
 
 
-class Once:
+class ExactlyOnceGuard:
     """Keeps the cursor of one connection. Used by the sink's thread.
 
     Args:
@@ -27,7 +27,7 @@ class Once:
     def __init__(self, sink_id: str, writer: ExactlyOnceWriter) -> None:
         self._id = sink_id
         self._writer = writer
-        self._cursor: Cursor | None = None
+        self._cursor: SinkPosition | None = None
         self._sought: bytes | None = None
         self._searched = 0
         self._again = False
@@ -36,7 +36,7 @@ class Once:
     def holds(self, position: Position) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing up to a position; None at first."""
         if self._sought is not None:
-            return _texts(Cursor(position, self._sought))  # That event lies behind it still.
+            return _texts(SinkPosition(position, self._sought))  # That event lies behind it still.
         return self._held
 
     def read_again(self) -> None:
@@ -44,7 +44,7 @@ class Once:
         self._again = True
 
     def write(
-        self, messages: Messages, at: Position | None, stand: Stand | None
+        self, messages: Messages, at: Position | None, stand: StoredPosition | None
     ) -> Sequence[Rejection]:
         """Write what the sink lacks; if it refuses anything, the rest has to be given again.
 
@@ -63,10 +63,10 @@ class Once:
             self._searched += len(messages)
             self._check_search(at)
             return ()
-        after = cursor if at is None else Cursor(at)
+        after = cursor if at is None else SinkPosition(at)
         if len(lacking):
             last = lacking.event_ids[-1].as_py()
-            after = Cursor(cursor.position, last) if at is None else after
+            after = SinkPosition(cursor.position, last) if at is None else after
             refused = self._writer.write_once(lacking, cursor, after)
             if refused:
                 return refused
@@ -76,7 +76,7 @@ class Once:
         self._cursor, self._sought = after, None
         return ()
 
-    def _at(self, stand: Stand | None) -> Cursor:
+    def _at(self, stand: StoredPosition | None) -> SinkPosition:
         """Return where the sink stands: a checkpoint also moves over what holds nothing for it."""
         if stand is None:
             raise FencedError(f"sink {self._id}: it has no checkpoint yet")
@@ -86,19 +86,19 @@ class Once:
         if self._cursor.position != stand.position:
             if again and not self._is_stored(stand):
                 raise FencedError(f"sink {self._id}: it holds more than its checkpoint says")
-            self._cursor = Cursor(stand.position, self._sought)
+            self._cursor = SinkPosition(stand.position, self._sought)
         elif again and self._cursor.event_id is not None:
             self._sought, self._searched = self._cursor.event_id, 0
         return self._cursor
 
-    def _is_stored(self, stand: Stand) -> bool:
+    def _is_stored(self, stand: StoredPosition) -> bool:
         """Say whether a checkpoint knows of all that was written."""
         if self._sought is not None or stand.held is None:
             return True
         held = self._held or ()
         return not (held or stand.held) or not set(held).isdisjoint(stand.held)
 
-    def _take_over(self, stand: Stand) -> Cursor:
+    def _take_over(self, stand: StoredPosition) -> SinkPosition:
         """Shut former writers out, and see that the sink stands where its checkpoint does."""
         told = known = self._writer.recover()
         if stand.held is not None:
@@ -106,7 +106,7 @@ class Once:
         if stand.held is not None and not tells(told, stand.held):
             raise FencedError(f"sink {self._id}: it holds something else than its checkpoint says")
         self._held = _texts(told)
-        self._cursor = Cursor(stand.position)
+        self._cursor = SinkPosition(stand.position)
         if known is not None and _lies_behind(known, stand):
             self._cursor, self._sought = known, known.event_id
         return self._cursor
@@ -131,14 +131,14 @@ class Once:
             )
 
 
-def tells(told: Cursor | None, held: Sequence[str]) -> bool:
+def tells(told: SinkPosition | None, held: Sequence[str]) -> bool:
     """Say whether what a sink tells is what it may tell."""
     if told is None:
         return not held
     return _known(told, held) is not None
 
 
-def moved(stand: Stand, position: Position) -> tuple[str, ...] | None:
+def moved(stand: StoredPosition, position: Position) -> tuple[str, ...] | None:
     """Return what a sink may tell of its checkpoint that moves while nothing is written to it.
 
     An event that it holds behind the checkpoint lies behind the new one still: what is between the
@@ -146,24 +146,24 @@ def moved(stand: Stand, position: Position) -> tuple[str, ...] | None:
     """
     if stand.held is None:
         return None
-    told = [Cursor.from_text(text, "a checkpoint") for text in stand.held]
+    told = [SinkPosition.from_text(text, "a checkpoint") for text in stand.held]
     return _texts(
         *(replace(one, position=position) if _lies_behind(one, stand) else one for one in told)
     )
 
 
-def _lies_behind(told: Cursor, stand: Stand) -> bool:
+def _lies_behind(told: SinkPosition, stand: StoredPosition) -> bool:
     return told.event_id is not None and told.position == stand.position
 
 
-def _known(told: Cursor, held: Sequence[str]) -> Cursor | None:
+def _known(told: SinkPosition, held: Sequence[str]) -> SinkPosition | None:
     """Return what is stored of a cursor: behind which place its event lies may be known better."""
     for text in held:
-        one = Cursor.from_text(text, "a checkpoint")
+        one = SinkPosition.from_text(text, "a checkpoint")
         if one == told or (told.event_id is not None and one.event_id == told.event_id):
             return one
     return None
 
 
-def _texts(*cursors: Cursor | None) -> tuple[str, ...]:
+def _texts(*cursors: SinkPosition | None) -> tuple[str, ...]:
     return tuple(one.as_text().decode() for one in cursors if one is not None)

@@ -10,12 +10,12 @@ from contextlib import suppress
 from functools import partial
 
 from airflow_provider_deltaforge.engine.base.retry import patiently
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher, holds_position
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
-from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 
 
 class RowMarkers:
@@ -66,7 +66,7 @@ class RowMarkers:
         return self._opened[sink.id].leave()
 
 
-def lost_chunks(bench: Bench, run: Run, sink: Sink) -> list[str]:
+def lost_chunks(bench: TaskContext, run: SnapshotRecord, sink: Sink) -> list[str]:
     """Return the chunks of a run whose rows a sink came back without.
 
     Rows from before somebody let it go on without what it had lost do not count.

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import FormerWriter
 from airflow_provider_deltaforge.storage import names
@@ -53,35 +53,35 @@ class WriterRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class _Former(FormerWriter):
+class _FormerWriter(FormerWriter):
     """With the key of its record."""
 
     key: str
     host: str
 
 
-class Claims:
+class SinkFences:
     """The claims of one worker. Safe to use from several threads.
 
     Args:
         bench: the opened job; made just before, so that its epoch was the newest by now.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TaskContext) -> None:
         self._bench = bench
         self._lock = threading.Lock()
         self._until = 0.0
         self.token = f"{bench.job.driver}.{bench.fence.version}"
         self.since = _since(f"{bench.pipeline.name}/{self.token}")
 
-    def of(self, sink_id: str, over: Callable[[], bool]) -> "SinkClaim":
+    def of(self, sink_id: str, over: Callable[[], bool]) -> "SinkFence":
         """Return the claim of one connection.
 
         Args:
             sink_id: the sink.
             over: asked while waiting; True ends that with a RetryableError.
         """
-        return SinkClaim(self._bench, self, sink_id, over)
+        return SinkFence(self._bench, self, sink_id, over)
 
     def confirm(self) -> None:
         """Ask for the epoch, and renew the lease; see ``Claim``."""
@@ -96,11 +96,11 @@ class Claims:
         return self._until - now_s()
 
 
-class SinkClaim:
+class SinkFence:
     """See ``Claim``. Used by the thread of one connection, but for ``left_s`` and ``hold``."""
 
     def __init__(
-        self, bench: Bench, claims: Claims, sink_id: str, over: Callable[[], bool]
+        self, bench: TaskContext, claims: SinkFences, sink_id: str, over: Callable[[], bool]
     ) -> None:
         self._bench, self._claims, self._sink, self._over = bench, claims, sink_id, over
         self._prefix = f"{bench.pipeline.name}/{sink_id}/"
@@ -139,7 +139,7 @@ class SinkClaim:
     def former(self) -> Sequence[FormerWriter]:
         """Return who has begun in earlier epochs and is not closed; see ``Claim``."""
         return [
-            _Former(one.name, one.lives_s, not _is_gone(one), key, one.host)
+            _FormerWriter(one.name, one.lives_s, not _is_gone(one), key, one.host)
             for key, one in self._records()
             if one.token != self.token
         ]
@@ -169,7 +169,7 @@ class SinkClaim:
 
     def forget(self, writers: Sequence[FormerWriter]) -> None:
         """Forget writers that are shut out; see ``Claim``."""
-        keys = [one.key for one in writers if isinstance(one, _Former)]
+        keys = [one.key for one in writers if isinstance(one, _FormerWriter)]
         if keys:
             gone = [Delete(names.WRITERS, key) for key in keys]
             self._bench.store.transact(gone, self._bench.fence)
@@ -222,7 +222,7 @@ def _since(epoch: str) -> float:
 
 
 def _on(writers: Sequence[FormerWriter]) -> str:
-    hosts = {one.host for one in writers if isinstance(one, _Former)}
+    hosts = {one.host for one in writers if isinstance(one, _FormerWriter)}
     return f" on {', '.join(sorted(hosts))}" if hosts else ""
 
 

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_thread import (
-    Delivered,
-    Parcel,
+    SinkBatch,
+    SinkResult,
     SinkThread,
     SinkWatcher,
 )
-from airflow_provider_deltaforge.engine.render.render_queue import Later
+from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
@@ -27,7 +27,7 @@ Enough = Callable[[Collection[str]], bool]
 SetAside = Callable[[str, Sequence[Rejection]], None]
 """Stores durably what a sink refuses."""
 
-Filled = Callable[[str], Parcel]
+Filled = Callable[[str], SinkBatch]
 """Returns what a sink is given whose messages are rendered now."""
 
 
@@ -35,13 +35,15 @@ def _cannot(sink_id: str, rejections: Sequence[Rejection]) -> None:
     raise FatalError(f"sink {sink_id}: {rejections[0].reason}; nothing here can set it aside")
 
 
-def _unfilled(sink_id: str) -> Parcel:
+def _unfilled(sink_id: str) -> SinkBatch:
     raise FatalError(f"sink {sink_id}: nothing here renders for it")
 
 
-def _rest(given: Parcel | Later, outcome: Delivered, filled: Callable[[], Parcel]) -> Parcel:
+def _rest(
+    given: SinkBatch | DeferredRender, outcome: SinkResult, filled: Callable[[], SinkBatch]
+) -> SinkBatch:
     """Return what a sink is given next of a batch, of which it has nothing yet."""
-    return given.without(outcome.rejections) if isinstance(given, Parcel) else filled()
+    return given.without(outcome.rejections) if isinstance(given, SinkBatch) else filled()
 
 
 class SinkGroup:
@@ -63,7 +65,7 @@ class SinkGroup:
         watcher: SinkWatcher,
         ending: threading.Event,
         deadline_s: float | None = None,
-        claims: Claims | None = None,
+        claims: SinkFences | None = None,
     ) -> None:
         self._watcher = watcher
         self._deadline_s = deadline_s
@@ -90,13 +92,13 @@ class SinkGroup:
 
     def deliver(
         self,
-        parcels: Mapping[str, Parcel | Later],
+        parcels: Mapping[str, SinkBatch | DeferredRender],
         give_up: Callable[[], bool],
         enough: Enough | None = None,
-        joining: Callable[[], Mapping[str, Parcel | Later]] = dict,
+        joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]] = dict,
         set_aside: SetAside = _cannot,
         filled: Filled = _unfilled,
-    ) -> dict[str, Delivered] | None:
+    ) -> dict[str, SinkResult] | None:
         """Write to every named sink and wait until it is enough.
 
         Args:
@@ -119,16 +121,16 @@ class SinkGroup:
 
     def _results(
         self,
-        parcels: Mapping[str, Parcel | Later],
+        parcels: Mapping[str, SinkBatch | DeferredRender],
         give_up: Callable[[], bool],
         enough: Enough | None,
-        joining: Callable[[], Mapping[str, Parcel | Later]],
+        joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]],
         set_aside: SetAside,
         filled: Filled,
-    ) -> dict[str, Delivered] | None:
+    ) -> dict[str, SinkResult] | None:
         begun = dict.fromkeys(parcels, time.monotonic())
         given = dict(parcels)
-        outcomes: dict[str, Delivered] = {}
+        outcomes: dict[str, SinkResult] = {}
         late: set[str] = set()
         while True:
             self._news.clear()
@@ -165,7 +167,7 @@ class SinkGroup:
 
     def _is_over(
         self,
-        outcomes: Mapping[str, Delivered],
+        outcomes: Mapping[str, SinkResult],
         waiting: Collection[str],
         late: Collection[str],
         enough: Enough | None,

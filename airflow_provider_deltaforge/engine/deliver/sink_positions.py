@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import patiently
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_gap import log_gap
 from airflow_provider_deltaforge.engine.deliver.sink_thread import (
     SinkWatcher,
@@ -38,15 +38,15 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.sinks.contract import (
     BeginsEmpty,
-    Cursor,
     Interruptible,
-    LosesBoth,
+    LosesPositionWithMessages,
     Sink,
+    SinkPosition,
     SinkWriter,
 )
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Write
-from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, Stand
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition
 from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _SinkAnswer:
     """What a sink tells of itself.
 
     Attributes:
@@ -69,13 +69,13 @@ class _Answer:
         begins_empty: it can hold a position before the first message.
     """
 
-    cursor: Cursor | None
+    cursor: SinkPosition | None
     has_expired: bool = False
     loses_both: bool = False
     begins_empty: bool = False
 
 
-class Cursors:
+class SinkPositions:
     """Compares them for one lane. Used by its delivery thread.
 
     Args:
@@ -84,15 +84,15 @@ class Cursors:
         heart: says when to give up.
     """
 
-    def __init__(self, bench: Bench, watcher: SinkWatcher, heart: Heart) -> None:
+    def __init__(self, bench: TaskContext, watcher: SinkWatcher, heart: Heartbeat) -> None:
         spec = bench.pipeline.spec
         self._bench, self._watcher, self._ending = bench, watcher, heart.ending
         self._sinks = {sink.id: sink for sink in spec.sinks if holds_position(sink)}
         self.sink_ids = frozenset(self._sinks)
-        self._policy = Policy.of(spec)
+        self._policy = RequiredSinks.of(spec)
         self._source = spec.source
         self._gaps = Gaps(bench.store, bench.pipeline.name)
-        self._found: dict[str, _Answer] = {}
+        self._found: dict[str, _SinkAnswer] = {}
         self._opened: list[SinkWriter] = []
         self._takeovers: deque[float] = deque(maxlen=_TAKEOVERS)
 
@@ -148,7 +148,7 @@ class Cursors:
             is_new = stand.held is None
             told = answer.cursor
             if answer.begins_empty and (is_new or (not stand.held and told is None)):
-                told = self._begun(self._sinks[name], Cursor(stand.position))
+                told = self._begun(self._sinks[name], SinkPosition(stand.position))
                 writes.append(checkpoints.put(name, stand.position, _texts(told)))
             elif is_new:
                 writes.append(checkpoints.put(name, stand.position, _texts(told)))
@@ -191,8 +191,8 @@ class Cursors:
         self,
         checkpoints: Checkpoints,
         name: str,
-        answer: _Answer,
-        stand: Stand,
+        answer: _SinkAnswer,
+        stand: StoredPosition,
         lost: list[PositionLostError],
     ) -> list[Write]:
         """Return what is to be stored where a sink tells something else than its checkpoint.
@@ -228,8 +228,8 @@ class Cursors:
         self,
         checkpoints: Checkpoints,
         name: str,
-        answer: _Answer,
-        stand: Stand,
+        answer: _SinkAnswer,
+        stand: StoredPosition,
         lost: list[PositionLostError],
     ) -> list[Write]:
         """Return what is to be stored where a sink has lost what it held."""
@@ -249,7 +249,9 @@ class Cursors:
         held = _texts(back) if back is told else None
         return [checkpoints.put(name, back.position, held, back=True)]
 
-    def _back(self, gap: Gap, told: Cursor | None, stand: Stand | None) -> list[Write]:
+    def _back(
+        self, gap: Gap, told: SinkPosition | None, stand: StoredPosition | None
+    ) -> list[Write]:
         """Let a sink go on that has again what it had lost."""
         if gap.goes_on is None or told is None or stand is None or stand.held is None:
             return []
@@ -260,7 +262,7 @@ class Cursors:
         _log.warning("sink %s holds again what it had lost", gap.sink)
         return [self._gaps.close(gap, gap.goes_on)]
 
-    def _data_end(self, name: str, answer: _Answer, stand: Stand) -> Cursor:
+    def _data_end(self, name: str, answer: _SinkAnswer, stand: StoredPosition) -> SinkPosition:
         """Return up to where a sink holds the log that has lost what it held behind.
 
         Raises:
@@ -282,7 +284,7 @@ class Cursors:
         if self._has_unmarked_rows(name):
             raise PositionLostError(f"{lost} was emptied. The rows of snapshots are gone with that")
         self._source.reach(stand.begun)
-        return Cursor(stand.begun)
+        return SinkPosition(stand.begun)
 
     def _rows_lost(self, name: str) -> PositionLostError | None:
         """Return that a sink came back without rows of a snapshot; None if it did not."""
@@ -309,8 +311,8 @@ class Cursors:
     def _given_up(
         self,
         name: str,
-        stand: Stand,
-        told: Cursor | None,
+        stand: StoredPosition,
+        told: SinkPosition | None,
         error: PositionLostError,
         lost: list[PositionLostError],
     ) -> list[Write]:
@@ -331,10 +333,10 @@ class Cursors:
         goes_on = stand.position if needed else None
         return [self._gaps.give_up(name, start, why, error.error_class, goes_on)]
 
-    def _begun(self, sink: Sink, cursor: Cursor) -> Cursor | None:
+    def _begun(self, sink: Sink, cursor: SinkPosition) -> SinkPosition | None:
         """Let a sink hold where its part of the log begins; return what it tells then."""
 
-        def begin(writer: SinkWriter) -> _Answer:
+        def begin(writer: SinkWriter) -> _SinkAnswer:
             answer = _answer(writer)
             try:
                 if isinstance(writer, BeginsEmpty):
@@ -345,7 +347,7 @@ class Cursors:
 
         return self._ask(sink, threading.Event(), begin).cursor
 
-    def _recovered(self) -> dict[str, _Answer]:
+    def _recovered(self) -> dict[str, _SinkAnswer]:
         """Ask all sinks at once; those that the pipeline needs are waited for."""
         pool = ThreadPoolExecutor(len(self._sinks), thread_name_prefix="cursor")
         late = threading.Event()
@@ -376,14 +378,14 @@ class Cursors:
                 writer.abandon()
 
     def _ask(
-        self, sink: Sink, late: threading.Event, ask: Callable[[SinkWriter], _Answer]
-    ) -> _Answer:
-        def attempt() -> _Answer:
+        self, sink: Sink, late: threading.Event, ask: Callable[[SinkWriter], _SinkAnswer]
+    ) -> _SinkAnswer:
+        def attempt() -> _SinkAnswer:
             if late.is_set():
                 # Now it would shut out the writer with which the lane goes on.
                 raise RetryableError(f"sink {sink.id}: it did not tell its position in time")
             over = lambda: self._ending.is_set() or late.is_set()  # noqa: E731
-            right = Claims(self._bench).of(sink.id, over)
+            right = SinkFences(self._bench).of(sink.id, over)
             writer = sink.open(self._bench.pipeline.name)
             self._opened.append(writer)
             try:
@@ -419,16 +421,16 @@ class Cursors:
             self._bench.store.transact(writes, self._bench.fence)
 
 
-def _answer(writer: SinkWriter) -> _Answer:
+def _answer(writer: SinkWriter) -> _SinkAnswer:
     told = exact_writer(writer).recover()
-    loses_both = isinstance(writer, LosesBoth)
-    has_expired = isinstance(writer, LosesBoth) and writer.has_expired
-    return _Answer(told, has_expired, loses_both, isinstance(writer, BeginsEmpty))
+    loses_both = isinstance(writer, LosesPositionWithMessages)
+    has_expired = isinstance(writer, LosesPositionWithMessages) and writer.has_expired
+    return _SinkAnswer(told, has_expired, loses_both, isinstance(writer, BeginsEmpty))
 
 
-def _answers(asked: Mapping[str, "Future[_Answer]"]) -> dict[str, _Answer]:
+def _answers(asked: Mapping[str, "Future[_SinkAnswer]"]) -> dict[str, _SinkAnswer]:
     return {name: one.result() for name, one in asked.items() if one.exception() is None}
 
 
-def _texts(told: Cursor | None) -> tuple[str, ...]:
+def _texts(told: SinkPosition | None) -> tuple[str, ...]:
     return () if told is None else (told.as_text().decode(),)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.engine.base.retry import patiently
-from airflow_provider_deltaforge.engine.deliver.exactly_once import Once, moved
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims, SinkClaim
-from airflow_provider_deltaforge.engine.render.render_queue import Later
+from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard, moved
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
+from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -28,7 +28,7 @@ from airflow_provider_deltaforge.sinks.contract import (
     SinkWriter,
     take_lease,
 )
-from airflow_provider_deltaforge.storage.records.checkpoints import Stand
+from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _CLOSE_S = 1.5
@@ -44,7 +44,7 @@ class SinkWatcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class SinkBatch:
     """What one sink is given of a batch.
 
     Attributes:
@@ -55,9 +55,9 @@ class Parcel:
 
     messages: Messages
     at: Position | None = None
-    stand: Stand | None = None
+    stand: StoredPosition | None = None
 
-    def without(self, refused: Collection[Rejection]) -> "Parcel":
+    def without(self, refused: Collection[Rejection]) -> "SinkBatch":
         """Return the parcel without what was refused of it."""
         rows = pa.array({one.event_row for one in refused}, pa.int32())
         kept = pc.invert(pc.is_in(self.messages.event_rows, rows))
@@ -65,7 +65,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class SinkResult:
     """How writing one batch to one sink ended.
 
     ``error`` None means durable, but for ``rejections``.
@@ -105,7 +105,7 @@ class SinkThread:
         watcher: SinkWatcher,
         ending: threading.Event,
         news: threading.Event | None = None,
-        claims: Claims | None = None,
+        claims: SinkFences | None = None,
     ) -> None:
         self._sink = sink
         self._claim = None if claims is None else claims.of(sink.id, self._is_over)
@@ -113,11 +113,11 @@ class SinkThread:
         self._pipeline = pipeline
         self._watcher = watcher
         self._ending = ending
-        self._jobs: queue.Queue[Callable[[], Delivered] | None] = queue.Queue(1)
-        self._results: queue.Queue[Delivered] = queue.Queue(1)
+        self._jobs: queue.Queue[Callable[[], SinkResult] | None] = queue.Queue(1)
+        self._results: queue.Queue[SinkResult] = queue.Queue(1)
         self._writer: SinkWriter | None = None
         self.is_exact = holds_position(sink)
-        self._once: Once | None = None
+        self._once: ExactlyOnceGuard | None = None
         self._unforeseen: set[tuple[type, str, int]] = set()
         self._closing = threading.Event()
         self._news = news or threading.Event()
@@ -126,15 +126,15 @@ class SinkThread:
         self._thread = threading.Thread(target=self._run, name=f"sink-{sink.id}", daemon=True)
         self._thread.start()
 
-    def submit(self, what: Parcel | Later) -> None:
+    def submit(self, what: SinkBatch | DeferredRender) -> None:
         """Hand over a batch, or first its rendering; fetch the result before the next one."""
         self.failing = False
-        if isinstance(what, Parcel):
+        if isinstance(what, SinkBatch):
             self._jobs.put(partial(self._write, what))
         else:
             self._jobs.put(partial(_make, what))
 
-    def holds(self, stand: Stand | None, position: Position) -> tuple[str, ...] | None:
+    def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing; see ``Checkpoints.put``.
 
         Args:
@@ -151,7 +151,7 @@ class SinkThread:
         if self._once is not None:
             self._once.read_again()
 
-    def result(self, timeout_s: float) -> Delivered | None:
+    def result(self, timeout_s: float) -> SinkResult | None:
         """Return how the batch ended, or None while it is being written."""
         try:
             return self._results.get(timeout_s > 0, timeout_s)
@@ -184,7 +184,7 @@ class SinkThread:
                 break  # Closed before it had taken the job: nobody could put the end behind that.
         self._let_go()
 
-    def _attempt(self, job: Callable[[], Delivered]) -> Delivered:
+    def _attempt(self, job: Callable[[], SinkResult]) -> SinkResult:
         try:
             return patiently(job, self._tell, self._is_over, self._ending.wait)
         except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
@@ -192,7 +192,7 @@ class SinkThread:
                 self._let_go()  # Refused for good: whoever tries again has another connection.
             if not isinstance(error, DeltaForgeError):
                 self._show(error)
-            return Delivered(error=error)
+            return SinkResult(error=error)
 
     def _show(self, error: Exception) -> None:
         """Log with its way what nobody has foreseen, once: a sink that is behind meets it again."""
@@ -220,18 +220,18 @@ class SinkThread:
                 if self._claim is not None:
                     self._claim.leave()
 
-    def _write(self, parcel: Parcel) -> Delivered:
+    def _write(self, parcel: SinkBatch) -> SinkResult:
         if not len(parcel.messages):
-            return Delivered()  # Of a batch that was filtered to nothing the sink need not know.
+            return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
         writer = self._opened()
         if self._claim is not None and not isinstance(writer, FencedWriter):
             self._claim.hold()
         if not self.is_exact:
-            return Delivered(writer.write(parcel.messages))
+            return SinkResult(writer.write(parcel.messages))
         if self._once is None:
-            self._once = Once(self._sink.id, exact_writer(writer))
+            self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer))
         refused = self._once.write(parcel.messages, parcel.at, parcel.stand)
-        return Delivered(refused, is_nothing=bool(refused))
+        return SinkResult(refused, is_nothing=bool(refused))
 
     def _opened(self) -> SinkWriter:
         if self._writer is None:
@@ -245,9 +245,9 @@ class SinkThread:
         return self._writer
 
 
-def _make(later: Later) -> Delivered:
+def _make(later: DeferredRender) -> SinkResult:
     later.make()
-    return Delivered(is_made=True)
+    return SinkResult(is_made=True)
 
 
 def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:
@@ -262,7 +262,7 @@ def holds_position(sink: Sink) -> bool:
     return bool(getattr(sink, "exactly_once", False))
 
 
-def claim(sink: Sink, writer: SinkWriter, right: SinkClaim) -> None:
+def claim(sink: Sink, writer: SinkWriter, right: SinkFence) -> None:
     """See to it that no writer of an earlier epoch follows this one.
 
     Args:

@@ -12,10 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome
-from airflow_provider_deltaforge.engine.base.restarts import Deaths, rest, say
+from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest, say
 from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.engine.base.runner import Runner
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job, place
+from airflow_provider_deltaforge.engine.base.task_context import (
+    DriverAssignment,
+    TaskContext,
+    place,
+)
 from airflow_provider_deltaforge.engine.catch_up.start_positions import laggards
 from airflow_provider_deltaforge.engine.driver.requests import serve
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
@@ -34,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class DriverArguments:
     """What a driver process is asked to do."""
 
     pipeline: str
@@ -45,12 +49,12 @@ class Assignment:
     """Set once this process is to end, whether or not the store is there to say so."""
 
 
-def drive_stream(assignment: Assignment, runner: Runner) -> Outcome:
+def drive_stream(assignment: DriverArguments, runner: Runner) -> Outcome:
     """Run a pipeline: its own snapshot if due, then its stream, and what is asked for meanwhile."""
     return _driven(assignment, lambda bench: _snapshot_then_stream(bench, runner))
 
 
-def drive_snapshot(assignment: Assignment, runner: Runner, *, own: bool = True) -> Outcome:
+def drive_snapshot(assignment: DriverArguments, runner: Runner, *, own: bool = True) -> Outcome:
     """Take the pipeline's own snapshot if due, serve every request, and end.
 
     Args:
@@ -61,7 +65,7 @@ def drive_snapshot(assignment: Assignment, runner: Runner, *, own: bool = True) 
     return _driven(assignment, lambda bench: _snapshots_only(bench, runner, own=own))
 
 
-def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome:
+def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome]) -> Outcome:
     """Become the pipeline's driver and work; an error becomes an outcome."""
     driver = uuid.uuid4().hex
     try:
@@ -80,13 +84,13 @@ def _driven(assignment: Assignment, work: Callable[[Bench], Outcome]) -> Outcome
     return outcome
 
 
-def _see_it_said(bench: Bench) -> None:
+def _see_it_said(bench: TaskContext) -> None:
     """Say that it is stopped, if the store was away when its lane or its copy said so."""
     with suppress(DeltaForgeError):  # Started again meanwhile, perhaps.
         bench.job.in_time(lambda: rest(bench))
 
 
-def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
+def _say_failed(assignment: DriverArguments, driver: str, outcome: Outcome) -> None:
     """Leave the reason in the progress, unless another driver is there or the store stays away.
 
     One that is started again need not wait for the store: its successor says how it is.
@@ -110,7 +114,7 @@ def _say_failed(assignment: Assignment, driver: str, outcome: Outcome) -> None:
         patiently(attempt, lambda _: None, over, time.sleep)
 
 
-def _take_over(assignment: Assignment, driver: str) -> Bench:
+def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
     store = assignment.location.open()
     control = Control(store, assignment.pipeline)
     document = control.document()
@@ -132,7 +136,7 @@ def _take_over(assignment: Assignment, driver: str) -> Bench:
         starting = starting.model_copy(update={**counted, "sinks": former.sinks})
     store.transact([control.put_progress(starting)], fence)
     store.close()
-    job = Job(
+    job = DriverAssignment(
         document,
         location,
         driver,
@@ -140,13 +144,13 @@ def _take_over(assignment: Assignment, driver: str) -> Bench:
         assignment.application_id,
         assignment.leaving,
     )
-    bench = Bench.open(job, renew=False)
+    bench = TaskContext.open(job, renew=False)
     bench.pipeline.refuse_unbuilt()
     check_store(document, assignment.location)
     return bench
 
 
-def _starting(assignment: Assignment, epoch: int, former: Progress | None) -> Progress:
+def _starting(assignment: DriverArguments, epoch: int, former: Progress | None) -> Progress:
     """Say at once that a driver is here; a former driver's last words no longer count."""
     now_ms = int(time.time() * 1000)
     host, pid = place()
@@ -162,12 +166,12 @@ def _starting(assignment: Assignment, epoch: int, former: Progress | None) -> Pr
     )
 
 
-def _snapshot_then_stream(bench: Bench, runner: Runner) -> Outcome:
+def _snapshot_then_stream(bench: TaskContext, runner: Runner) -> Outcome:
     ended = _own_snapshot(bench, runner)
     return ended if ended is not None else _stream(bench, runner)
 
 
-def _snapshots_only(bench: Bench, runner: Runner, *, own: bool) -> Outcome:
+def _snapshots_only(bench: TaskContext, runner: Runner, *, own: bool) -> Outcome:
     ended = _own_snapshot(bench, runner) if own else None
     if ended is None:
         ended = serve(bench, runner)
@@ -179,7 +183,7 @@ def _snapshots_only(bench: Bench, runner: Runner, *, own: bool) -> Outcome:
     return done
 
 
-def _own_snapshot(bench: Bench, runner: Runner) -> Outcome | None:
+def _own_snapshot(bench: TaskContext, runner: Runner) -> Outcome | None:
     """Take the pipeline's own snapshot if it is due; None when the driver may go on."""
     if not SnapshotRun(bench).due():
         return None
@@ -187,8 +191,8 @@ def _own_snapshot(bench: Bench, runner: Runner) -> Outcome | None:
     return outcome if outcome.why != "finished" else None
 
 
-def _stream(bench: Bench, runner: Runner) -> Outcome:
-    deaths = Deaths()
+def _stream(bench: TaskContext, runner: Runner) -> Outcome:
+    deaths = Restarts()
     window_s = float(bench.pipeline.spec.trigger.window)
     while True:
         try:
@@ -218,7 +222,7 @@ def _stream(bench: Bench, runner: Runner) -> Outcome:
             return ended
 
 
-def _carry(bench: Bench, runner: Runner, window_s: float) -> Outcome:
+def _carry(bench: TaskContext, runner: Runner, window_s: float) -> Outcome:
     """Run lanes; until one is placed, which may take a while, nobody else speaks."""
     control = bench.control
     with suppress(RetryableError):

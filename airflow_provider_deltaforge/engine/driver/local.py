@@ -7,10 +7,10 @@ from queue import SimpleQueue
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
-from airflow_provider_deltaforge.engine.base.runner import Copied
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.base.runner import ChunkResult
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.driver.driver import (
-    Assignment,
+    DriverArguments,
     drive_snapshot,
     drive_stream,
 )
@@ -28,10 +28,10 @@ class LocalRunner:
     """The engine in one process."""
 
     def copy(
-        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterable[Copied]:
+        self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterable[ChunkResult]:
         """Copy in threads, one per table at a time and one per hand inside it."""
-        results: SimpleQueue[Copied | None] = SimpleQueue()
+        results: SimpleQueue[ChunkResult | None] = SimpleQueue()
         over = threading.Event()
 
         def copy_hand(chunks: list[TableChunk]) -> None:
@@ -45,7 +45,7 @@ class LocalRunner:
                 with ThreadPoolExecutor(len(hands)) as pool:
                     list(pool.map(copy_hand, hands))
             except Exception as error:  # noqa: BLE001 - outcomes are data
-                results.put(Copied("", "", 0, Outcome.of(error)))
+                results.put(ChunkResult("", "", 0, Outcome.of(error)))
             finally:
                 results.put(None)
 
@@ -58,10 +58,10 @@ class LocalRunner:
             pool.shutdown(wait=False, cancel_futures=True)
             await_hands(working)
 
-    def stream(self, job: Job, window_s: float) -> Outcome:
+    def stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run lanes one after the other in this thread."""
         while True:
-            bench = Bench.open(job, renew=True)
+            bench = TaskContext.open(job, renew=True)
             try:
                 outcome = Lane(bench, window_s).run()
             finally:
@@ -85,7 +85,7 @@ def run_local(
         leaving: ends it as well, also while the store is away.
     """
     stay_lean()
-    assignment = Assignment(pipeline, location, generation, leaving=leaving)
+    assignment = DriverArguments(pipeline, location, generation, leaving=leaving)
     return drive_stream(assignment, LocalRunner()).exit_code
 
 
@@ -94,5 +94,5 @@ def snapshot_local(
 ) -> int:
     """Run a snapshot job in this process; return an exit code."""
     stay_lean()
-    assignment = Assignment(pipeline, location, generation)
+    assignment = DriverArguments(pipeline, location, generation)
     return drive_snapshot(assignment, LocalRunner(), own=own).exit_code

@@ -8,22 +8,22 @@ again, so a row's last delivery is its last state.
 import logging
 from dataclasses import replace
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.restarts import rest
 from airflow_provider_deltaforge.engine.base.runner import Runner
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.table_watch import ask_for_arrivals
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
 from airflow_provider_deltaforge.engine.snapshot.attempts import fails_request, take
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
-from airflow_provider_deltaforge.storage.records.requests import Request, Results
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest, SnapshotResults
 
 _log = logging.getLogger(__name__)
 
 
-def serve(bench: Bench, runner: Runner) -> Outcome | None:
+def serve(bench: TaskContext, runner: Runner) -> Outcome | None:
     """Serve every pending request, in order.
 
     Returns:
@@ -32,7 +32,7 @@ def serve(bench: Bench, runner: Runner) -> Outcome | None:
     Raises:
         RetryableError: the store is away.
     """
-    results = Results(bench.store, bench.pipeline.name)
+    results = SnapshotResults(bench.store, bench.pipeline.name)
     while True:
         if (ended := rest(bench)) is not None:
             return ended
@@ -49,10 +49,10 @@ def serve(bench: Bench, runner: Runner) -> Outcome | None:
             if ended is not None:
                 return ended
         _remove(bench.control, request.ticket)
-        crossing(Border.REQUEST_REMOVED)
+        crossing(CrashPoint.REQUEST_REMOVED)
 
 
-def _serve_one(bench: Bench, runner: Runner, request: Request) -> Outcome | None:
+def _serve_one(bench: TaskContext, runner: Runner, request: SnapshotRequest) -> Outcome | None:
     _log.info("snapshot request %s, asked for by %s", request.id, request.by)
     outcome = Outcome("cancelled")
     if request.cancelled is None:
@@ -70,12 +70,12 @@ def _serve_one(bench: Bench, runner: Runner, request: Request) -> Outcome | None
     return None
 
 
-def _pending(bench: Bench) -> list[Request]:
+def _pending(bench: TaskContext) -> list[SnapshotRequest]:
     record = bench.control.read()
     return record.requests if record is not None else []
 
 
-def _why_cancelled(bench: Bench, request: Request) -> str:
+def _why_cancelled(bench: TaskContext, request: SnapshotRequest) -> str:
     latest = [known for known in _pending(bench) if known.ticket == request.ticket]
     return (latest[0].cancelled if latest else None) or "withdrawn"
 

@@ -3,21 +3,25 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
-from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import Stragglers
-from airflow_provider_deltaforge.engine.catch_up.second_reader import Carried, Company
-from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
-from airflow_provider_deltaforge.engine.catch_up.start_positions import Standing
-from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, PendingBatch
+from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
+from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import Delivered, Parcel, holds_position
+from airflow_provider_deltaforge.engine.deliver.sink_thread import (
+    SinkBatch,
+    SinkResult,
+    holds_position,
+)
 from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
-from airflow_provider_deltaforge.engine.render.render_queue import Later
-from airflow_provider_deltaforge.engine.render.render_stage import Rendered
+from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
+from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Rejection
@@ -27,16 +31,16 @@ from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 
 
 @dataclass(slots=True)
-class Ready:
+class RenderedBatch:
     """A batch that waits for delivery, rendered for each sink for which that worked ahead."""
 
     batch: SourceBatch
-    rendered: Rendered
+    rendered: SinkMessages
     """Is replaced as sinks are given the batch for which it is rendered only then."""
-    facts: BatchFacts
+    facts: BatchStats
 
 
-class Delivering:
+class Delivery:
     """Delivers for one opening of the log. Used by the delivery thread.
 
     Args:
@@ -50,12 +54,12 @@ class Delivering:
 
     def __init__(
         self,
-        company: Company,
-        policy: Policy,
-        ahead: Ahead,
+        company: CatchUpContext,
+        policy: RequiredSinks,
+        ahead: SkipList,
         checkpoints: Checkpoints,
-        letters: LetterBox,
-        heart: Heart,
+        letters: DeadLetterQueue,
+        heart: Heartbeat,
     ) -> None:
         pipeline = company.bench.pipeline
         spec = pipeline.spec
@@ -65,9 +69,9 @@ class Delivering:
             company.board,
             heart.ending,
             spec.sink_batch_deadline_secs,
-            Claims(company.bench),
+            SinkFences(company.bench),
         )
-        self._stragglers = Stragglers(company, self._sinks, ahead, checkpoints)
+        self._stragglers = LaggingSinks(company, self._sinks, ahead, checkpoints)
         self._checkpoints, self._storing = checkpoints, company.storing
         self._exact = {sink.id for sink in spec.sinks if holds_position(sink)}
         self._policy, self._ahead = policy, ahead
@@ -77,7 +81,7 @@ class Delivering:
         self._given: list[str] = []
         self._held: dict[str, Sequence[Rejection]] = {}
 
-    def begin(self, stood: Standing) -> None:
+    def begin(self, stood: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
         self._stragglers.begin(stood)
 
@@ -95,7 +99,7 @@ class Delivering:
         if position != self._acknowledged:
             reader.acknowledge(position)
             self._acknowledged = position
-            crossing(Border.SOURCE_ACKNOWLEDGED)
+            crossing(CrashPoint.SOURCE_ACKNOWLEDGED)
 
     def put(self, name: str, position: Position) -> Write:
         """Return the write that moves a sink's checkpoint."""
@@ -119,14 +123,14 @@ class Delivering:
             self._patiently(self._letters.read_on)
         return True
 
-    def passed(self, ready: Ready) -> None:
+    def passed(self, ready: RenderedBatch) -> None:
         """Note that the lane has gone beyond a batch: who joins now must hold it."""
         last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
         self._stragglers.meeting.passed(ready.batch.position, last_ms, ready.batch.border)
         self._ahead.passed(ready.batch.position)
         ready.rendered.passed()
 
-    def deliver(self, ready: Ready) -> dict[str, list[Rejection]] | None:
+    def deliver(self, ready: RenderedBatch) -> dict[str, list[Rejection]] | None:
         """Deliver a batch.
 
         Returns:
@@ -149,7 +153,7 @@ class Delivering:
         )
         return None if outcomes is None else self._taken(ready, outcomes)
 
-    def _joining(self, ready: Ready) -> dict[str, Parcel | Later]:
+    def _joining(self, ready: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
         """Return the batch for sinks that have caught up while it is delivered."""
         if self._stragglers.tend():
             self._patiently(self._letters.read_on)
@@ -157,30 +161,32 @@ class Delivering:
         lacking = self._ahead.behind(ready.batch.position)
         return self._parcels(ready, [name for name in lacking if name not in self._given])
 
-    def _parcels(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel | Later]:
+    def _parcels(
+        self, ready: RenderedBatch, sink_ids: Sequence[str]
+    ) -> dict[str, SinkBatch | DeferredRender]:
         """Return what sinks are given of a batch, or what is to be rendered for them first."""
         self._given += sink_ids
         ready.rendered = ready.rendered.grown(sink_ids)
         later = {name: one for name, one in ready.rendered.later.items() if name in sink_ids}
         return {**self._filled(ready, [name for name in sink_ids if name not in later]), **later}
 
-    def _made(self, ready: Ready, name: str) -> Parcel:
+    def _made(self, ready: RenderedBatch, name: str) -> SinkBatch:
         """Return what a sink is given whose messages took a while to render."""
         self._patiently(self._heart.confirm)
         return self._filled(ready, [name])[name]
 
-    def _filled(self, ready: Ready, sink_ids: Sequence[str]) -> dict[str, Parcel]:
+    def _filled(self, ready: RenderedBatch, sink_ids: Sequence[str]) -> dict[str, SinkBatch]:
         if not sink_ids:
             return {}
         ready.rendered = ready.rendered.grown(sink_ids)
         messages, held = self._patiently(lambda: self._letters.held_back(ready.rendered, sink_ids))
         self._held.update(held)
         at, stand = ready.batch.position, self._checkpoints.stand
-        parcels = {name: Parcel(each, at, stand(name)) for name, each in messages.items()}
+        parcels = {name: SinkBatch(each, at, stand(name)) for name, each in messages.items()}
         self._set_aside_first(ready, parcels)
         return parcels
 
-    def _set_aside_first(self, ready: Ready, parcels: Collection[str]) -> None:
+    def _set_aside_first(self, ready: RenderedBatch, parcels: Collection[str]) -> None:
         """Store what is refused before a sink is written to that holds the position itself.
 
         Once it holds the batch, that is not read again.
@@ -193,13 +199,13 @@ class Delivering:
         if exact and (told or rendered.chained.refused):
             self._set_aside(ready, held)
 
-    def _refused(self, ready: Ready, name: str, refused: Sequence[Rejection]) -> None:
+    def _refused(self, ready: RenderedBatch, name: str, refused: Sequence[Rejection]) -> None:
         """Set aside what a sink refuses that is given the rest of the batch then."""
         # What is held back of the batch, and is stored already, overtakes nothing either.
         self._held[name] = [*self._held.get(name, ()), *refused]
         self._set_aside(ready, {name: self._held[name]})
 
-    def _set_aside(self, ready: Ready, refused: Mapping[str, Sequence[Rejection]]) -> None:
+    def _set_aside(self, ready: RenderedBatch, refused: Mapping[str, Sequence[Rejection]]) -> None:
         self._letters.take(ready.rendered, ready.batch.rows, refused)
         if not self._patiently(self._letters.awaits_room):
             raise RetryableError("asked to end before there was room for dead letters")
@@ -211,7 +217,9 @@ class Delivering:
         """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
         return self._sinks.thread(name).holds(self._checkpoints.stand(name), position)
 
-    def _taken(self, ready: Ready, outcomes: Mapping[str, Delivered]) -> dict[str, list[Rejection]]:
+    def _taken(
+        self, ready: RenderedBatch, outcomes: Mapping[str, SinkResult]
+    ) -> dict[str, list[Rejection]]:
         """Leave the sinks that have not taken the batch."""
         durable = [name for name, outcome in outcomes.items() if outcome.error is None]
         if not self._is_enough(durable, ready.batch.position):
@@ -222,7 +230,7 @@ class Delivering:
                 continue
             failed = outcomes[name].error if name in outcomes else None
             held, inside = self._held.get(name, ()), self._stragglers.meeting.inside
-            carried = Carried(ready.batch, ready.rendered, held, inside)
+            carried = PendingBatch(ready.batch, ready.rendered, held, inside)
             self._stragglers.leave(name, carried if failed is None else None, failed)
         return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
 

@@ -13,34 +13,34 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchFacts
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
-from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
-from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import patiently
-from airflow_provider_deltaforge.engine.base.task_context import Bench
-from airflow_provider_deltaforge.engine.catch_up.rejoin_point import Meeting
-from airflow_provider_deltaforge.engine.catch_up.second_reader import Company
-from airflow_provider_deltaforge.engine.catch_up.skip_list import Ahead
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
+from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import (
-    Standing,
+    StartPositions,
     show_laggards,
     standing,
 )
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, learn
-from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
-from airflow_provider_deltaforge.engine.deliver.sink_positions import Cursors
-from airflow_provider_deltaforge.engine.lane.delivery import Delivering, Ready
-from airflow_provider_deltaforge.engine.lane.source_identity import Succession, advised
-from airflow_provider_deltaforge.engine.read.batcher import Limits, SourceBatch
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
+from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
+from airflow_provider_deltaforge.engine.lane.delivery import Delivery, RenderedBatch
+from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity, advised
+from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, SourceBatch
 from airflow_provider_deltaforge.engine.read.cutting_batcher import CuttingBatcher
-from airflow_provider_deltaforge.engine.read.empty_progress import Idling
-from airflow_provider_deltaforge.engine.read.read_ahead import Pump
+from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
+from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
-from airflow_provider_deltaforge.engine.render.render_stage import Rendering, RenderingAhead
+from airflow_provider_deltaforge.engine.render.render_stage import RenderAhead, RenderStage
 from airflow_provider_deltaforge.errors import (
     FencedError,
     RetryableError,
@@ -61,32 +61,32 @@ _WAIT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenLog:
     """The log, open at where the lane begins."""
 
     reader: LogReader
     registrar: Registrar
-    stood: Standing
+    stood: StartPositions
     start: Position
 
 
 class Lane:
     """Carries one pipeline's changes until its window is over or the control record says so."""
 
-    def __init__(self, bench: Bench, window_s: float) -> None:
+    def __init__(self, bench: TaskContext, window_s: float) -> None:
         spec = bench.pipeline.spec
         self._bench = bench
         self._source = spec.source
         self._sink_ids = [sink.id for sink in spec.sinks]
-        self._policy = Policy.of(spec)
-        self._board = Board(
-            {sink_id: SinkState() for sink_id in self._sink_ids},
+        self._policy = RequiredSinks.of(spec)
+        self._board = LaneStats(
+            {sink_id: SinkStats() for sink_id in self._sink_ids},
             policy=self._policy,
-            processors=Tallies(processor.id for processor in spec.processors),
+            processors=ProcessorStats(processor.id for processor in spec.processors),
         )
-        self._heart = Heart(bench, self._board, window_s, "running")
+        self._heart = Heartbeat(bench, self._board, window_s, "running")
         self._registry = registry_of(bench)
-        self._rendering = Rendering(
+        self._rendering = RenderStage(
             bench.pipeline,
             bench.origin,
             self._board.processors,
@@ -97,20 +97,20 @@ class Lane:
         self._checkpoints = Checkpoints(
             bench.store, bench.pipeline.name, spec.source.id, self._progress
         )
-        self._succession = Succession(bench, self._registry)
+        self._succession = SourceIdentity(bench, self._registry)
         self._tables = TableWatch(bench, self._registry)
-        self._letters = LetterBox(
+        self._letters = DeadLetterQueue(
             bench,
             self._board.letters,
             self._board.trouble,
             self._heart.ending,
             self._heart.confirm,
         )
-        self._cursors = Cursors(bench, self._board, self._heart)
-        self._ahead = Ahead(self._source, self._sink_ids)
-        self._delivering: Delivering
+        self._cursors = SinkPositions(bench, self._board, self._heart)
+        self._ahead = SkipList(self._source, self._sink_ids)
+        self._delivering: Delivery
         self._storing = threading.Lock()
-        self._idling = Idling()
+        self._idling = EmptyProgress()
 
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
@@ -155,26 +155,28 @@ class Lane:
                 continue
             self._patiently(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
 
-    def _carry(self, opened: Opened) -> Outcome:
+    def _carry(self, opened: OpenLog) -> Outcome:
         spec, reader = self._bench.pipeline.spec, opened.reader
-        pump = Pump(
+        pump = ReadAhead(
             reader,
-            CuttingBatcher(Limits.of(spec.batch, spec.sinks), self._source, self._ahead.places),
+            CuttingBatcher(
+                BatchLimits.of(spec.batch, spec.sinks), self._source, self._ahead.places
+            ),
             partial(self._prepare, self._rendering.ahead(self._ahead.goes)),
             spec.batch.max_inflight,
             self._board.source_trouble,
             opened.registrar.admit,
         )
-        company = Company(
+        company = CatchUpContext(
             self._bench,
             self._board,
-            Meeting(self._source, opened.start),
+            RejoinPoint(self._source, opened.start),
             self._heart.ending.is_set,
             self._heart.confirm,
             self._storing,
             self._patiently,
         )
-        delivering = self._delivering = Delivering(
+        delivering = self._delivering = Delivery(
             company, self._policy, self._ahead, self._checkpoints, self._letters, self._heart
         )
         try:
@@ -189,7 +191,9 @@ class Lane:
             raise self._heart.failure
         return Outcome(self._heart.why)
 
-    def _step(self, pump: Pump[Ready], delivering: Delivering, reader: LogReader) -> None:
+    def _step(
+        self, pump: ReadAhead[RenderedBatch], delivering: Delivery, reader: LogReader
+    ) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
         if delivering.meet():
             delivering.acknowledge(reader)
@@ -201,7 +205,7 @@ class Lane:
         else:
             self._checkpoint_idle(reader)
 
-    def _open(self) -> Opened:
+    def _open(self) -> OpenLog:
         """Open the log where enough sinks stand; a new stream begins where the source says."""
         self._letters.begin()  # What was refused behind the checkpoint is read again.
         self._cursors.settle()
@@ -219,10 +223,10 @@ class Lane:
             self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
         self._cursors.adopt()
         stored = self._checkpoints.load()
-        crossing(Border.START_POSITION_STORED)
+        crossing(CrashPoint.START_POSITION_STORED)
         exact = {*self._cursors.sink_ids, *stood.fresh}
         left = (*stood.behind, *stood.given_up)
-        self._ahead = Ahead(self._source, self._sink_ids, stood.known, start, exact, left)
+        self._ahead = SkipList(self._source, self._sink_ids, stood.known, start, exact, left)
         self._idling.ends()  # Read again, the log is behind it.
         self._board.checkpointed(start, [])
         for name, at in stored.items():
@@ -231,16 +235,16 @@ class Lane:
         reader = self._tables.open(self._source, start, self._heart.ending.is_set)
         self._board.read_by(reader)
         self._heart.begun()
-        return Opened(reader, registrar, stood, start)
+        return OpenLog(reader, registrar, stood, start)
 
-    def _prepare(self, ahead: RenderingAhead, batch: SourceBatch) -> Ready:
+    def _prepare(self, ahead: RenderAhead, batch: SourceBatch) -> RenderedBatch:
         """Run processors and rendering, in the decoder thread."""
         rendered = ahead.render(batch.rows)
         self._letters.check(rendered, batch.rows)
-        crossing(Border.BATCH_RENDERED)
-        return Ready(batch, rendered, BatchFacts.of(batch.rows, batch.nbytes))
+        crossing(CrashPoint.BATCH_RENDERED)
+        return RenderedBatch(batch, rendered, BatchStats.of(batch.rows, batch.nbytes))
 
-    def _deliver(self, ready: Ready, delivering: Delivering, reader: LogReader) -> None:
+    def _deliver(self, ready: RenderedBatch, delivering: Delivery, reader: LogReader) -> None:
         batch = ready.batch
         if ready.facts.events == 0:
             if batch.position is not None:
@@ -252,7 +256,7 @@ class Lane:
         if refused is None:
             return
         self._letters.take(ready.rendered, batch.rows, refused)
-        crossing(Border.SINK_WRITTEN)
+        crossing(CrashPoint.SINK_WRITTEN)
         taken = {name: ready.rendered.taken(name, refused[name]) for name in refused}
         self._board.delivered(ready.facts, taken)
         self._succession.watch(batch.rows)
@@ -279,7 +283,7 @@ class Lane:
         told, ends_by = self._succession.passed(position)
         told = [*told, *self._tables.passed(position, reader)]
         self._store([*(self._delivering.put(name, position) for name in names), *told])
-        crossing(Border.CHECKPOINT_STORED)
+        crossing(CrashPoint.CHECKPOINT_STORED)
         self._patiently(self._tables.stored)
         self._board.checkpointed(position, names)
         self._delivering.acknowledge(reader, position)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.lane.gone_tables import GoneTables, schema_changes
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
@@ -38,7 +38,7 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 _log = logging.getLogger(__name__)
 
 
-class Succession:
+class SourceIdentity:
     """Compares servers for one lane. Used by its delivery thread.
 
     Args:
@@ -46,7 +46,7 @@ class Succession:
         registry: the schemas the source's tables have had.
     """
 
-    def __init__(self, bench: Bench, registry: Registry) -> None:
+    def __init__(self, bench: TaskContext, registry: Registry) -> None:
         self._bench = bench
         self._registry = registry
         self._source = bench.pipeline.spec.source

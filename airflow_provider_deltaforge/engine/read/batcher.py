@@ -18,7 +18,7 @@ LEAST_EVENT_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """When a batch is full, and whether transactions stay whole."""
 
     max_events: int
@@ -30,7 +30,7 @@ class Limits:
     """What an event counts as at least, where bytes stand for memory."""
 
     @classmethod
-    def of(cls, batch: Batch, sinks: Sequence[Sink] = ()) -> "Limits":
+    def of(cls, batch: Batch, sinks: Sequence[Sink] = ()) -> "BatchLimits":
         """Return what a document says; where it does not, a sink may wish for larger batches."""
         wishes = [sink.batch_events for sink in sinks if "max_events" not in batch.model_fields_set]
         return cls(
@@ -73,7 +73,7 @@ class _Piece:
 class Batcher:
     """Collects decoded rows and gives them out as batches. Used by one thread."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
         self._pieces: list[_Piece] = []
         self._events = 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from airflow_provider_deltaforge.engine.read.batcher import Batcher, Limits, SourceBatch
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits, SourceBatch
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import Source
 
@@ -22,7 +22,7 @@ class CuttingBatcher(Batcher):
         places: where to cut.
     """
 
-    def __init__(self, limits: Limits, source: Source, places: Sequence[Position]) -> None:
+    def __init__(self, limits: BatchLimits, source: Source, places: Sequence[Position]) -> None:
         super().__init__(limits)
         self._source = source
         self._places = list(places)

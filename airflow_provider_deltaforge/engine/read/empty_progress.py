@@ -7,7 +7,7 @@ from airflow_provider_deltaforge.events.change import Position
 _CHECKPOINT_S = 1.0
 
 
-class Idling:
+class EmptyProgress:
     """How far only such transactions were read. Used by one thread."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.engine.read.batcher import LEAST_EVENT_BYTES, Batcher, SourceBatch
 from airflow_provider_deltaforge.events.change import ChangeBatch
-from airflow_provider_deltaforge.sources.contract import Chunk, LogReader
+from airflow_provider_deltaforge.sources.contract import LogReader, LogSegment
 
 _READ_S = 0.2
 _PUT_S = 0.1
@@ -30,7 +30,7 @@ _LONGEST_WAIT_S = 1.0  # A reader paces itself as well.
 Delivery = TypeVar("Delivery")
 
 
-class Ended(Exception):  # noqa: N818 - not an error: the queue's owner asked for the end
+class ReadAheadEnded(Exception):  # noqa: N818 - not an error: the queue's owner asked for the end
     """The lane is ending; nothing more comes."""
 
 
@@ -48,7 +48,7 @@ class _Handover(Generic[Delivery]):
             except queue.Full:
                 continue
             return
-        raise Ended
+        raise ReadAheadEnded
 
     def get(self, timeout_s: float) -> Delivery | None:
         try:
@@ -57,7 +57,7 @@ class _Handover(Generic[Delivery]):
             return None
 
 
-class _Room:
+class _Prefetched:
     """Bounds what is prepared before it is delivered. One delivery has room, whatever its size."""
 
     def __init__(self, size: int, ending: threading.Event) -> None:
@@ -75,7 +75,7 @@ class _Room:
         with self._changed:
             while self._used and self._used + nbytes > self._size:
                 if self._ending.is_set():
-                    raise Ended
+                    raise ReadAheadEnded
                 self._changed.wait(_PUT_S)
             self._used += nbytes
 
@@ -85,7 +85,7 @@ class _Room:
             self._changed.notify()
 
 
-class Pump(Generic[Delivery]):
+class ReadAhead(Generic[Delivery]):
     """Reads, decodes and prepares ahead of delivery.
 
     Args:
@@ -112,10 +112,10 @@ class Pump(Generic[Delivery]):
         self._on_trouble = on_trouble
         self._admit = admit
         self._ending = threading.Event()
-        self._chunks: _Handover[Chunk | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
+        self._chunks: _Handover[LogSegment | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
         self._ready: _Handover[tuple[Delivery, int]]
         self._ready = _Handover(max(1, ready_ahead), self._ending)
-        self._room = _Room(_BYTES_AHEAD, self._ending)
+        self._room = _Prefetched(_BYTES_AHEAD, self._ending)
         self._under_way = 0
         self._failure: Exception | None = None
         self._reading = threading.Thread(target=self._run_reader, name="reader", daemon=True)
@@ -154,7 +154,7 @@ class Pump(Generic[Delivery]):
 
     def _run_reader(self) -> None:
         """Hand a failure on in order: whole transactions read before it are still delivered."""
-        with suppress(Ended):
+        with suppress(ReadAheadEnded):
             try:
                 self._read()
             except Exception as error:  # noqa: BLE001 - a thread's exception must reach delivery
@@ -163,7 +163,7 @@ class Pump(Generic[Delivery]):
     def _run_decoder(self) -> None:
         try:
             self._decode()
-        except Ended:
+        except ReadAheadEnded:
             return
         except Exception as error:  # noqa: BLE001 - a thread's exception must reach delivery
             self._failure = error
@@ -177,9 +177,9 @@ class Pump(Generic[Delivery]):
             if chunk is not None:
                 self._chunks.put(chunk)
 
-    def _read_once(self) -> Chunk | None:
+    def _read_once(self) -> LogSegment | None:
         if self._ending.is_set():
-            raise Ended
+            raise ReadAheadEnded
         return self._reader.read(_READ_S)
 
     def _decode(self) -> None:
@@ -198,7 +198,7 @@ class Pump(Generic[Delivery]):
         self._room.take(weight)
         self._ready.put((self._prepare(batch), weight))
 
-    def _batches(self, chunk: Chunk | None) -> Iterator[SourceBatch]:
+    def _batches(self, chunk: LogSegment | None) -> Iterator[SourceBatch]:
         if chunk is not None:
             batch = self._admit(self._reader.decode(chunk))
             yield from self._batcher.add(batch, time.monotonic())

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry
@@ -23,7 +23,7 @@ _SEQUENCE = CHANGE_SCHEMA.get_field_index("schema_sequence")
 _NAMES = ("db", "schema", "table", "schema_version")
 
 
-def registry_of(bench: Bench) -> Registry:
+def registry_of(bench: TaskContext) -> Registry:
     """Return the registry of a pipeline's source."""
     pipeline = bench.pipeline
     return Registry(bench.store, pipeline.spec.source.id, pipeline.metadata.tenant)
@@ -62,7 +62,7 @@ class Registrar:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: TaskContext,
         registry: Registry,
         patiently: Callable[[Callable[[], Any]], Any],
         start: Position | None = None,
@@ -105,7 +105,7 @@ class Registrar:
         versions = self._patiently(
             lambda: self._registry.register_all(found, compare=self._compare, fence=self._fence)
         )
-        crossing(Border.SCHEMA_REGISTERED)
+        crossing(CrashPoint.SCHEMA_REGISTERED)
         for (schema, _), version in zip(found, versions, strict=True):
             self._sequences[name_of(schema), schema.fingerprint] = version.sequence
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns.binary_columns import id_bytes
-from airflow_provider_deltaforge.engine.render.route_templates import Fields, Filling
+from airflow_provider_deltaforge.engine.render.route_templates import RouteTemplate, TemplateFields
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, TEXT
 from airflow_provider_deltaforge.events.ids import id_key, made_ids
@@ -27,7 +27,7 @@ _ID = id_key("made", "deltaforge: key change")
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitUpdates:
     """Events, some of them twice.
 
     Attributes:
@@ -84,11 +84,11 @@ def _replaced(messages: Messages, headers: pa.MapArray) -> Messages:
 def split(
     rows: pa.RecordBatch,
     event_rows: pa.Int32Array,
-    key: Filling | None,
+    key: RouteTemplate | None,
     origin: Origin,
     *,
     creates: bool,
-) -> Split | None:
+) -> SplitUpdates | None:
     """Put a delete in front of every event that changes its message's key; None: there is none.
 
     Args:
@@ -100,7 +100,7 @@ def split(
             the update that it is.
     """
     former = rows["former_key"] if key is None else _former(rows, key, origin)
-    undecided = Fields(rows, origin).undecided("key")
+    undecided = TemplateFields(rows, origin).undecided("key")
     moved = former.is_valid() if undecided is None else pc.and_(former.is_valid(), undecided)
     if not moved.true_count:
         return None
@@ -132,7 +132,7 @@ def split(
         ),
     }
     arrays = [columns.get(name, doubled[name]) for name in CHANGE_SCHEMA.names]
-    return Split(
+    return SplitUpdates(
         pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA),
         event_rows.take(pa.array(order)),
         is_delete,
@@ -140,7 +140,7 @@ def split(
     )
 
 
-def _former(rows: pa.RecordBatch, key: Filling, origin: Origin) -> pa.BinaryArray:
+def _former(rows: pa.RecordBatch, key: RouteTemplate, origin: Origin) -> pa.BinaryArray:
     """Return what a template made of the old image of each update, where that is something else."""
     nothing = pa.nulls(rows.num_rows, pa.binary())
     if not key.reads_new_image:
@@ -153,7 +153,7 @@ def _former(rows: pa.RecordBatch, key: Filling, origin: Origin) -> pa.BinaryArra
     mine = rows if len(updates) == rows.num_rows else rows.take(pa.array(updates))
     at = CHANGE_SCHEMA.get_field_index("after")
     old = mine.set_column(at, CHANGE_SCHEMA.field(at), mine["before"])
-    was, now = key.known(Fields(old, origin)), key.known(Fields(mine, origin))
+    was, now = key.known(TemplateFields(old, origin)), key.known(TemplateFields(mine, origin))
     moved = pc.fill_null(pc.not_equal(was, now), fill_value=False)
     found = pc.if_else(moved, was, pa.scalar(None, pa.binary()))
     order = np.full(rows.num_rows, -1, np.int64)

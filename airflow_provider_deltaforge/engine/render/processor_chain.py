@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
-from airflow_provider_deltaforge.engine.base.retry import Closing, patiently
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.retry import StopRetrying, patiently
 from airflow_provider_deltaforge.engine.render.former_keys import without_foreign
 from airflow_provider_deltaforge.engine.render.post_checks import (
     checked,
@@ -54,7 +54,7 @@ class ProcessorWatcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedEvents:
     """Events that one processor could not process, as they came to it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Chained:
+class ProcessedBatch:
     """What the chain made of a batch.
 
     Attributes:
@@ -84,14 +84,14 @@ class Chained:
 
     rows: pa.RecordBatch
     origins: np.ndarray | None = None
-    refused: Sequence[Refused] = ()
+    refused: Sequence[RefusedEvents] = ()
 
     def origin(self, row: int) -> int:
         """Return the row of the source's batch that a row stands for."""
         return row if self.origins is None else int(self.origins[row])
 
 
-class Chain:
+class ProcessorChain:
     """Runs a pipeline's processors in order. ``process`` is called by one thread at a time.
 
     Args:
@@ -104,15 +104,15 @@ class Chain:
     def __init__(
         self,
         processors: Sequence[Processor],
-        tallies: Tallies,
+        tallies: ProcessorStats,
         watcher: ProcessorWatcher,
         ending: Callable[[], bool],
     ) -> None:
         self._processors = processors
         self._tallies = tallies
         self._watcher = watcher
-        self._links: list[_Link] = []
-        self._closing = Closing(ending)
+        self._links: list[_ProcessorStep] = []
+        self._closing = StopRetrying(ending)
         self._busy = threading.Lock()
 
     def open(self) -> None:
@@ -128,12 +128,14 @@ class Chain:
             for at, processor in enumerate(self._processors):
                 masked = not masks or at > masks[-1]
                 with _named(processor.id):
-                    self._links.append(_Link(processor.id, processor.open(), masked=masked))
+                    self._links.append(
+                        _ProcessorStep(processor.id, processor.open(), masked=masked)
+                    )
         except BaseException:
             self._let_go()
             raise
 
-    def process(self, rows: pa.RecordBatch, since: str | None = None) -> Chained:
+    def process(self, rows: pa.RecordBatch, since: str | None = None) -> ProcessedBatch:
         """Run every processor; nothing is left out but what they drop or refuse.
 
         Args:
@@ -149,12 +151,12 @@ class Chain:
             if self._closing.is_closed:
                 raise RetryableError("the processors are closed: the lane has ended")
             if not self._links or not rows.num_rows:
-                return Chained(rows)
+                return ProcessedBatch(rows)
             ends = flags(rows.column("tx_end"))
             # Ordinals of transactions begin anew in the middle of a batch: the flags tell.
             transactions = np.cumsum(ends) - ends
             origins: np.ndarray | None = None
-            refused: list[Refused] = []
+            refused: list[RefusedEvents] = []
             for link in self._following(since):
                 done = self._patiently(link, rows)
                 if done.rejections:
@@ -167,9 +169,9 @@ class Chain:
                 rows = with_ends(rows, own, int(ends.sum()))
                 if not rows.num_rows:
                     break
-            return Chained(with_unchanged(rows), origins, refused)
+            return ProcessedBatch(with_unchanged(rows), origins, refused)
 
-    def _following(self, since: str | None) -> Sequence["_Link"]:
+    def _following(self, since: str | None) -> Sequence["_ProcessorStep"]:
         names = [link.id for link in self._links]
         return self._links if since is None else self._links[names.index(since) :]
 
@@ -194,7 +196,7 @@ class Chain:
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
                 _log.warning("processor %s did not close: %s", link.id, type(error).__name__)
 
-    def _patiently(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
+    def _patiently(self, link: "_ProcessorStep", rows: pa.RecordBatch) -> Processed:
         def tell(error: BaseException | None) -> None:
             cause = error.__cause__ if error is not None else None
             # Whoever is told names the processor, too.
@@ -208,7 +210,7 @@ class Chain:
         self._tallies.processed(link.id, events, len(done.rejections), done.counts)
         return done
 
-    def _once(self, link: "_Link", rows: pa.RecordBatch) -> Processed:
+    def _once(self, link: "_ProcessorStep", rows: pa.RecordBatch) -> Processed:
         began = time.perf_counter()
         failed = True
         self._tallies.calls(link.id)
@@ -222,7 +224,7 @@ class Chain:
         return done
 
 
-class _Link:
+class _ProcessorStep:
     """One processor at work, and the key of the ids of what it makes."""
 
     def __init__(self, processor_id: str, worker: Worker, *, masked: bool) -> None:
@@ -252,11 +254,11 @@ def _named(processor_id: str) -> Iterator[None]:
 
 
 def _refused(
-    link: _Link,
+    link: _ProcessorStep,
     rows: pa.RecordBatch,
     origins: np.ndarray | None,
     rejections: Sequence[Rejection],
-) -> Refused:
+) -> RefusedEvents:
     first = {one.event_row: one for one in reversed(rejections)}
     at = np.array(sorted(first), np.int32)
     told = [
@@ -264,7 +266,7 @@ def _refused(
         for row, event in enumerate(at.tolist())
     ]
     own = at if origins is None else origins[at]
-    return Refused(link.id, rows.take(pa.array(at)), own, told, link.masked)
+    return RefusedEvents(link.id, rows.take(pa.array(at)), own, told, link.masked)
 
 
 def _composed(origins: np.ndarray | None, following: pa.Int32Array | None) -> np.ndarray | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.last_error import shown
-from airflow_provider_deltaforge.engine.render.processor_chain import Chained
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
 
@@ -13,7 +13,7 @@ _JOURNAL = "set such events aside with spec.journal.enabled: true"
 
 
 def stop_for_processors(
-    chained: Chained, rows: pa.RecordBatch, instead: str = f", or {_JOURNAL}"
+    chained: ProcessedBatch, rows: pa.RecordBatch, instead: str = f", or {_JOURNAL}"
 ) -> None:
     """Stop the pipeline where a processor refused an event; nothing of the batch was delivered.
 
@@ -36,7 +36,7 @@ def stop_for_processors(
 
 
 def stop_for_sink(
-    sink_id: str, rejections: Sequence[Rejection], chained: Chained, rows: pa.RecordBatch
+    sink_id: str, rejections: Sequence[Rejection], chained: ProcessedBatch, rows: pa.RecordBatch
 ) -> None:
     """Stop the pipeline where an event cannot be delivered; the events around it are durable.
 

@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.events.message import Messages, Rejection
 _MOMENT_S = 0.2
 
 
-class Later:
+class DeferredRender:
     """The messages of one batch for one sink, once they are rendered.
 
     Args:
@@ -27,7 +27,7 @@ class Later:
         rows: the batch.
     """
 
-    def __init__(self, desk: "Desk", rows: pa.RecordBatch) -> None:
+    def __init__(self, desk: "RenderQueue", rows: pa.RecordBatch) -> None:
         self._desk = desk
         self.rows = rows
         self.made: tuple[Messages, Sequence[Rejection]] | None = None
@@ -50,7 +50,7 @@ class Later:
         self._desk.drop(self)
 
 
-class Desk:
+class RenderQueue:
     """Renders what is read of one opening of the log for one sink.
 
     Args:
@@ -60,10 +60,10 @@ class Desk:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._changing = threading.Lock()
-        self._due: list[Later] = []
+        self._due: list[DeferredRender] = []
         self._fails = False
 
-    def ahead(self, rows: pa.RecordBatch, *, wanted: bool) -> Later:
+    def ahead(self, rows: pa.RecordBatch, *, wanted: bool) -> DeferredRender:
         """Render a batch ahead of its delivery, if nothing speaks against it.
 
         Args:
@@ -73,7 +73,7 @@ class Desk:
         Raises:
             EventError: an event cannot be rendered, and nothing can set it aside.
         """
-        later = Later(self, rows)
+        later = DeferredRender(self, rows)
         with self._changing:
             self._due.append(later)
         # The sink's thread, at the batch before, would else have to render this one as well, and
@@ -86,12 +86,12 @@ class Desk:
                 self._renderer.busy.release()
         return later
 
-    def make(self, later: Later) -> None:
-        """Render a batch now; see ``Later.make``."""
+    def make(self, later: DeferredRender) -> None:
+        """Render a batch now; see ``DeferredRender.make``."""
         with self._renderer.busy:
             self._render(later, asks=True)
 
-    def drop(self, later: Later) -> None:
+    def drop(self, later: DeferredRender) -> None:
         """Render a batch ahead no more."""
         with self._changing:
             self._due = [one for one in self._due if one is not later]
@@ -108,7 +108,7 @@ class Desk:
                 one.error = error if isinstance(error, RetryableError) else None
                 return
 
-    def _render(self, later: Later, *, asks: bool) -> None:
+    def _render(self, later: DeferredRender, *, asks: bool) -> None:
         if later.made is None:
             try:
                 later.made = self._renderer.render(later.rows, asks=asks)

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
-from airflow_provider_deltaforge.engine.base.batch_stats import Taken
-from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
-from airflow_provider_deltaforge.engine.base.retry import Closing, patiently
+from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.retry import StopRetrying, patiently
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
 from airflow_provider_deltaforge.engine.render.processor_chain import (
-    Chain,
-    Chained,
+    ProcessedBatch,
+    ProcessorChain,
     ProcessorWatcher,
 )
-from airflow_provider_deltaforge.engine.render.render_queue import Desk, Later
+from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender, RenderQueue
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import RetryableError
@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.spec.document import Pipeline
 
 
-class RenderingWatcher(ProcessorWatcher, Protocol):
+class RenderWatcher(ProcessorWatcher, Protocol):
     """Is told how processors and encodings are doing."""
 
     def trouble(self, name: str, error: BaseException | None) -> None:
@@ -34,16 +34,16 @@ class RenderingWatcher(ProcessorWatcher, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class SinkMessages:
     """Messages and rejections by sink id; their event rows count in ``chained.rows``."""
 
-    chained: Chained
+    chained: ProcessedBatch
     messages: Mapping[str, Messages]
     rejections: Mapping[str, Sequence[Rejection]]
-    later: Mapping[str, Later] = field(default_factory=dict)
+    later: Mapping[str, DeferredRender] = field(default_factory=dict)
     """The sinks whose messages are still to be rendered."""
 
-    def grown(self, sink_ids: Iterable[str]) -> "Rendered":
+    def grown(self, sink_ids: Iterable[str]) -> "SinkMessages":
         """Return it with what was rendered for sinks meanwhile."""
         found = {name: self.later[name].made for name in sink_ids if name in self.later}
         there = {name: made for name, made in found.items() if made is not None}
@@ -61,16 +61,16 @@ class Rendered:
         for later in self.later.values():
             later.drop()
 
-    def taken(self, sink_id: str, refused: Sequence[Rejection] = ()) -> Taken:
+    def taken(self, sink_id: str, refused: Sequence[Rejection] = ()) -> SinkCounts:
         """Return what a sink holds but for what it refused; a tombstone is no event of its own."""
         messages = self.messages[sink_id]
         rows = messages.event_rows.to_numpy()
         events = int(np.count_nonzero(np.diff(rows))) + 1 if len(rows) else 0
         events -= len({one.event_row for one in refused})
-        return Taken(events, messages.values.nbytes)
+        return SinkCounts(events, messages.values.nbytes)
 
 
-class Rendering:
+class RenderStage:
     """Owns the processors and one renderer per sink. Used by one thread at a time.
 
     Args:
@@ -87,15 +87,15 @@ class Rendering:
         self,
         pipeline: Pipeline,
         origin: Origin,
-        tallies: Tallies,
-        watcher: RenderingWatcher,
+        tallies: ProcessorStats,
+        watcher: RenderWatcher,
         ending: Callable[[], bool],
         schemas: Schemas,
         only: Collection[str] | None = None,
     ) -> None:
         self._chain = chain_of(pipeline, tallies, watcher, ending)
         self._watcher = watcher
-        self._closing = Closing(ending)
+        self._closing = StopRetrying(ending)
         self._renderers = {
             sink.id: Renderer(sink, origin, schemas)
             for sink in pipeline.spec.sinks
@@ -104,7 +104,7 @@ class Rendering:
         self._splits = any(one.splits for one in self._renderers.values())
 
     def open(self) -> None:
-        """Start processors and encodings; see ``Chain.open`` and ``Encoding.open``."""
+        """Start processors and encodings; see ``ProcessorChain.open`` and ``Encoding.open``."""
         for renderer in self._renderers.values():
             renderer.open()
         self._chain.open()
@@ -115,7 +115,7 @@ class Rendering:
         since: str | None = None,
         sink_ids: Collection[str] | None = None,
         leaves: Callable[[str], bool] = lambda _: False,
-    ) -> Rendered:
+    ) -> SinkMessages:
         """Run every processor in order, then render for sinks, however long that takes.
 
         Args:
@@ -126,7 +126,7 @@ class Rendering:
         """
         if since is None and self._splits:
             rows = with_former_keys(rows)
-        chained = Chained(rows) if since == "" else self._chain.process(rows, since)
+        chained = ProcessedBatch(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
         for name in self._renderers if sink_ids is None else sink_ids:
@@ -135,7 +135,7 @@ class Rendering:
             except RetryableError:
                 if self._closing.over() or not leaves(name):
                     raise
-        return Rendered(chained, messages, rejections)
+        return SinkMessages(chained, messages, rejections)
 
     def _patiently(
         self, name: str, rows: pa.RecordBatch, leaves: Callable[[str], bool]
@@ -149,14 +149,14 @@ class Rendering:
                 self._closing.rest,
             )
 
-    def ahead(self, goes: Callable[[str], bool]) -> "RenderingAhead":
+    def ahead(self, goes: Callable[[str], bool]) -> "RenderAhead":
         """Return what renders one opening of the log ahead of its delivery.
 
         Args:
             goes: says whether a sink is given what is read; for others nothing is rendered.
         """
-        desks = {name: Desk(one) for name, one in self._renderers.items()}
-        return RenderingAhead(self._chain, desks, goes, splits=self._splits)
+        desks = {name: RenderQueue(one) for name, one in self._renderers.items()}
+        return RenderAhead(self._chain, desks, goes, splits=self._splits)
 
     def close(self) -> None:
         """Close processors and encodings. Safe to call twice."""
@@ -166,13 +166,13 @@ class Rendering:
             renderer.close()
 
 
-class RenderingAhead:
-    """Renders for sinks that do not wait for each other; see ``Rendering.ahead``."""
+class RenderAhead:
+    """Renders for sinks that do not wait for each other; see ``RenderStage.ahead``."""
 
     def __init__(
         self,
-        chain: Chain,
-        desks: Mapping[str, Desk],
+        chain: ProcessorChain,
+        desks: Mapping[str, RenderQueue],
         goes: Callable[[str], bool],
         *,
         splits: bool,
@@ -180,23 +180,26 @@ class RenderingAhead:
         self._chain, self._desks, self._goes = chain, desks, goes
         self._splits = splits
 
-    def render(self, rows: pa.RecordBatch) -> Rendered:
+    def render(self, rows: pa.RecordBatch) -> SinkMessages:
         """Run every processor in order, then render for each sink for which that works."""
         chained = self._chain.process(with_former_keys(rows) if self._splits else rows)
         later = {
             name: desk.ahead(chained.rows, wanted=self._goes(name))
             for name, desk in self._desks.items()
         }
-        return Rendered(chained, {}, {}, later).grown(later)
+        return SinkMessages(chained, {}, {}, later).grown(later)
 
 
 def chain_of(
-    pipeline: Pipeline, tallies: Tallies, watcher: ProcessorWatcher, ending: Callable[[], bool]
-) -> Chain:
-    """Return the processors of a pipeline, not opened yet; see ``Chain``."""
+    pipeline: Pipeline,
+    tallies: ProcessorStats,
+    watcher: ProcessorWatcher,
+    ending: Callable[[], bool],
+) -> ProcessorChain:
+    """Return the processors of a pipeline, not opened yet; see ``ProcessorChain``."""
     meta, connector = pipeline.metadata, pipeline.spec.source.connector
     settled = [
         processor.within(meta.name, meta.tenant, connector)
         for processor in pipeline.spec.processors
     ]
-    return Chain(settled, tallies, watcher, ending)
+    return ProcessorChain(settled, tallies, watcher, ending)

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, Schemas, Wanted
+from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, EncoderRequest, Schemas
 from airflow_provider_deltaforge.engine.render.key_changes import split, together
-from airflow_provider_deltaforge.engine.render.route_templates import Fields, Filling
+from airflow_provider_deltaforge.engine.render.route_templates import RouteTemplate, TemplateFields
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -37,13 +37,13 @@ class Renderer:
         self._closed = False
         self.busy = threading.Lock()
         """Another may still render for an opening of the log that is over."""
-        self._destination = Filling(
+        self._destination = RouteTemplate(
             sink.destination,
             f"{sink.id}.{sink.destination_field}",
             quoted=bool(getattr(sink, "quotes_fields", False)),
         )
         key = getattr(sink, "key", None)
-        self._key = None if key is None else Filling(key, f"{sink.id}.key")
+        self._key = None if key is None else RouteTemplate(key, f"{sink.id}.key")
         self._tombstones = bool(getattr(sink, "tombstones", False))
         self._creates = sink.envelope.splits_key_changes
         self.splits = self._tombstones or (self._creates and hasattr(sink, "key"))
@@ -59,7 +59,7 @@ class Renderer:
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this was rendered")
         if self._encoder is None:
             origin, envelope = self._origin, self._sink.envelope
-            wanted = Wanted(self._sink.id, origin.connector, envelope.shape, self._schemas)
+            wanted = EncoderRequest(self._sink.id, origin.connector, envelope.shape, self._schemas)
             self._encoder = self._sink.encoding.open(wanted)
         return self._encoder
 
@@ -99,7 +99,7 @@ class Renderer:
         if parts is not None:
             rows, event_rows = parts.rows, parts.event_rows
         routing = _Routing(rows["routing"])
-        fields = Fields(rows, self._origin, None if parts is None else parts.images)
+        fields = TemplateFields(rows, self._origin, None if parts is None else parts.images)
         topics = routing.topics(self._destination.choices(fields))
         keys = routing.keys(rows["key"] if self._key is None else self._key.texts(fields))
         values = routing.bodies(self._sink.envelope.wrap(rows, self._origin), rows["after"])

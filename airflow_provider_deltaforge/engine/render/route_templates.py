@@ -29,7 +29,7 @@ _NULL = pa.nulls(1, pa.utf8())[0]
 
 
 @dataclass
-class Fields:
+class TemplateFields:
     """The fields of one batch that templates name."""
 
     rows: pa.RecordBatch
@@ -138,7 +138,7 @@ class Fields:
         return pa.DictionaryArray.from_arrays(nulls, pa.array([], pa.utf8()))
 
 
-class Filling:
+class RouteTemplate:
     """One template of one sink, ready to be filled in.
 
     Args:
@@ -153,7 +153,7 @@ class Filling:
         self._quoted = quoted
         self._warned = False
 
-    def choices(self, fields: Fields) -> pa.DictionaryArray:
+    def choices(self, fields: TemplateFields) -> pa.DictionaryArray:
         """Return the text of every row, as a dictionary: for destinations, which are few."""
         row_count = fields.rows.num_rows
         columns = self._columns(fields, "topic")
@@ -166,7 +166,7 @@ class Filling:
             return pa.DictionaryArray.from_arrays(pa.array(wanted, pa.int32()), texts)
         return self._joined(columns).dictionary_encode()
 
-    def texts(self, fields: Fields) -> pa.BinaryArray:
+    def texts(self, fields: TemplateFields) -> pa.BinaryArray:
         """Return the text of every row: for keys, which are many."""
         columns = self._columns(fields, "key")
         if not columns:
@@ -179,7 +179,7 @@ class Filling:
         """Whether an update may change the text."""
         return any(path.segments[0] == "after" for path in self._template.paths)
 
-    def known(self, fields: Fields) -> pa.BinaryArray:
+    def known(self, fields: TemplateFields) -> pa.BinaryArray:
         """Return the text of every row that has all fields; null for the others, and no warning."""
         columns = [fields.column(path).cast(pa.utf8()) for path in self._template.paths]
         there = columns[0].is_valid()
@@ -187,7 +187,7 @@ class Filling:
             there = pc.and_(there, column.is_valid())
         return pc.if_else(there, self._joined(columns), _NULL).cast(pa.binary())
 
-    def _columns(self, fields: Fields, part: str) -> list[pa.Array]:
+    def _columns(self, fields: TemplateFields, part: str) -> list[pa.Array]:
         columns = [fields.column(path) for path in self._template.paths]
         if not self._warned and _lacking(columns, fields.undecided(part)):
             self._warned = True

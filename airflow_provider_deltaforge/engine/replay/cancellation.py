@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import RetryableError
 
 _LOOK_S = 1.0
 
 
-class Withdrawal:
+class Cancellation:
     """Looks for it in the control record. Used by one thread at a time.
 
     Args:
@@ -18,7 +18,7 @@ class Withdrawal:
         ticket: of the replay.
     """
 
-    def __init__(self, bench: Bench, ticket: str) -> None:
+    def __init__(self, bench: TaskContext, ticket: str) -> None:
         self._control, self._ticket = bench.control, ticket
         self._looked_at = time.monotonic()
         self.reason: str | None = None

@@ -9,31 +9,31 @@ from typing import Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies, Tallies
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import Delivered, Parcel
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkResult
 from airflow_provider_deltaforge.engine.read.registrar import lookup, registry_of
-from airflow_provider_deltaforge.engine.render.render_stage import Rendered, Rendering
-from airflow_provider_deltaforge.engine.replay.cancellation import Withdrawal
-from airflow_provider_deltaforge.engine.replay.plan import Verdict
+from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
+from airflow_provider_deltaforge.engine.replay.cancellation import Cancellation
+from airflow_provider_deltaforge.engine.replay.plan import ReplayDecision
 from airflow_provider_deltaforge.engine.replay.sinks import opened, sinks_behind
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.storage.records.checkpoints import Position
-from airflow_provider_deltaforge.storage.records.dead_letters import Stored
+from airflow_provider_deltaforge.storage.records.dead_letters import StoredDeadLetter
 
 Result = TypeVar("Result")
 
 
-class Circumstances(Protocol):
+class ReplayHost(Protocol):
     """Where a replay runs: in a driver, or in the process of whoever asked for it."""
 
     ending: threading.Event
-    tallies: Tallies
-    letters: LetterTallies
+    tallies: ProcessorStats
+    letters: DeadLetterStats
 
     def gives_up(self) -> bool:
         """Say whether a delivery under way should be abandoned."""
@@ -55,11 +55,11 @@ class Circumstances(Protocol):
 
 
 @dataclass(slots=True)
-class Sent:
+class ReplayedEntry:
     """An entry that is sent again, and what became of it."""
 
-    stored: Stored
-    verdict: Verdict
+    stored: StoredDeadLetter
+    verdict: ReplayDecision
     given: list[str] = field(default_factory=list)
     refused: list[tuple[str | None, Rejection]] = field(default_factory=list)
     away: bool = False
@@ -79,15 +79,15 @@ class ReplayDelivery:
         withdrawal: once it is known, nothing more is waited for.
     """
 
-    def __init__(self, bench: Bench, here: Circumstances, withdrawal: Withdrawal) -> None:
+    def __init__(self, bench: TaskContext, here: ReplayHost, withdrawal: Cancellation) -> None:
         spec = bench.pipeline.spec
         self._bench, self._here, self._withdrawal = bench, here, withdrawal
-        self._lags = partial(Policy.of(spec).may_lag, sinks=len(spec.sinks))
+        self._lags = partial(RequiredSinks.of(spec).may_lag, sinks=len(spec.sinks))
         self._sinks = {sink.id: sink for sink in spec.sinks}
         self._groups: dict[str, SinkGroup] = {}
         self._away: set[str] = set()
         self._behind: set[str] = set()
-        self._rendering = Rendering(
+        self._rendering = RenderStage(
             bench.pipeline,
             bench.origin,
             here.tallies,
@@ -103,7 +103,7 @@ class ReplayDelivery:
             stands: the checkpoints of the sinks.
 
         Raises:
-            RetryableError: see ``Rendering.open``.
+            RetryableError: see ``RenderStage.open``.
         """
         self._behind = sinks_behind(self._bench, stands)
         self._rendering.open()
@@ -114,7 +114,7 @@ class ReplayDelivery:
         for group in self._groups.values():
             group.close()
 
-    def deliver(self, sent: Sequence[Sent], processor_id: str) -> bool:
+    def deliver(self, sent: Sequence[ReplayedEntry], processor_id: str) -> bool:
         """Send entries, and tell each what became of it; False if asked to end meanwhile.
 
         Args:
@@ -132,7 +132,7 @@ class ReplayDelivery:
                 sent[at].refused.append((None, replace(rejection, reason=why)))
         return all(self._write(sink_id, sent, rendered) for sink_id in self._sinks)
 
-    def _write(self, sink_id: str, sent: Sequence[Sent], rendered: Rendered) -> bool:
+    def _write(self, sink_id: str, sent: Sequence[ReplayedEntry], rendered: SinkMessages) -> bool:
         """Give one sink the entries that it misses."""
         wanted = [one for one in sent if sink_id in one.verdict.sinks and not one.unprocessed]
         if not wanted:
@@ -148,7 +148,7 @@ class ReplayDelivery:
         rejections = list(rendered.rejections[sink_id])
         if len(chosen):
             self._here.patiently(self._here.confirm)
-            outcomes = self._delivered(sink_id, Parcel(chosen))
+            outcomes = self._delivered(sink_id, SinkBatch(chosen))
             if outcomes is None:
                 self._away.add(sink_id)
                 for one in wanted:
@@ -164,7 +164,7 @@ class ReplayDelivery:
                 one.refused.append((sink_id, rejection))
         return True
 
-    def _delivered(self, sink_id: str, parcel: Parcel) -> dict[str, Delivered] | None:
+    def _delivered(self, sink_id: str, parcel: SinkBatch) -> dict[str, SinkResult] | None:
         """Deliver; None if given up. An optional sink is not waited for: the log would wait too."""
         lags, here = self._lags(sink_id), self._here
         leaves: Callable[[], bool] = lambda: lags or self._withdrawal.is_known()  # noqa: E731

@@ -4,17 +4,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from airflow_provider_deltaforge.engine.dead_letters.row_keys import Place, place_of
+from airflow_provider_deltaforge.engine.dead_letters.row_keys import RowKey, place_of
 from airflow_provider_deltaforge.spec.document import Spec
 from airflow_provider_deltaforge.storage.records.checkpoints import Position
-from airflow_provider_deltaforge.storage.records.dead_letters import Damaged, DeadLetter, Which
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    Damaged,
+    DeadLetter,
+    DeadLetterFilter,
+)
 from airflow_provider_deltaforge.storage.records.replays import Overtaken
 
 Action = Literal["send", "overtaken", "drop", "behind", "away", "unfit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReplayDecision:
     """What becomes of one entry.
 
     Attributes:
@@ -29,33 +33,33 @@ class Verdict:
     action: Action
     sinks: tuple[str, ...] = ()
     why: str = ""
-    place: Place | None = None
+    place: RowKey | None = None
 
 
 @dataclass(slots=True)
-class _Staying:
+class _KeptEntry:
     """An entry that stays, for each row and table: one that may have to come first."""
 
     rows: dict[bytes, int] = field(default_factory=dict)
     whole: dict[bytes, int] = field(default_factory=dict)
     tables: dict[bytes, int] = field(default_factory=dict)
 
-    def add(self, seq: int, place: Place) -> None:
+    def add(self, seq: int, place: RowKey) -> None:
         self.tables.setdefault(place.table, seq)
         if place.whole:
             self.whole.setdefault(place.table, seq)
         for row in place.rows:
             self.rows.setdefault(row, seq)
 
-    def ahead(self, place: Place) -> int | None:
-        """Return an entry that meets a place; see ``Place.meets``."""
+    def ahead(self, place: RowKey) -> int | None:
+        """Return an entry that meets a place; see ``RowKey.meets``."""
         if place.whole:
             return self.tables.get(place.table)
         of_rows = [self.rows[row] for row in place.rows if row in self.rows]
         return min(of_rows) if of_rows else self.whole.get(place.table)
 
 
-class Plan:
+class ReplayPlan:
     """Judges the entries of a queue, oldest first, each once.
 
     Args:
@@ -66,22 +70,26 @@ class Plan:
     """
 
     def __init__(
-        self, spec: Spec, which: Which, overtaken: Overtaken, stands: Mapping[str, Position]
+        self,
+        spec: Spec,
+        which: DeadLetterFilter,
+        overtaken: Overtaken,
+        stands: Mapping[str, Position],
     ) -> None:
         self._sink_ids = [sink.id for sink in spec.sinks]
         self._processor_ids = {processor.id for processor in spec.processors}
         self._which = which
         self._overtaken = overtaken
         self._stands = stands
-        self._staying: dict[str, _Staying] = {}
+        self._staying: dict[str, _KeptEntry] = {}
 
-    def judge(self, letter: DeadLetter) -> Verdict | None:
+    def judge(self, letter: DeadLetter) -> ReplayDecision | None:
         """Return what becomes of an entry; None if it is not meant."""
         chosen = self._which.fits(letter)
         why = self._unfit(letter)
         place = place_of(letter)
         if why or place is None:
-            return Verdict("unfit", why=why or _OLD) if chosen else None
+            return ReplayDecision("unfit", why=why or _OLD) if chosen else None
         missed = letter.missed_by(self._sink_ids)
         fresh = [sink for sink in missed if sink not in letter.meta.overtaken]
         if not chosen:
@@ -90,28 +98,28 @@ class Plan:
         if missed and not fresh and self._overtaken != "send":
             sinks = ", ".join(missed)
             why = f"{sinks} has this event or a newer one of its row"
-            return Verdict("drop" if self._overtaken == "drop" else "overtaken", why=why)
+            return ReplayDecision("drop" if self._overtaken == "drop" else "overtaken", why=why)
         to = missed if self._overtaken == "send" else fresh
         ahead = self._ahead(place, to)
         if ahead is not None:
             self.stays(letter.seq, place, fresh)
-            return Verdict("behind", why=f"entry {ahead} of the same row comes first")
+            return ReplayDecision("behind", why=f"entry {ahead} of the same row comes first")
         # An exact sink was to hold the rest of its batch first, and does not: it is read again.
         stood = letter.stood or {}
         early = [one for one in to if one in stood and stood[one] == self._stands.get(one)]
         if early:
             self.stays(letter.seq, place, fresh)
-            return Verdict(
+            return ReplayDecision(
                 "away", why=f"{early[0]} lacks older events; let the pipeline deliver them"
             )
-        return Verdict("send", tuple(to), place=place)
+        return ReplayDecision("send", tuple(to), place=place)
 
-    def stays(self, seq: int, place: Place, sinks: Collection[str]) -> None:
+    def stays(self, seq: int, place: RowKey, sinks: Collection[str]) -> None:
         """Note that an entry is still missed by sinks: later ones of its row wait for it."""
         for sink in sinks:
-            self._staying.setdefault(sink, _Staying()).add(seq, place)
+            self._staying.setdefault(sink, _KeptEntry()).add(seq, place)
 
-    def _ahead(self, place: Place, sinks: Collection[str]) -> int | None:
+    def _ahead(self, place: RowKey, sinks: Collection[str]) -> int | None:
         found = (self._staying[sink].ahead(place) for sink in sinks if sink in self._staying)
         return next((seq for seq in found if seq is not None), None)
 

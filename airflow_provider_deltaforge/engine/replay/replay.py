@@ -10,16 +10,23 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
 from airflow_provider_deltaforge.engine.base.last_error import shown
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of
-from airflow_provider_deltaforge.engine.replay.cancellation import Withdrawal
-from airflow_provider_deltaforge.engine.replay.delivery import Circumstances, ReplayDelivery, Sent
-from airflow_provider_deltaforge.engine.replay.plan import Plan
+from airflow_provider_deltaforge.engine.replay.cancellation import Cancellation
+from airflow_provider_deltaforge.engine.replay.delivery import (
+    ReplayDelivery,
+    ReplayedEntry,
+    ReplayHost,
+)
+from airflow_provider_deltaforge.engine.replay.plan import ReplayPlan
 from airflow_provider_deltaforge.engine.replay.sinks import stands
 from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters, Stored
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetterRecords,
+    StoredDeadLetter,
+)
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from airflow_provider_deltaforge.storage.records.replays import Replay, ReplayRequest, Replays
 
@@ -28,17 +35,17 @@ ROUND = 200
 """Entries sent together at most; no two of one row, so that each waits for the one before."""
 
 
-class Replaying:
+class ReplayRun:
     """One replay, from the first entry that is meant to the last that is there when it begins."""
 
-    def __init__(self, bench: Bench, request: ReplayRequest, here: Circumstances) -> None:
+    def __init__(self, bench: TaskContext, request: ReplayRequest, here: ReplayHost) -> None:
         self._bench, self._request = bench, request
         self._here = here
-        self._withdrawal = Withdrawal(bench, request.ticket)
-        self._queue = DeadLetters(bench.store, bench.pipeline.name)
+        self._withdrawal = Cancellation(bench, request.ticket)
+        self._queue = DeadLetterRecords(bench.store, bench.pipeline.name)
         self._replays = Replays(bench.store, bench.pipeline.name)
         self._delivery = ReplayDelivery(bench, here, self._withdrawal)
-        self._plan: Plan
+        self._plan: ReplayPlan
         self._told = Replay(ticket=request.ticket, started_at_ms=now_ms())
 
     def run(self) -> Replay | None:
@@ -52,7 +59,7 @@ class Replaying:
         try:
             stood = self._here.patiently(lambda: stands(self._bench))
             spec, request = self._bench.pipeline.spec, self._request
-            self._plan = Plan(spec, request.which, request.overtaken, stood)
+            self._plan = ReplayPlan(spec, request.which, request.overtaken, stood)
             opens = partial(self._delivery.open, stood)
             if not self._here.patiently(lambda: self._withdrawal.outlives(opens)):
                 return self._ended("cancelled", self._withdrawal.reason)
@@ -74,19 +81,19 @@ class Replaying:
             return self._ended("cancelled", self._withdrawal.reason)
         return self._ended("failed", reason, error_class)
 
-    def _read(self) -> Iterator[Stored]:
+    def _read(self) -> Iterator[StoredDeadLetter]:
         """Yield the entries, which may leave the queue meanwhile."""
         after = 0
         while page := self._here.patiently(lambda: self._page(after)):  # noqa: B023 - called here
             yield from page
             after = page[-1].letter.seq
 
-    def _page(self, after: int) -> list[Stored]:
+    def _page(self, after: int) -> list[StoredDeadLetter]:
         return list(islice(self._queue.stored(after), PAGE))
 
-    def _rounds(self, last: int) -> Iterator[list[Sent]]:
+    def _rounds(self, last: int) -> Iterator[list[ReplayedEntry]]:
         """Yield what is sent together: in order, and no two entries whose order matters."""
-        together: list[Sent] = []
+        together: list[ReplayedEntry] = []
         for stored in self._read():
             if stored.letter.seq > last:
                 break
@@ -100,31 +107,31 @@ class Replaying:
             verdict = self._plan.judge(stored.letter)
             if verdict is None:
                 continue
-            together.append(Sent(stored, verdict))
+            together.append(ReplayedEntry(stored, verdict))
         if together:
             yield together
 
-    def _send(self, entries: Sequence[Sent]) -> bool:
+    def _send(self, entries: Sequence[ReplayedEntry]) -> bool:
         """Send a round and store what became of it; False if asked to end meanwhile."""
         sent = [one for one in entries if one.verdict.action == "send"]
-        by_processor: dict[str, list[Sent]] = {}
+        by_processor: dict[str, list[ReplayedEntry]] = {}
         for one in sent:
             by_processor.setdefault(one.stored.letter.meta.processor_id or "", []).append(one)
         for processor_id, chosen in by_processor.items():
             if not self._delivery.deliver(chosen, processor_id):
                 return False
         if sent:
-            crossing(Border.REPLAY_WRITTEN)
+            crossing(CrashPoint.REPLAY_WRITTEN)
         writes = [write for one in entries for write in self._outcome(one)]
         replay = self._replays.put(self._told)
         self._here.patiently(
             lambda: self._bench.store.transact([*writes, replay], self._bench.fence)
         )
         if writes:
-            crossing(Border.REPLAY_STORED)
+            crossing(CrashPoint.REPLAY_STORED)
         return True
 
-    def _outcome(self, one: Sent) -> list[Write]:
+    def _outcome(self, one: ReplayedEntry) -> list[Write]:
         """Count an entry, and return the writes that take it out or keep what was learnt."""
         letter, verdict = one.stored.letter, one.verdict
         self._told = self._told.model_copy(update={"at_seq": letter.seq})

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_deltaforge.engine.base.commit_policy import Policy
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
-from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
-from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies, Tallies
+from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.restarts import rest
 from airflow_provider_deltaforge.engine.base.retry import patiently
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
-from airflow_provider_deltaforge.engine.replay.replay import Replaying
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
+from airflow_provider_deltaforge.engine.replay.replay import ReplayRun
 from airflow_provider_deltaforge.engine.snapshot.attempts import logged
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, SpecError
 from airflow_provider_deltaforge.storage.choice import check_store
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 _FOREVER_S = 10.0**9
 
 
-def serve_replays(bench: Bench) -> Outcome | None:
+def serve_replays(bench: TaskContext) -> Outcome | None:
     """Serve every replay that was asked for, between two lanes.
 
     Returns:
@@ -45,7 +45,7 @@ def serve_replays(bench: Bench) -> Outcome | None:
     return None
 
 
-def _serve_one(bench: Bench, request: ReplayRequest) -> Outcome | None:
+def _serve_one(bench: TaskContext, request: ReplayRequest) -> Outcome | None:
     known = Replays(bench.store, bench.pipeline.name).of(request.ticket)
     if known is None or not known.settled:
         # A lane of before may still live on a lost executor: it is fenced from here on.
@@ -54,7 +54,7 @@ def _serve_one(bench: Bench, request: ReplayRequest) -> Outcome | None:
         if ended is not None:
             return ended
     remove(bench.control, request.ticket)
-    crossing(Border.REPLAY_REMOVED)
+    crossing(CrashPoint.REPLAY_REMOVED)
     return None
 
 
@@ -92,7 +92,9 @@ def replay_here(
             raise SpecError(f"pipeline {pipeline!r} has no replay {ticket} to serve any more")
         driver = uuid.uuid4().hex
         control.take_epoch(driver, record.generation)
-        bench = Bench.open(Job(document, location, driver, record.generation), renew=False)
+        bench = TaskContext.open(
+            DriverAssignment(document, location, driver, record.generation), renew=False
+        )
         try:
             bench.pipeline.refuse_unbuilt()
             check_store(document, location)
@@ -116,14 +118,14 @@ def remove(control: Control, ticket: str) -> None:
     control.update(without)
 
 
-def _in_driver(bench: Bench, request: ReplayRequest) -> Outcome | None:
+def _in_driver(bench: TaskContext, request: ReplayRequest) -> Outcome | None:
     spec = bench.pipeline.spec
-    board = Board(
-        {sink.id: SinkState() for sink in spec.sinks},
-        policy=Policy.of(spec),
-        processors=Tallies(processor.id for processor in spec.processors),
+    board = LaneStats(
+        {sink.id: SinkStats() for sink in spec.sinks},
+        policy=RequiredSinks.of(spec),
+        processors=ProcessorStats(processor.id for processor in spec.processors),
     )
-    heart = Heart(bench, board, _FOREVER_S, "running", makes_way=False)
+    heart = Heartbeat(bench, board, _FOREVER_S, "running", makes_way=False)
     ended: Outcome | None = None
     try:
         heart.start()
@@ -135,9 +137,9 @@ def _in_driver(bench: Bench, request: ReplayRequest) -> Outcome | None:
     return ended
 
 
-def _told(bench: Bench, request: ReplayRequest, here: "_InDriver | _Here") -> Replay | None:
+def _told(bench: TaskContext, request: ReplayRequest, here: "_InDriver | _Here") -> Replay | None:
     """Replay; what cannot work at all fails the replay, and not the pipeline."""
-    replaying = Replaying(bench, request, here)
+    replaying = ReplayRun(bench, request, here)
     try:
         return replaying.run()
     except FencedError:
@@ -151,7 +153,7 @@ def _told(bench: Bench, request: ReplayRequest, here: "_InDriver | _Here") -> Re
 class _InDriver:
     """In a driver: its heart beats, and its board says what holds it up."""
 
-    def __init__(self, heart: Heart, board: Board) -> None:
+    def __init__(self, heart: Heartbeat, board: LaneStats) -> None:
         self._heart = heart
         self._board = board
         self.ending = heart.ending
@@ -171,14 +173,14 @@ class _Here:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: TaskContext,
         tell: Callable[[str, BaseException | None], None],
         ending: threading.Event,
     ) -> None:
         self._bench = bench
         self._tell = tell
         self.ending = ending
-        self.tallies, self.letters = Tallies(), LetterTallies()
+        self.tallies, self.letters = ProcessorStats(), DeadLetterStats()
 
     def gives_up(self) -> bool:
         """Say whether whoever asked does not want it any more."""

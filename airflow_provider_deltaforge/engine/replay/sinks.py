@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from airflow_provider_deltaforge.engine.base.retry import patiently
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import (
     SinkWatcher,
@@ -24,7 +24,7 @@ _POLL_S = 0.1
 
 
 def opened(
-    bench: Bench,
+    bench: TaskContext,
     sink: Sink,
     watcher: SinkWatcher,
     ending: threading.Event,
@@ -53,16 +53,16 @@ def opened(
             ending.wait,
         )
     sinks = [sink.without_position()]
-    return SinkGroup(sinks, bench.pipeline.name, watcher, ending, claims=Claims(bench))
+    return SinkGroup(sinks, bench.pipeline.name, watcher, ending, claims=SinkFences(bench))
 
 
-def stands(bench: Bench) -> dict[str, Position]:
+def stands(bench: TaskContext) -> dict[str, Position]:
     """Return the checkpoints of the sinks."""
     source_id = bench.pipeline.spec.source.id
     return Checkpoints(bench.store, bench.pipeline.name, source_id).load()
 
 
-def sinks_behind(bench: Bench, at: Mapping[str, Position]) -> set[str]:
+def sinks_behind(bench: TaskContext, at: Mapping[str, Position]) -> set[str]:
     """Return the sinks that have not come as far as the others."""
     source = bench.pipeline.spec.source
     return {
@@ -72,12 +72,12 @@ def sinks_behind(bench: Bench, at: Mapping[str, Position]) -> set[str]:
     }
 
 
-def _stands_as_noted(bench: Bench, sink: Sink, ending: threading.Event) -> None:
+def _stands_as_noted(bench: TaskContext, sink: Sink, ending: threading.Event) -> None:
     source_id = bench.pipeline.spec.source.id
     stand = Checkpoints(bench.store, bench.pipeline.name, source_id).stand(sink.id)
     if stand is None or stand.held is None:
         return
-    right = Claims(bench).of(sink.id, ending.is_set)
+    right = SinkFences(bench).of(sink.id, ending.is_set)
     writer = sink.open(bench.pipeline.name)
     try:
         with _abandoned(writer, ending):

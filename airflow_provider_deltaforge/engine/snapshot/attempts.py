@@ -4,18 +4,18 @@ import logging
 from dataclasses import replace
 from traceback import format_exception
 
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
-from airflow_provider_deltaforge.engine.base.lane_stats import Board, SinkState
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
-from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
-from airflow_provider_deltaforge.engine.base.restarts import Deaths, rest
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest
 from airflow_provider_deltaforge.engine.base.runner import Runner
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.snapshot.monitor import guarding, showing_troubles
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.storage.records.requests import Request
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _FOREVER_S = 10.0**9
@@ -23,7 +23,7 @@ _FOREVER_S = 10.0**9
 _log = logging.getLogger(__name__)
 
 
-def take(bench: Bench, runner: Runner, request: Request | None = None) -> Outcome:
+def take(bench: TaskContext, runner: Runner, request: SnapshotRequest | None = None) -> Outcome:
     """Copy what is left of a snapshot.
 
     Args:
@@ -34,7 +34,7 @@ def take(bench: Bench, runner: Runner, request: Request | None = None) -> Outcom
     Returns:
         ``finished``, or why it ended before.
     """
-    deaths = Deaths()
+    deaths = Restarts()
     while True:
         # A lane or task of before may still live on a lost executor: it is fenced from here on.
         bench = replace(bench, fence=bench.control.renew_epoch(bench.job.driver))
@@ -64,15 +64,15 @@ def logged(error: Exception) -> Outcome:
 
 
 def _attempt(
-    bench: Bench, runner: Runner, request: Request | None, deaths: Deaths
+    bench: TaskContext, runner: Runner, request: SnapshotRequest | None, deaths: Restarts
 ) -> Outcome | None:
     """Copy what is left; None when tasks died and the rest may be tried again."""
     spec = bench.pipeline.spec
-    board = Board(
-        {sink.id: SinkState() for sink in spec.sinks},
-        processors=Tallies(processor.id for processor in spec.processors),
+    board = LaneStats(
+        {sink.id: SinkStats() for sink in spec.sinks},
+        processors=ProcessorStats(processor.id for processor in spec.processors),
     )
-    heart = Heart(bench, board, _FOREVER_S, "snapshotting")
+    heart = Heartbeat(bench, board, _FOREVER_S, "snapshotting")
     try:
         heart.start()
         run = SnapshotRun(bench, request)
@@ -90,7 +90,7 @@ def _attempt(
 
 
 def _copy_all(
-    bench: Bench, runner: Runner, run: SnapshotRun, heart: Heart, board: Board
+    bench: TaskContext, runner: Runner, run: SnapshotRun, heart: Heartbeat, board: LaneStats
 ) -> Outcome:
     settings = bench.pipeline.spec.source.snapshot
     plan = run.prepare()

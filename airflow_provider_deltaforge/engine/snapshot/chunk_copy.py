@@ -7,21 +7,21 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.batch_stats import Taken
-from airflow_provider_deltaforge.engine.base.control_watcher import Listener
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
+from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
+from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
-from airflow_provider_deltaforge.engine.base.processor_stats import LetterTallies, Tallies
-from airflow_provider_deltaforge.engine.base.runner import Copied
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
-from airflow_provider_deltaforge.engine.dead_letters.queue import LetterBox
+from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
+from airflow_provider_deltaforge.engine.base.runner import ChunkResult
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import Parcel
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
-from airflow_provider_deltaforge.engine.render.render_stage import Rendering
-from airflow_provider_deltaforge.engine.snapshot.monitor import Troubles
+from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
+from airflow_provider_deltaforge.engine.snapshot.monitor import CopyErrors
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import full_name
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.contract import Write
@@ -37,11 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 def copy_chunks(
-    job: Job,
+    job: DriverAssignment,
     run_id: str,
     chunks: Iterable[TableChunk],
     over: Callable[[], bool] = lambda: False,
-) -> Iterator[Copied]:
+) -> Iterator[ChunkResult]:
     """Copy chunks one after the other over one set of connections; stop at the first failure.
 
     Args:
@@ -51,12 +51,12 @@ def copy_chunks(
         over: asked now and then, from another thread, whether to end.
     """
     try:
-        bench = Bench.open(job, renew=False)
+        bench = TaskContext.open(job, renew=False)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
-        yield Copied("", "", 0, Outcome.of(error))
+        yield ChunkResult("", "", 0, Outcome.of(error))
         return
     records = Snapshots(bench.store, bench.pipeline.name)
-    listener = Listener(
+    listener = ControlWatcher(
         bench,
         _FOREVER_S,
         also=lambda: "failed" if over() else _cancelled(records, bench.control, run_id),
@@ -65,7 +65,7 @@ def copy_chunks(
     try:
         copier = _Copier(bench, run_id, listener)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
-        yield Copied("", "", 0, Outcome.of(error))
+        yield ChunkResult("", "", 0, Outcome.of(error))
         listener.end("finished")
         bench.store.close()
         return
@@ -81,7 +81,7 @@ def copy_chunks(
         bench.store.close()
 
 
-def until_done(results: "SimpleQueue[Copied | None]", tables: int) -> Iterator[Copied]:
+def until_done(results: "SimpleQueue[ChunkResult | None]", tables: int) -> Iterator[ChunkResult]:
     """Yield what arrives until every table has put its closing None."""
     while tables:
         copied = results.get()
@@ -117,22 +117,22 @@ def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
 class _Copier:
     """A chunk is marked done only when every sink holds all of it, together with its cut."""
 
-    def __init__(self, bench: Bench, run_id: str, listener: Listener) -> None:
+    def __init__(self, bench: TaskContext, run_id: str, listener: ControlWatcher) -> None:
         spec = bench.pipeline.spec
         self._bench = bench
         self._run_id = run_id
         self._listener = listener
         self._ending = listener.ending
         self._records = Snapshots(bench.store, bench.pipeline.name)
-        self._tallies = Tallies()
-        self._letter_tallies = LetterTallies()
-        troubles = Troubles(bench.store, bench.pipeline.name)
+        self._tallies = ProcessorStats()
+        self._letter_tallies = DeadLetterStats()
+        troubles = CopyErrors(bench.store, bench.pipeline.name)
         registry = registry_of(bench)
         self._registrar = Registrar(bench, registry, lambda call: call())
         given_up = Gaps(bench.store, bench.pipeline.name).open()
         sinks = [sink.without_position() for sink in spec.sinks if sink.id not in given_up]
         self._sink_ids = [sink.id for sink in sinks]
-        self._rendering = Rendering(
+        self._rendering = RenderStage(
             bench.pipeline,
             bench.origin,
             self._tallies,
@@ -147,44 +147,44 @@ class _Copier:
         except BaseException:
             self._rendering.close()
             raise
-        self._letters = LetterBox(
+        self._letters = DeadLetterQueue(
             bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
         )
         self._sinks = SinkGroup(
-            sinks, bench.pipeline.name, troubles, self._ending, claims=Claims(bench)
+            sinks, bench.pipeline.name, troubles, self._ending, claims=SinkFences(bench)
         )
         described = [sink for sink in spec.sinks if sink.id not in given_up]
         self._marks = RowMarkers(described, bench.pipeline.name, troubles, self._ending)
 
-    def told(self, copied: Copied) -> Copied:
+    def told(self, copied: ChunkResult) -> ChunkResult:
         """Return what became of a chunk, with what was counted since the last one."""
         return replace(copied, processors=self._tallies.take(), letters=self._letter_tallies.take())
 
-    def attempt(self, chunk: TableChunk) -> Copied:
+    def attempt(self, chunk: TableChunk) -> ChunkResult:
         table = full_name(chunk)
         if self._ending.is_set():
-            return Copied(chunk.id, table, 0, _asked(self._listener))
+            return ChunkResult(chunk.id, table, 0, _asked(self._listener))
         try:
             copied = self._copy(chunk)
         except Exception as error:  # noqa: BLE001 - across Spark, outcomes travel as rows
             outcome = _asked(self._listener) if self._ending.is_set() else Outcome.of(error)
-            return Copied(chunk.id, table, 0, outcome)
-        return Copied(chunk.id, table, 0, _asked(self._listener)) if copied is None else copied
+            return ChunkResult(chunk.id, table, 0, outcome)
+        return ChunkResult(chunk.id, table, 0, _asked(self._listener)) if copied is None else copied
 
-    def _copy(self, chunk: TableChunk) -> Copied | None:
+    def _copy(self, chunk: TableChunk) -> ChunkResult | None:
         """Copy one chunk; return None when asked to end before it was durable."""
         rows = 0
         self._letters.begin()  # What a former attempt held comes again.
-        taken: dict[str, Taken] = {}
+        taken: dict[str, SinkCounts] = {}
         cut: dict[str, Any] = {}
         for batch in self._snapshotter.read(chunk, self._run_id):
             source = self._registrar.admit(batch).rows
             rendered = self._rendering.render(source)
             self._letters.check(rendered, source)
-            crossing(Border.CHUNK_RENDERED)
+            crossing(CrashPoint.CHUNK_RENDERED)
             self._listener.confirm()
             messages, held = self._letters.held_back(rendered, self._sink_ids)
-            parcels = {name: Parcel(each) for name, each in messages.items()}
+            parcels = {name: SinkBatch(each) for name, each in messages.items()}
             outcomes = self._sinks.deliver(parcels, self._ending.is_set)
             if outcomes is None:
                 return None
@@ -196,16 +196,18 @@ class _Copier:
             if self._letters.overflows and not self._store([]):
                 return None
             for name in outcomes:
-                taken[name] = taken.get(name, Taken(0, 0)) + rendered.taken(name, refused[name])
+                taken[name] = taken.get(name, SinkCounts(0, 0)) + rendered.taken(
+                    name, refused[name]
+                )
             rows += batch.rows.num_rows
             cut = dict(batch.end)
-        crossing(Border.CHUNK_WRITTEN)
+        crossing(CrashPoint.CHUNK_WRITTEN)
         marks = self._marks.leave()
         done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut, marks)
         if not self._store([done]):
             return None
-        crossing(Border.CHUNK_STORED)
-        return Copied(chunk.id, full_name(chunk), rows, taken=taken)
+        crossing(CrashPoint.CHUNK_STORED)
+        return ChunkResult(chunk.id, full_name(chunk), rows, taken=taken)
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, together with what is set aside; False when asked to end before there is room."""
@@ -225,5 +227,5 @@ class _Copier:
             self._rendering.close()
 
 
-def _asked(listener: Listener) -> Outcome:
+def _asked(listener: ControlWatcher) -> Outcome:
     return Outcome.of(listener.failure) if listener.failure else Outcome(listener.why)

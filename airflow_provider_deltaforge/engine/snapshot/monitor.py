@@ -5,10 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from airflow_provider_deltaforge.engine.base.heartbeat import Heart
-from airflow_provider_deltaforge.engine.base.lane_stats import Board
-from airflow_provider_deltaforge.engine.base.task_context import Bench
-from airflow_provider_deltaforge.engine.snapshot.snapshot_run import Plan, SnapshotRun
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Store
@@ -20,7 +20,7 @@ _TROUBLE_TTL_S = 60.0
 
 
 @contextmanager
-def guarding(run: SnapshotRun, plan: Plan, heart: Heart) -> Iterator[list[Exception]]:
+def guarding(run: SnapshotRun, plan: SnapshotPlan, heart: Heartbeat) -> Iterator[list[Exception]]:
     """Check every 30 s that the log still begins early enough; cancel the run if not.
 
     Yields:
@@ -50,7 +50,7 @@ def guarding(run: SnapshotRun, plan: Plan, heart: Heart) -> Iterator[list[Except
 _SINK = "sink "
 
 
-class Troubles:
+class CopyErrors:
     """Tells the driver, through the store, what keeps a task from going on."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
@@ -85,10 +85,10 @@ class Troubles:
 
 
 @contextmanager
-def showing_troubles(bench: Bench, board: Board) -> Iterator[None]:
+def showing_troubles(bench: TaskContext, board: LaneStats) -> Iterator[None]:
     """Show the tasks' troubles on the driver's board, so that status says ``blocked``."""
     over = threading.Event()
-    troubles = Troubles(bench.store, bench.pipeline.name)
+    troubles = CopyErrors(bench.store, bench.pipeline.name)
 
     def show() -> None:
         shown: set[str] = set()
@@ -108,7 +108,7 @@ def showing_troubles(bench: Bench, board: Board) -> Iterator[None]:
         over.set()
 
 
-def _show(board: Board, name: str, error: BaseException | None) -> None:
+def _show(board: LaneStats, name: str, error: BaseException | None) -> None:
     if name.startswith(_SINK):
         board.sink_trouble(name.removeprefix(_SINK), error)
     else:

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border, crossing
-from airflow_provider_deltaforge.engine.base.task_context import Bench
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.table_watch import learn
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
 from airflow_provider_deltaforge.engine.deliver.sink_thread import holds_position
-from airflow_provider_deltaforge.engine.lane.source_identity import Succession
+from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
@@ -25,16 +25,21 @@ from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
-from airflow_provider_deltaforge.storage.records.requests import Request, Results, State, result_of
-from airflow_provider_deltaforge.storage.records.snapshots import Run, Snapshots
-from airflow_provider_deltaforge.storage.records.tables import Tables
+from airflow_provider_deltaforge.storage.records.requests import (
+    SnapshotRequest,
+    SnapshotResults,
+    State,
+    result_of,
+)
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
+from airflow_provider_deltaforge.storage.records.tables import TableRecords
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SnapshotPlan:
     """A run and what is left of it, by full table name, tables in plan order."""
 
-    run: Run
+    run: SnapshotRecord
     remaining: dict[str, list[TableChunk]]
 
 
@@ -46,12 +51,12 @@ class SnapshotRun:
         request: what was asked for; None for the pipeline's own snapshot.
     """
 
-    def __init__(self, bench: Bench, request: Request | None = None) -> None:
+    def __init__(self, bench: TaskContext, request: SnapshotRequest | None = None) -> None:
         self._bench = bench
         self._request = request
         self._source = bench.pipeline.spec.source
         self._records = Snapshots(bench.store, bench.pipeline.name)
-        self._results = Results(bench.store, bench.pipeline.name)
+        self._results = SnapshotResults(bench.store, bench.pipeline.name)
 
     def due(self) -> bool:
         """Say whether there is anything to do."""
@@ -67,7 +72,7 @@ class SnapshotRun:
         generation = self._bench.job.generation
         return run is None or run.finished_at_ms is None or run.generation != generation
 
-    def prepare(self) -> Plan:
+    def prepare(self) -> SnapshotPlan:
         """Go on with the unfinished run, or plan a new one.
 
         A cancelled run is not gone on with: its rows no longer meet the log.
@@ -87,9 +92,9 @@ class SnapshotRun:
             if told["id"] not in done:
                 chunk = TableChunk(**told)
                 remaining.setdefault(full_name(chunk), []).append(chunk)
-        return Plan(run, remaining)
+        return SnapshotPlan(run, remaining)
 
-    def guard(self, plan: Plan) -> None:
+    def guard(self, plan: SnapshotPlan) -> None:
         """Check that the stream could still begin at the run's start position.
 
         Raises:
@@ -104,7 +109,7 @@ class SnapshotRun:
         finally:
             snapshotter.close()
 
-    def finish(self, plan: Plan) -> None:
+    def finish(self, plan: SnapshotPlan) -> None:
         """Complete the run, with the result of its request in the same transaction.
 
         The pipeline's own run sets where its stream begins instead. A sink that has a checkpoint
@@ -114,12 +119,12 @@ class SnapshotRun:
         self._see_rows(plan.run)
         writes = list(self._records.finish(plan.run))
         if not (plan.run.wish or {}).get("where"):
-            writes += Tables(self._bench.store, self._bench.pipeline.name).repair(
+            writes += TableRecords(self._bench.store, self._bench.pipeline.name).repair(
                 [*plan.run.tables]
             )
         if self._request is not None:
             self._store([*writes, *self._result(self._request, "done", plan.run)])
-            crossing(Border.REQUEST_RECORDED)
+            crossing(CrashPoint.REQUEST_RECORDED)
             return
         known = self._checkpoints.load()
         writes += [
@@ -128,9 +133,9 @@ class SnapshotRun:
             if sink.id not in known
         ]
         self._store(writes)
-        crossing(Border.SNAPSHOT_FINISHED)
+        crossing(CrashPoint.SNAPSHOT_FINISHED)
 
-    def _see_rows(self, run: Run) -> None:
+    def _see_rows(self, run: SnapshotRecord) -> None:
         """Have chunks copied again whose rows a sink came back without.
 
         A sink that is away is asked when the stream begins.
@@ -152,7 +157,11 @@ class SnapshotRun:
                 )
 
     def end(
-        self, request: Request, state: State, reason: str | None, error_class: str | None = None
+        self,
+        request: SnapshotRequest,
+        state: State,
+        reason: str | None,
+        error_class: str | None = None,
     ) -> None:
         """End the request without completing it; copied chunks are counted and forgotten."""
         run = self._latest()
@@ -160,10 +169,10 @@ class SnapshotRun:
         writes = [self._records.cancel(mine, reason or state)] if mine is not None else []
         result = self._result(request, state, mine, reason=reason, error_class=error_class)
         self._store([*writes, *result])
-        crossing(Border.REQUEST_RECORDED)
+        crossing(CrashPoint.REQUEST_RECORDED)
 
     def _result(
-        self, request: Request, state: State, run: Run | None, **details: Any
+        self, request: SnapshotRequest, state: State, run: SnapshotRecord | None, **details: Any
     ) -> list[Write]:
         counts = self._records.progress(run) if run is not None else None
         tables = counts["tables"] if counts is not None else {}
@@ -181,7 +190,7 @@ class SnapshotRun:
         )
         return self._results.put(result, needed)
 
-    def _latest(self) -> Run | None:
+    def _latest(self) -> SnapshotRecord | None:
         own = self._request is None
         return self._records.current() if own else self._records.requested()
 
@@ -193,7 +202,7 @@ class SnapshotRun:
         """Say whether the stream has begun before: its checkpoints are then ahead of any copy."""
         return bool(self._checkpoints.load())
 
-    def _resumable(self, run: Run) -> bool:
+    def _resumable(self, run: SnapshotRecord) -> bool:
         ticket = self._request.ticket if self._request is not None else None
         same = run.ticket == ticket and (run.wish is None) == (self._request is None)
         return same and run.finished_at_ms is None and run.cancelled is None
@@ -211,7 +220,7 @@ class SnapshotRun:
                 return earliest
         return snapshotter.begin()
 
-    def _begin(self, snapshotter: Snapshotter) -> Run:
+    def _begin(self, snapshotter: Snapshotter) -> SnapshotRecord:
         position = self._start_position(snapshotter)
         if self._request is None and not self._streamed():
             learn(self._bench, registry_of(self._bench), position, anew=True)
@@ -221,7 +230,7 @@ class SnapshotRun:
             told = tables.setdefault(full_name(chunk), {"chunks": 0, "rows_estimate": 0})
             told["chunks"] += 1
             told["rows_estimate"] += chunk.rows_estimate
-        run = Run(
+        run = SnapshotRecord(
             id=uuid.uuid4().hex[:12],
             generation=self._bench.job.generation,
             started_at_ms=int(time.time() * 1000),
@@ -233,9 +242,9 @@ class SnapshotRun:
         )
         writes = self._records.begin(run, chunks)
         if self._request is None and not self._streamed():
-            writes += Succession(self._bench, registry_of(self._bench)).begin()
+            writes += SourceIdentity(self._bench, registry_of(self._bench)).begin()
         self._store(writes)
-        crossing(Border.SNAPSHOT_STARTED)
+        crossing(CrashPoint.SNAPSHOT_STARTED)
         return run
 
     def _wished(self, snapshotter: Snapshotter) -> Sequence[TableChunk]:

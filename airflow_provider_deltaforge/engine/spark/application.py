@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.driver.driver import (
-    Assignment,
+    DriverArguments,
     drive_snapshot,
     drive_stream,
 )
@@ -71,7 +71,7 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
     except DeltaForgeError as error:
         outcome = Outcome.of(error)
     else:
-        assignment = Assignment(
+        assignment = DriverArguments(
             parsed.pipeline, _travelling(location), parsed.generation, application_id
         )
         outcome = drive(assignment, SparkRunner(spark))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from airflow_provider_deltaforge.engine.spark.spans import (
-    Room,
+    Budget,
     Span,
     count_until,
     rows_up_to,
@@ -31,7 +31,7 @@ _DRAINED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class BatchLimit:
     """What one micro-batch may hold; None: no limit of this kind."""
 
     events: int | None = None
@@ -54,7 +54,9 @@ class Frontier:
         self._open_bytes = 0.0
         self._moved_at = time.monotonic()
 
-    def advance(self, start: Position, limit: Limit, target: Position | None) -> Position | None:
+    def advance(
+        self, start: Position, limit: BatchLimit, target: Position | None
+    ) -> Position | None:
         """Return where the micro-batch that begins at ``start`` ends; None when there is nothing.
 
         Waits a tenth of a second for something, so that polling costs little.
@@ -71,7 +73,7 @@ class Frontier:
         if target is not None and self._source.compare(start, target) >= 0:
             return None
         self._begin(start)
-        room = Room(limit.events, limit.nbytes)
+        room = Budget(limit.events, limit.nbytes)
         found: Position | None = None
         patience_s = _POLL_S if target is None else _DRAINED_S
         heard = time.monotonic()
@@ -126,7 +128,7 @@ class Frontier:
         return self._spans[0]
 
     def _take(
-        self, span: Span, room: Room, target: Position | None, *, first: bool
+        self, span: Span, room: Budget, target: Position | None, *, first: bool
     ) -> tuple[Position | None, bool]:
         """Take as many borders of a span as there is room for.
 

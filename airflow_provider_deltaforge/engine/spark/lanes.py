@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.errors import RetryableError
 
 FORMAT = "deltaforge_lanes"
@@ -22,7 +22,7 @@ SCHEMA = "outcome string"
 _AWAY_S = 0.2  # Spark asks for new offsets every 10 ms.
 
 
-def lane_source(job: Job, window_s: float) -> type[DataSource]:
+def lane_source(job: DriverAssignment, window_s: float) -> type[DataSource]:
     """Return a data source that runs one job.
 
     The job is part of the class, not an option: options are shown in query plans.
@@ -46,10 +46,10 @@ def lane_source(job: Job, window_s: float) -> type[DataSource]:
 class LaneReader(DataSourceStreamReader):
     """Plans windows. Spark pickles it, and makes one in several processes: it opens nothing."""
 
-    def __init__(self, job: Job, window_s: float) -> None:
+    def __init__(self, job: DriverAssignment, window_s: float) -> None:
         self._job = job
         self._window_s = window_s
-        self._bench: Bench | None = None
+        self._bench: TaskContext | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the offset before the first window."""
@@ -63,7 +63,7 @@ class LaneReader(DataSourceStreamReader):
         """
         try:
             if self._bench is None:
-                self._bench = Bench.open(self._job, renew=False)
+                self._bench = TaskContext.open(self._job, renew=False)
             self._bench.control.read()
         except RetryableError:
             time.sleep(_AWAY_S)
@@ -85,14 +85,14 @@ class LaneReader(DataSourceStreamReader):
         return {**self.__dict__, "_bench": None}
 
 
-def run_lane(job: Job, window_s: float) -> Outcome:
+def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
     """Run a lane in this process; every error becomes an outcome."""
     stay_lean()
     # The lane, its drivers and kernels are only needed where a task runs.
     from airflow_provider_deltaforge.engine.lane.lane import Lane
 
     try:
-        bench = Bench.open(job, renew=True)
+        bench = TaskContext.open(job, renew=True)
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return Outcome.of(error)
     try:

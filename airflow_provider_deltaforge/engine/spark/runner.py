@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
-from airflow_provider_deltaforge.engine.base.runner import Copied
-from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.runner import ChunkResult
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
     await_hands,
     copy_chunks,
@@ -43,12 +43,12 @@ class SparkRunner:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def stream(self, job: Job, window_s: float) -> Outcome:
+    def stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run lanes in a streaming query until one ends for another reason than its window."""
         with jvm_may_die():
             return self._stream(job, window_s)
 
-    def _stream(self, job: Job, window_s: float) -> Outcome:
+    def _stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
         started: SimpleQueue[StreamingQuery] = SimpleQueue()
 
@@ -86,16 +86,16 @@ class SparkRunner:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def copy(
-        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterable[Copied]:
+        self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterable[ChunkResult]:
         """Copy every table's hands in Spark jobs of their own, ``at_once`` tables at a time."""
         with jvm_may_die():
             yield from self._copy(job, run_id, tables, at_once)
 
     def _copy(
-        self, job: Job, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterator[Copied]:
-        results: SimpleQueue[Copied | None] = SimpleQueue()
+        self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
+    ) -> Iterator[ChunkResult]:
+        results: SimpleQueue[ChunkResult | None] = SimpleQueue()
         context = self._spark.sparkContext
         over = threading.Event()
 
@@ -110,7 +110,7 @@ class SparkRunner:
                         results.put(copied)
             except Exception as error:  # noqa: BLE001 - outcomes are data
                 text = f"a snapshot task died: {_first_line(error)}"
-                results.put(Copied("", "", 0, Outcome.of(RetryableError(text))))
+                results.put(ChunkResult("", "", 0, Outcome.of(RetryableError(text))))
 
         def copy_table(hands: list[list[TableChunk]]) -> None:
             try:
@@ -130,7 +130,9 @@ class SparkRunner:
             await_hands(working)
 
 
-def _copied(job: Job, run_id: str, hands: Iterable[list[TableChunk]]) -> Iterator[Copied]:
+def _copied(
+    job: DriverAssignment, run_id: str, hands: Iterable[list[TableChunk]]
+) -> Iterator[ChunkResult]:
     stay_lean()
     for chunks in hands:
         yield from copy_chunks(job, run_id, chunks)

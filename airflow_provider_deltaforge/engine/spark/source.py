@@ -35,11 +35,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from airflow_provider_deltaforge.engine.base.processor_stats import Tallies
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.render.refusals import stop_for_processors
 from airflow_provider_deltaforge.engine.render.render_stage import chain_of
 from airflow_provider_deltaforge.engine.spark.frame import FRAME_SCHEMA, frame_of
-from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between, patiently
+from airflow_provider_deltaforge.engine.spark.frontier import (
+    BatchLimit,
+    Frontier,
+    between,
+    patiently,
+)
 from airflow_provider_deltaforge.engine.spark.source_options import document_of
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
@@ -64,7 +69,7 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SourceOptions:
     """The options, checked. Picklable; it holds ``${VAR}``, never a value.
 
     Attributes:
@@ -76,11 +81,11 @@ class Settings:
 
     document: str
     start: Position | None
-    limit: Limit
+    limit: BatchLimit
     reader: str
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> "Settings":
+    def of(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Check options, whose names Spark gives in any case.
 
         Raises:
@@ -96,7 +101,7 @@ class Settings:
             nbytes = _MAX_BYTES
         start = _starting(given.get("startingposition", "latest"))
         reader = given.get("reader", "spark")
-        return cls(document_of(given), start, Limit(events, nbytes), reader)
+        return cls(document_of(given), start, BatchLimit(events, nbytes), reader)
 
 
 class ChangeSource(DataSource):
@@ -109,18 +114,18 @@ class ChangeSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns, and refuse wrong options before a query starts."""
-        Settings.of(self.options)
+        SourceOptions.of(self.options)
         return FRAME_SCHEMA
 
     def streamReader(self, schema: Any) -> "ChangeReader":  # noqa: N802 - Spark's name
         """Return the reader; Spark pickles it."""
-        return ChangeReader(Settings.of(self.options))
+        return ChangeReader(SourceOptions.of(self.options))
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches in one process and reads them in others; opens nothing when made."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
         self._source: Source | None = None
         self._frontier: Frontier | None = None
@@ -174,7 +179,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield exactly the events of a range, as Arrow batches."""
         start, end = partition.value
         pipeline = self._pipeline()
-        chain = chain_of(pipeline, Tallies(), _Log(), lambda: False)
+        chain = chain_of(pipeline, ProcessorStats(), _Log(), lambda: False)
         try:
             chain.open()
             for rows in between(self._beside(pipeline.spec.source, once=True), start, end):
@@ -215,14 +220,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         return source.beside(self._settings.reader, once=once)
 
-    def _limit(self, limit: ReadLimit) -> Limit:
+    def _limit(self, limit: ReadLimit) -> BatchLimit:
         """Return what Spark asks for; ``availableNow`` and triggers that wait ask for ours."""
         if isinstance(limit, ReadAllAvailable):
-            return Limit()
+            return BatchLimit()
         if isinstance(limit, ReadMaxRows):
-            return Limit(limit.max_rows, self._settings.limit.nbytes)
+            return BatchLimit(limit.max_rows, self._settings.limit.nbytes)
         if isinstance(limit, ReadMaxBytes):
-            return Limit(self._settings.limit.events, limit.max_bytes)
+            return BatchLimit(self._settings.limit.events, limit.max_bytes)
         return self._settings.limit
 
     def __getstate__(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Span:
     from_row: int = 0
 
 
-class Room:
+class Budget:
     """What a micro-batch may still take.
 
     Args:

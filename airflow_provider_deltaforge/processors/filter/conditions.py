@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _NUMBERS_ONE_BY_ONE = 8
 
 
-class Images:
+class RowImages:
     """The row images of a batch, and where the fields that conditions name lie in them."""
 
     def __init__(
@@ -48,13 +48,13 @@ class Images:
             zip(map(tuple, paths), json_fields.locate_each(after, paths), strict=True)
         )
 
-    def field(self, names: Sequence[str]) -> "Column":
+    def field(self, names: Sequence[str]) -> "TextColumn":
         """Return one field of the new images."""
-        return Column(self.after, self._found[tuple(names)], self.unread)
+        return TextColumn(self.after, self._found[tuple(names)], self.unread)
 
 
 @dataclass(frozen=True)
-class Column:
+class TextColumn:
     """One value per row, somewhere in a column of texts."""
 
     texts: pa.BinaryArray
@@ -79,9 +79,9 @@ class Column:
         """What each value is; a value that was not sent is absent."""
         return np.where(self.unchanged, 0, json_fields.kinds(self.texts, self.places))
 
-    def only(self, rows: Any) -> "Column":
+    def only(self, rows: Any) -> "TextColumn":
         """Return the column with the values of the given rows (bool) only."""
-        return Column(self.texts, Spans(*(np.where(rows, place, -1) for place in self.places)))
+        return TextColumn(self.texts, Spans(*(np.where(rows, place, -1) for place in self.places)))
 
     def order(self, constant: bytes) -> Any:
         """Compare each value with a constant's JSON text."""
@@ -119,9 +119,9 @@ class Test:
     """
 
     names: Sequence[str]
-    verdict: Callable[[Column, Images], Any]
+    verdict: Callable[[TextColumn, RowImages], Any]
 
-    def holds(self, images: Images) -> tuple[Any, Any]:
+    def holds(self, images: RowImages) -> tuple[Any, Any]:
         """Return a bool per row, and a bool per row: it is not known."""
         images.unread[:] = False
         found = self.verdict(images.field(self.names), images)
@@ -133,7 +133,7 @@ def test_of(condition: "Condition") -> Test:
     names, value = condition.names, condition.value
     if condition.op == "changed":
         return Test(names, lambda field, images: _changed(field, images, names))
-    made: Mapping[str, Callable[[], Callable[[Column], Any]]] = {
+    made: Mapping[str, Callable[[], Callable[[TextColumn], Any]]] = {
         "exists": lambda: lambda field: (field.kinds > NULL) | field.unchanged,
         "not_exists": lambda: lambda field: (field.kinds <= NULL) & ~field.unchanged,
         "eq": lambda: _among([value]),
@@ -151,22 +151,22 @@ def test_of(condition: "Condition") -> Test:
     return Test(names, lambda field, _images: verdict(field))
 
 
-def _ordered(value: Any, *wanted: int) -> Callable[[Column], Any]:
+def _ordered(value: Any, *wanted: int) -> Callable[[TextColumn], Any]:
     constant = _text(value)
     passing = np.array([order in wanted for order in (EQUAL, GREATER, OTHER, DEEP, LESS)], np.bool_)
     # LESS, which is negative, stands at the end, where it is counted from.
     return lambda field: passing[field.order(constant)]
 
 
-def _not(verdict: Callable[[Column], Any]) -> Callable[[Column], Any]:
+def _not(verdict: Callable[[TextColumn], Any]) -> Callable[[TextColumn], Any]:
     return lambda field: ~verdict(field)
 
 
-def _known_but(verdict: Callable[[Column], Any]) -> Callable[[Column], Any]:
+def _known_but(verdict: Callable[[TextColumn], Any]) -> Callable[[TextColumn], Any]:
     return lambda field: (field.kinds >= NULL) & ~verdict(field)
 
 
-def _among(constants: Sequence[Any]) -> Callable[[Column], Any]:
+def _among(constants: Sequence[Any]) -> Callable[[TextColumn], Any]:
     """Return what says whether a value equals one of several constants."""
     strings = [value for value in constants if isinstance(value, str)]
     deep = [value for value in constants if isinstance(value, list | dict)]
@@ -181,7 +181,7 @@ def _among(constants: Sequence[Any]) -> Callable[[Column], Any]:
         lowest, texts = NULL, []
     lookup = pa.array(strings, pa.utf8())
 
-    def verdict(field: Column) -> Any:
+    def verdict(field: TextColumn) -> Any:
         found = np.zeros(len(field.texts), np.bool_)
         for text in texts:
             found |= field.order(text) == EQUAL
@@ -196,7 +196,7 @@ def _among(constants: Sequence[Any]) -> Callable[[Column], Any]:
     return verdict
 
 
-def _containing(value: Any) -> Callable[[Column], Any]:
+def _containing(value: Any) -> Callable[[TextColumn], Any]:
     """Return what looks for text in text, and for elements in arrays."""
     if isinstance(value, list | dict):
         wanted = _frozen(value)
@@ -205,7 +205,7 @@ def _containing(value: Any) -> Callable[[Column], Any]:
         )
     constant = np.frombuffer(_text(value), np.uint8)
 
-    def verdict(field: Column) -> Any:
+    def verdict(field: TextColumn) -> Any:
         found = np.empty(len(field.texts), np.bool_)
         stack = stack_for(*field.places)
         json_compare_kernel.any_element(field.data, *field.places, constant, stack, found)
@@ -216,12 +216,12 @@ def _containing(value: Any) -> Callable[[Column], Any]:
     return verdict
 
 
-def _matching(pattern: str) -> Callable[[Column], Any]:
+def _matching(pattern: str) -> Callable[[TextColumn], Any]:
     return lambda field: _flags(pc.match_substring_regex(field.strings(), pattern))
 
 
-def _changed(field: Column, images: Images, names: Sequence[str]) -> Any:
-    earlier = Column(images.before, json_fields.locate(images.before, names))
+def _changed(field: TextColumn, images: RowImages, names: Sequence[str]) -> Any:
+    earlier = TextColumn(images.before, json_fields.locate(images.before, names))
     order = np.empty(len(images.after), np.int8)
     json_compare_kernel.compare_both(
         field.data, *field.places, earlier.data, *earlier.places, order
@@ -238,7 +238,7 @@ def _changed(field: Column, images: Images, names: Sequence[str]) -> Any:
     return differs | missing
 
 
-def _texts(column: Column, rows: Any, chosen: Any) -> Iterable[bytes]:
+def _texts(column: TextColumn, rows: Any, chosen: Any) -> Iterable[bytes]:
     places = column.only(rows).places
     texts: list[bytes] = json_fields.values(column.texts, places).take(pa.array(chosen)).to_pylist()
     return texts

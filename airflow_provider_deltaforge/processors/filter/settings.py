@@ -32,7 +32,7 @@ Comparison = Literal[
 ]
 
 
-class Tables(Settings):
+class TableFilter(Settings):
     """Which tables pass; exclusion wins."""
 
     include: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Filter(Processor):
     id: str = "filter"
     ops: tuple[Literal["create", "update", "delete", "read", "truncate"], ...] = ()
     """Operations that pass; empty lets every operation pass."""
-    tables: Tables = Tables()
+    tables: TableFilter = TableFilter()
     """Tables that pass."""
     fields: tuple[Condition, ...] = ()
     """Conditions on the row."""

@@ -9,10 +9,10 @@ from airflow_provider_deltaforge.columns import json_compare_kernel, json_fields
 from airflow_provider_deltaforge.columns.value_codes import codes
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.event_tables import Table, TablePatterns, belonging
-from airflow_provider_deltaforge.processors.filter.conditions import Images, test_of
+from airflow_provider_deltaforge.processors.filter.conditions import RowImages, test_of
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.processors.filter.settings import Filter, Tables
+    from airflow_provider_deltaforge.processors.filter.settings import Filter, TableFilter
 
 _OPS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 _DDL = "ddl"
@@ -62,7 +62,7 @@ class FilterWorker:
         if some:
             chosen = pa.array(np.flatnonzero(passing).astype(np.int32), pa.int32())
             before, after, op = (column.take(chosen) for column in (before, after, op))
-        images = Images(before, after, self._tests)
+        images = RowImages(before, after, self._tests)
         found = [test.holds(images) for test in self._tests]
         is_ddl = _spread(op, lambda name: name == _DDL)
         # A value that nobody can read matters only where the other conditions leave it open.
@@ -75,7 +75,7 @@ class FilterWorker:
 class _Gate:
     """The tables that pass."""
 
-    def __init__(self, tables: "Tables") -> None:
+    def __init__(self, tables: "TableFilter") -> None:
         self._include = TablePatterns(tables.include)
         self._exclude = TablePatterns(tables.exclude) if tables.exclude else None
 
@@ -88,7 +88,7 @@ class _Gate:
         return self._include.take(table) and not excluded
 
 
-def _names_tables(tables: "Tables") -> bool:
+def _names_tables(tables: "TableFilter") -> bool:
     return bool(tables.include or tables.exclude)
 
 

@@ -24,7 +24,7 @@ _HEAD = ("op", "db", "schema", "table")
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class FailedEvent:
     """One event that the script could not process.
 
     Attributes:
@@ -41,7 +41,7 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ScriptLogs:
     """What a script told beside its events.
 
     Attributes:
@@ -56,7 +56,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptOutput:
     """What a script made of a batch.
 
     Attributes:
@@ -70,16 +70,16 @@ class Answer:
     rows: pa.RecordBatch | None
     origins: Any
     made: Sequence[int]
-    bad: Sequence[Bad]
-    said: Said
+    bad: Sequence[FailedEvent]
+    said: ScriptLogs
 
 
-def said_of(head: dict[str, Any]) -> Said:
+def said_of(head: dict[str, Any]) -> ScriptLogs:
     """Return what a script told, from the object an answer begins with."""
-    return Said(head.get("logs", ()), head.get("hidden", 0), head.get("notes", ()))
+    return ScriptLogs(head.get("logs", ()), head.get("hidden", 0), head.get("notes", ()))
 
 
-def answered(answer: bytes, rows: pa.RecordBatch) -> Answer:
+def answered(answer: bytes, rows: pa.RecordBatch) -> ScriptOutput:
     """Read what the glue wrote.
 
     Args:
@@ -89,20 +89,20 @@ def answered(answer: bytes, rows: pa.RecordBatch) -> Answer:
     text, *sections = answer.split(_APART)
     head = orjson.loads(text)
     if "failed" in head:
-        return Answer(None, None, (), [Bad(0, *head["failed"])], said_of(head))
+        return ScriptOutput(None, None, (), [FailedEvent(0, *head["failed"])], said_of(head))
     count = head["count"]
     origins = np.arange(count) if head["origins"] is None else np.array(head["origins"], np.int32)
     # What an event was made from lends it its transaction, but not its end of it.
     base = taken(rows, origins)
     columns = {name: base.column(name) for name in CHANGE_SCHEMA.names}
-    bad = [Bad(row, *why) for row, why in head["bad"]]
+    bad = [FailedEvent(row, *why) for row, why in head["bad"]]
     if count:
         texts = dict(zip((*_TEXTS, *_CODED), sections, strict=True))
         _put_texts(columns, head, texts)
         _put_codes(columns, head, texts)
         _unset(columns, head)
     changed = pa.RecordBatch.from_arrays(list(columns.values()), schema=CHANGE_SCHEMA)
-    return Answer(changed, origins.astype(np.int32), head["made"], bad, said_of(head))
+    return ScriptOutput(changed, origins.astype(np.int32), head["made"], bad, said_of(head))
 
 
 def _put_texts(columns: dict[str, pa.Array], head: dict[str, Any], texts: dict[str, bytes]) -> None:

@@ -26,7 +26,7 @@ _LATER = re.compile(r"\b(?:Promise|async|await|then)\b")
 _ENTRY = "typeof processBatch === 'function' ? processBatch : undefined"
 
 
-class Refused(Exception):  # noqa: N818 - nothing went wrong here
+class ScriptRefused(Exception):  # noqa: N818 - nothing went wrong here
     """The script cannot be used; the argument is a JSON object."""
 
 
@@ -64,16 +64,16 @@ class Isolate:
             value = self._value(script)
             whole = self._racer.eval(_ENTRY, timeout_sec=self._patience)
         except JSParseException as error:
-            raise Refused({"why": "parse", **_parse_error(str(error))}) from None
+            raise ScriptRefused({"why": "parse", **_parse_error(str(error))}) from None
         except JSTimeoutException:
-            raise Refused({"why": "slow"}) from None
+            raise ScriptRefused({"why": "slow"}) from None
         except JSEvalException as error:
-            raise Refused({"why": "threw", **_thrown(str(error))}) from None
+            raise ScriptRefused({"why": "threw", **_thrown(str(error))}) from None
         if isinstance(whole, JSFunction):
             return self._loaded(whole, per_event=False)
         if isinstance(value, JSFunction):
             return self._loaded(value, per_event=True)
-        raise Refused({"why": "entry"})
+        raise ScriptRefused({"why": "entry"})
 
     def _loaded(self, entry: Any, *, per_event: bool) -> str:
         self._desk["entry"] = entry
@@ -143,7 +143,7 @@ class Host:
             if kind == LOAD:
                 self._asked = json.loads(bytes(text))
             return DONE, self._entered()
-        except Refused as refusal:
+        except ScriptRefused as refusal:
             return FAILED, json.dumps(refusal.args[0])
         except JSEvalException as error:
             fill(self._frames, memoryview(bytearray(unread)))

@@ -19,13 +19,13 @@ from airflow_provider_deltaforge.processors.javascript.number_scan_kernel import
     image_flags,
     utf16_offsets,
 )
-from airflow_provider_deltaforge.processors.javascript.settings import Home
+from airflow_provider_deltaforge.processors.javascript.settings import PipelineInfo
 
 _BEYOND_ASCII = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class ScriptInput:
     """A batch as the interpreter takes it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Handed:
     text: Sequence[Any]
 
 
-def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
+def handed(rows: pa.RecordBatch, home: PipelineInfo, *, each: bool) -> ScriptInput:
     """Lay out a batch.
 
     Args:
@@ -87,7 +87,7 @@ def handed(rows: pa.RecordBatch, home: Home, *, each: bool) -> Handed:
     ]
     size = 16 + sum(column.nbytes for column in numbers)
     control = np.array([rows.num_rows, header_units, each, size], np.int32)
-    return Handed(
+    return ScriptInput(
         [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (control, *numbers)],
         [header, before, after],
     )

@@ -28,7 +28,7 @@ from airflow_provider_deltaforge.processors.javascript.child import (
     RESET,
     RUN,
 )
-from airflow_provider_deltaforge.processors.javascript.settings import Limits
+from airflow_provider_deltaforge.processors.javascript.settings import ScriptLimits
 
 _GLUE = ("kept", "events", "columns", "output", "fields", "script")
 _DOORS = "run, load, reserve, desk"
@@ -64,7 +64,7 @@ class Interpreter:
         RetryableError: no process can be started now.
     """
 
-    def __init__(self, script: str, limits: Limits) -> None:
+    def __init__(self, script: str, limits: ScriptLimits) -> None:
         self._script = script
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
@@ -203,7 +203,7 @@ def _write(pipe: int, parts: Sequence[Any]) -> None:
 class _Watch:
     """How long a call may still go on."""
 
-    def __init__(self, pid: int, limits: Limits, seconds: float, *, watched: bool) -> None:
+    def __init__(self, pid: int, limits: ScriptLimits, seconds: float, *, watched: bool) -> None:
         self.watched = watched
         self._pid = pid
         self._limits = limits

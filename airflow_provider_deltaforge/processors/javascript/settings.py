@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.settings import Settings
 
 
-class Limits(Settings):
+class ScriptLimits(Settings):
     """What one call of the script may use; a call that uses more is ended."""
 
     cpu_ms: PositiveInt = 50
@@ -21,7 +21,7 @@ class Limits(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class PipelineInfo:
     """What the events of the pipeline share, as scripts see it."""
 
     pipeline: str = ""
@@ -34,14 +34,14 @@ class JavaScript(Processor):
 
     inline: str = Field(min_length=1)
     """The script: ``function processBatch(events)``, or a function of one event."""
-    limits: Limits = Limits()
+    limits: ScriptLimits = ScriptLimits()
     """What one call may use."""
-    _home: Home = PrivateAttr(default=Home())
+    _home: PipelineInfo = PrivateAttr(default=PipelineInfo())
 
     def within(self, pipeline: str, tenant: str, connector: str) -> "JavaScript":
         """Return the description with what scripts read in ``event.source`` and beside it."""
         settled = self.model_copy()
-        settled._home = Home(pipeline, tenant, connector)  # noqa: SLF001 - of our own class
+        settled._home = PipelineInfo(pipeline, tenant, connector)  # noqa: SLF001 - of our own class
         return settled
 
     def check(self) -> None:

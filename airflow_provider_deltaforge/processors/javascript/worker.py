@@ -15,9 +15,9 @@ from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.javascript import number_scan_kernel
 from airflow_provider_deltaforge.processors.javascript.answer import (
-    Answer,
-    Bad,
-    Said,
+    FailedEvent,
+    ScriptLogs,
+    ScriptOutput,
     answered,
     said_of,
 )
@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.processors.javascript.interpreter import (
     LimitError,
     ScriptError,
 )
-from airflow_provider_deltaforge.processors.javascript.settings import Home, JavaScript
+from airflow_provider_deltaforge.processors.javascript.settings import JavaScript, PipelineInfo
 
 _FIRST_ROWS = 250
 _ENOUGH_ROWS = 1 << 20
@@ -63,7 +63,7 @@ class ScriptWorker:
         FatalError: no interpreter can be started here.
     """
 
-    def __init__(self, script: JavaScript, home: Home) -> None:
+    def __init__(self, script: JavaScript, home: PipelineInfo) -> None:
         self._id = script.id
         self._limits = script.limits
         self._home = home
@@ -186,7 +186,7 @@ class ScriptWorker:
             self._most_rows,
         )
 
-    def _called(self, rows: pa.RecordBatch, *, each: bool) -> Answer:
+    def _called(self, rows: pa.RecordBatch, *, each: bool) -> ScriptOutput:
         if self._closed:
             raise RetryableError(f"processor {self._id} is closed")
         batch = handed(rows, self._home, each=each)
@@ -211,7 +211,7 @@ class ScriptWorker:
                 f"processor {self._id}, key inline, loaded once more: {error}"
             ) from None
 
-    def _kept(self, answer: Answer, start: int, rejections: list[Rejection]) -> list[_Part]:
+    def _kept(self, answer: ScriptOutput, start: int, rejections: list[Rejection]) -> list[_Part]:
         for bad in answer.bad:
             self._counts["errors"] += 1
             rejections.append(rejected(start + bad.row, _why(bad)))
@@ -221,7 +221,7 @@ class ScriptWorker:
         made[list(answer.made)] = True
         return [_Part(answer.rows, answer.origins + np.int32(start), made)]
 
-    def _tell(self, said: Said) -> None:
+    def _tell(self, said: ScriptLogs) -> None:
         for level, text in said.logs:
             _log.log(getattr(logging, level.upper()), "processor %s: %s", self._id, text)
         if said.hidden:
@@ -233,7 +233,7 @@ class ScriptWorker:
                 _log.warning("processor %s changes %r; it stays as it was", self._id, name)
 
 
-def _why(bad: Bad) -> str:
+def _why(bad: FailedEvent) -> str:
     """Say what is wrong with an event, without its values: thrown texts may hold some."""
     if bad.ours:
         return f"the script's result is refused: {bad.text}"

@@ -31,7 +31,7 @@ _REASONS = {
 }
 
 
-class _Made(NamedTuple):
+class _Matches(NamedTuple):
     """What values that were found belong to.
 
     Attributes:
@@ -84,7 +84,7 @@ class MaskWorker:
             found = self._paths.find(column, sets, members)
             faults = np.maximum(faults, found.faults)
             if len(found.rows):
-                made = _Made(rows, found.rows, counts, name in _KEYS, faults)
+                made = _Matches(rows, found.rows, counts, name in _KEYS, faults)
                 columns[name] = self._masked(self._paths, column, found, made)
         done = pa.RecordBatch.from_arrays(list(columns.values()), schema=CHANGE_SCHEMA)
         if not faults.any():
@@ -98,7 +98,7 @@ class MaskWorker:
         """Nothing is open."""
 
     def _masked(
-        self, paths: texts.Paths, column: pa.BinaryArray, found: texts.Found, made: _Made
+        self, paths: texts.Paths, column: pa.BinaryArray, found: texts.Found, made: _Matches
     ) -> pa.BinaryArray:
         """Return a column with other values in the places of those that were found."""
         values = texts.values(column, found)
@@ -128,7 +128,7 @@ class MaskWorker:
         return texts.replaced(column, found, new)
 
     def _within(
-        self, paths: texts.Paths, strings: pa.BinaryArray, deeper: Any, made: _Made
+        self, paths: texts.Paths, strings: pa.BinaryArray, deeper: Any, made: _Matches
     ) -> pa.BinaryArray:
         """Return strings with values masked in those that hold JSON; the others stay.
 

@@ -25,7 +25,7 @@ _NOT_JSON = b'{"_base64":"'
 Path = tuple[str, ...]
 
 
-class Form:
+class OutboxLayout:
     """What a document says, compiled once. Used by one thread."""
 
     def __init__(self, settings: Outbox) -> None:
@@ -58,7 +58,7 @@ class Form:
             )
 
 
-class Messages:
+class OutboxMessagesBatch:
     """The outbox messages of one batch.
 
     Args:
@@ -70,7 +70,7 @@ class Messages:
         topics: where each goes; null where nothing says so.
     """
 
-    def __init__(self, form: Form, rows: pa.RecordBatch) -> None:
+    def __init__(self, form: OutboxLayout, rows: pa.RecordBatch) -> None:
         self._form = form
         self._after = rows["after"]
         self._spans = dict(zip(form.paths, j.locate_each(self._after, form.paths), strict=True))

@@ -18,8 +18,8 @@ from airflow_provider_deltaforge.processors.outbox.messages import (
     NON_OBJECT,
     NULL_PAYLOAD,
     TAKEN,
-    Form,
-    Messages,
+    OutboxLayout,
+    OutboxMessagesBatch,
 )
 from airflow_provider_deltaforge.processors.outbox.settings import Outbox
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -42,7 +42,7 @@ class OutboxWorker:
 
     def __init__(self, settings: Outbox) -> None:
         self._settings = settings
-        self._form = Form(settings)
+        self._form = OutboxLayout(settings)
         self._warned: set[tuple[str, str]] = set()
         tables = settings.tables
         # A pattern's dots part database and table, or belong to a message's prefix.
@@ -56,7 +56,7 @@ class OutboxWorker:
         if not len(chosen):
             return Processed(rows)
         found = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
-        messages = Messages(self._form, found)
+        messages = OutboxMessagesBatch(self._form, found)
         taken = np.flatnonzero(messages.fates == TAKEN)
         counts = {"transformed": len(taken)}
         rejections: list[Rejection] = []
@@ -83,7 +83,7 @@ class OutboxWorker:
         db, _, name = table
         return any(matcher.matches(db, name) for matcher in self._matchers)
 
-    def _refused(self, messages: Messages, chosen: Any) -> list[Rejection]:
+    def _refused(self, messages: OutboxMessagesBatch, chosen: Any) -> list[Rejection]:
         """Return the messages that are refused, by their place in the batch."""
         if not self._settings.strict:
             return []
@@ -92,7 +92,7 @@ class OutboxWorker:
             rejected(int(chosen[row]), f"strict: {_why(messages, row)}") for row in refused.tolist()
         ]
 
-    def _dropped(self, messages: Messages, found: pa.RecordBatch) -> dict[str, int]:
+    def _dropped(self, messages: OutboxMessagesBatch, found: pa.RecordBatch) -> dict[str, int]:
         """Count what is dropped, and warn once for each table and reason."""
         counts = {}
         for fate, (word, reason) in _DROPPED.items():
@@ -113,7 +113,7 @@ class OutboxWorker:
             )  # fmt: skip
 
 
-def _why(messages: Messages, row: int) -> str:
+def _why(messages: OutboxMessagesBatch, row: int) -> str:
     fate = int(messages.fates[row])
     return f"it lacks {messages.lacks(row)}" if fate == LACKING else _DROPPED[fate][1]
 
@@ -122,7 +122,7 @@ def _merged(
     rows: pa.RecordBatch,
     chosen: Any,
     taken: Any,
-    messages: Messages,
+    messages: OutboxMessagesBatch,
     rejections: list[Rejection],
     counts: Mapping[str, int],
 ) -> Processed:

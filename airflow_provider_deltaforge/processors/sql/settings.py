@@ -8,7 +8,7 @@ from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.settings import Settings
 
 
-class Limits(Settings):
+class QueryLimits(Settings):
     """What the query may use."""
 
     mem_mb: PositiveInt = Field(default=256, ge=16)
@@ -23,7 +23,7 @@ class Sql(Processor):
     id: str = "sql"
     query: str = Field(min_length=1)
     """One ``select`` from the table ``events``, in DuckDB's SQL; it must return ``_row``."""
-    limits: Limits = Limits()
+    limits: QueryLimits = QueryLimits()
     """What the query may use."""
 
     def check(self) -> None:

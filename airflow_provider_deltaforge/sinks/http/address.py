@@ -22,7 +22,7 @@ class UnroutableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class HttpOrigin:
     """Scheme, host and port."""
 
     scheme: str
@@ -43,7 +43,7 @@ class Origin:
 class Target:
     """One URL, taken apart for a request."""
 
-    origin: Origin
+    origin: HttpOrigin
     path: bytes
     """Path and query."""
 
@@ -98,7 +98,7 @@ def fixed_part(url: str) -> str:
     return url
 
 
-def named_origin(text: str) -> Origin:
+def named_origin(text: str) -> HttpOrigin:
     """Return the origin that ``https://host`` or ``https://host:port`` names.
 
     Raises:
@@ -130,7 +130,7 @@ def proxy_of(text: str) -> tuple[str, tuple[bytes, bytes] | None]:
     return f"http://{origin.netloc}", auth
 
 
-def origin_of(parts: SplitResult) -> Origin:
+def origin_of(parts: SplitResult) -> HttpOrigin:
     """Return scheme, host and port of a URL.
 
     Raises:
@@ -143,7 +143,7 @@ def origin_of(parts: SplitResult) -> Origin:
     if not parts.hostname:
         raise ValueError("it names no host")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
-    return Origin(parts.scheme, host, _port(parts) or _PORTS[parts.scheme])
+    return HttpOrigin(parts.scheme, host, _port(parts) or _PORTS[parts.scheme])
 
 
 def _port(parts: SplitResult) -> int | None:

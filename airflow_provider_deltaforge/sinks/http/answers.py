@@ -9,7 +9,7 @@ from http import HTTPStatus
 _REST_MAX_S = 3600.0
 
 
-class Meaning(Enum):
+class Reaction(Enum):
     """What an answer makes us do."""
 
     TAKEN = auto()
@@ -38,15 +38,15 @@ _WRONG = {
 _KINDS = {413: "message_too_large"}
 
 
-def meaning(status: int) -> Meaning:
+def meaning(status: int) -> Reaction:
     """Say what the status of an answer means."""
     if 200 <= status < 300:
-        return Meaning.TAKEN
+        return Reaction.TAKEN
     if status in _FORBIDDEN:
-        return Meaning.FORBIDDEN
+        return Reaction.FORBIDDEN
     if status in _WRONG or status < 400:
-        return Meaning.WRONG
-    return Meaning.LATER if status in _LATER or status >= 500 else Meaning.REFUSED
+        return Reaction.WRONG
+    return Reaction.LATER if status in _LATER or status >= 500 else Reaction.REFUSED
 
 
 def words(status: int) -> str:

@@ -24,7 +24,7 @@ class BrokenOffError(RetryableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back; its body is read and forgotten."""
 
     status: int
@@ -65,7 +65,7 @@ class Connections:
         headers: Sequence[tuple[bytes, bytes]],
         body: bytes,
         timeout_s: float,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send one request and return what was answered.
 
         Raises:
@@ -122,7 +122,7 @@ class Connections:
         """Close all connections."""
         self._pool.close()
 
-    def _once(self, request: Any) -> Answer:
+    def _once(self, request: Any) -> HttpAnswer:
         response = self._pool.handle_request(request)
         try:
             self._read_off(response)
@@ -130,7 +130,7 @@ class Connections:
             response.close()
         headers = {name.lower(): value for name, value in response.headers}
         retry_after = headers.get(b"retry-after")
-        return Answer(response.status, retry_after.decode("latin-1") if retry_after else None)
+        return HttpAnswer(response.status, retry_after.decode("latin-1") if retry_after else None)
 
     def _read_off(self, response: Any) -> None:
         """Read the body, so that the connection can be used again; a long one is not worth it."""

@@ -18,10 +18,14 @@ from airflow_provider_deltaforge.errors import (
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.http import answers
 from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, UnroutableError
-from airflow_provider_deltaforge.sinks.http.answers import Meaning
-from airflow_provider_deltaforge.sinks.http.connection import Answer, BrokenOffError, Connections
+from airflow_provider_deltaforge.sinks.http.answers import Reaction
+from airflow_provider_deltaforge.sinks.http.connection import (
+    BrokenOffError,
+    Connections,
+    HttpAnswer,
+)
 from airflow_provider_deltaforge.sinks.http.headers import header_text, routed
-from airflow_provider_deltaforge.sinks.http.plan import Plan, array_body, identity
+from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, array_body, identity
 from airflow_provider_deltaforge.sinks.http.signing import signed
 
 log = logging.getLogger(__name__)
@@ -30,7 +34,7 @@ _TOO_LARGE = 413
 
 
 @dataclass(frozen=True)
-class Manner:
+class RequestOptions:
     """How requests of a sink are made; shared by its couriers.
 
     Attributes:
@@ -54,7 +58,7 @@ class Manner:
     timeout_s: float
 
 
-class Courier:
+class HttpSender:
     """One request at a time. Used by one thread, but for ``cut``.
 
     Args:
@@ -63,14 +67,16 @@ class Courier:
         check: called before each request; raises when there is a reason to send no more.
     """
 
-    def __init__(self, manner: Manner, connections: Connections, check: Callable[[], None]) -> None:
+    def __init__(
+        self, manner: RequestOptions, connections: Connections, check: Callable[[], None]
+    ) -> None:
         self._manner = manner
         self._connections = connections
         self._check = check
         self._bytes_max: dict[str, int] = {}
         self.rest_until = 0.0
 
-    def carry(self, plan: Plan) -> None:
+    def carry(self, plan: RequestPlan) -> None:
         """Send what is left of a plan.
 
         Raises:
@@ -93,7 +99,7 @@ class Courier:
         """Close the connections."""
         self._connections.close()
 
-    def _send_next(self, plan: Plan) -> None:
+    def _send_next(self, plan: RequestPlan) -> None:
         """Send the next request, if it can be, and do what its answer means."""
         rows = plan.next_rows
         body = self._body(plan, rows)
@@ -120,11 +126,11 @@ class Courier:
         if answer.status == _TOO_LARGE and len(rows) > 1:
             self._bytes_max[url] = len(body) // 2
 
-    def _obey(self, answer: Answer, target: Target, plan: Plan) -> None:
+    def _obey(self, answer: HttpAnswer, target: Target, plan: RequestPlan) -> None:
         meaning = answers.meaning(answer.status)
-        if meaning is Meaning.TAKEN:
+        if meaning is Reaction.TAKEN:
             plan.answered()
-        elif meaning is not Meaning.REFUSED:
+        elif meaning is not Reaction.REFUSED:
             self._raise(meaning, answer, target, plan)
         elif len(plan.next_rows) > 1:
             log.info(
@@ -136,13 +142,15 @@ class Courier:
             said = f"{target.origin} refuses it: {answers.words(answer.status)}"
             plan.refuse(answers.kind(answer.status), f"{self._manner.where}: {said}")
 
-    def _raise(self, meaning: Meaning, answer: Answer, target: Target, plan: Plan) -> NoReturn:
+    def _raise(
+        self, meaning: Reaction, answer: HttpAnswer, target: Target, plan: RequestPlan
+    ) -> NoReturn:
         said = f"{self._manner.where}: {target.origin} answers {answers.words(answer.status)}"
-        if meaning is Meaning.FORBIDDEN:
+        if meaning is Reaction.FORBIDDEN:
             raise AccessError(
                 f"{said}; check the credentials in 'headers' or 'proxy', and what they allow"
             )
-        if meaning is Meaning.WRONG:
+        if meaning is Reaction.WRONG:
             content = self._manner.headers[b"content-type"].decode()
             raise FatalError(f"{said}; {answers.what_is_wrong(answer.status, content)}")
         rest_s = answers.rest_s(answer.retry_after)
@@ -151,7 +159,7 @@ class Courier:
         check = answers.what_to_check(answer.status)
         raise RetryableError(f"{said}{asks}{check}{_so_far(plan)}")
 
-    def _body(self, plan: Plan, rows: "np.typing.NDArray[np.intp]") -> bytes:
+    def _body(self, plan: RequestPlan, rows: "np.typing.NDArray[np.intp]") -> bytes:
         if self._manner.in_arrays:
             return array_body(plan.messages, rows)
         value = plan.messages.values[int(rows[0])].as_py()
@@ -182,7 +190,7 @@ class Courier:
         ]
 
 
-def _so_far(plan: Plan) -> str:
+def _so_far(plan: RequestPlan) -> str:
     if not plan.taken:
         return ""
     return f" ({plan.taken} of {len(plan.order)} events are through, the others wait)"

@@ -18,7 +18,7 @@ Span = tuple[int, int]
 
 
 @dataclass
-class Plan:
+class RequestPlan:
     """A batch, or a part of it, on its way; requests leave it when they are answered.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plan:
         self.answered()
 
 
-def plans(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[Plan]:
+def plans(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[RequestPlan]:
     """Divide a batch so that all messages of a key are in one plan, in their order.
 
     Args:
@@ -83,11 +83,11 @@ def plans(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[Plan]:
     return [make(messages, part) for part in parts if len(part)]
 
 
-def _singly(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Plan:
-    return Plan(messages, rows, deque((at, at + 1) for at in range(len(rows))))
+def _singly(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> RequestPlan:
+    return RequestPlan(messages, rows, deque((at, at + 1) for at in range(len(rows))))
 
 
-def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Plan:
+def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> RequestPlan:
     codes = np.asarray(messages.topics.indices)[rows]
     order = np.argsort(codes, kind="stable")
     sorted_codes, order = codes[order], rows[order]
@@ -96,7 +96,7 @@ def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Plan:
         headers = messages.headers.take(pa.array(order)).to_pylist()
         starts = starts | np.array([one != other for one, other in pairwise(headers)], bool)
     borders = [0, *(np.flatnonzero(starts) + 1).tolist(), len(order)]
-    return Plan(messages, order, deque(pairwise(borders)))
+    return RequestPlan(messages, order, deque(pairwise(borders)))
 
 
 def array_body(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> bytes:

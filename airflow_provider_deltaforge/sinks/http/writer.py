@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Claim, take_lease
+from airflow_provider_deltaforge.sinks.contract import WriterClaim, take_lease
 from airflow_provider_deltaforge.sinks.http.address import Addresses, proxy_of
 from airflow_provider_deltaforge.sinks.http.connection import Connections, tls_context
-from airflow_provider_deltaforge.sinks.http.courier import Courier, Manner
+from airflow_provider_deltaforge.sinks.http.courier import HttpSender, RequestOptions
 from airflow_provider_deltaforge.sinks.http.headers import configured
-from airflow_provider_deltaforge.sinks.http.plan import Plan, plans
+from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, plans
 from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
 
@@ -28,13 +28,15 @@ class HttpWriter:
         tls = _tls(sink) if self._manner.addresses.encrypted else None
         proxy = None if sink.proxy is None else proxy_of(sink.proxy.get_secret_value())
         self._couriers = [
-            Courier(self._manner, Connections(tls, sink.connect_timeout_secs, proxy), self._check)
+            HttpSender(
+                self._manner, Connections(tls, sink.connect_timeout_secs, proxy), self._check
+            )
             for _ in range(sink.parallelism)
         ]
-        self._plans: list[Plan] = []
+        self._plans: list[RequestPlan] = []
         self._errors: list[Exception] = []
         self._abandoned = threading.Event()
-        self._claim: Claim | None = None
+        self._claim: WriterClaim | None = None
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Send in order; see ``SinkWriter``."""
@@ -50,7 +52,7 @@ class HttpWriter:
         self._plans = []
         return sorted(rejections, key=lambda one: one.event_row)
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Outlive former writers, and send within a lease; see ``FencedWriter``.
 
         What the kernel holds of a request it sends by itself, until its own timeout.
@@ -98,7 +100,7 @@ class HttpWriter:
         for thread in threads:
             thread.join()
 
-    def _carry_one(self, courier: Courier, plan: Plan) -> None:
+    def _carry_one(self, courier: HttpSender, plan: RequestPlan) -> None:
         try:
             courier.carry(plan)
         except _Stopped:
@@ -133,10 +135,10 @@ class _Stopped(Exception):  # noqa: N818 - no error: another courier met one
     """There is no use in sending on."""
 
 
-def _manner(sink: HttpSink, pipeline: str) -> Manner:
+def _manner(sink: HttpSink, pipeline: str) -> RequestOptions:
     headers = {name: each.get_secret_value() for name, each in sink.headers.items()}
     secret = sink.signing_secret
-    return Manner(
+    return RequestOptions(
         where=f"http sink {sink.id}",
         about={"pipeline": pipeline, "sink": sink.id},
         addresses=Addresses(sink.url, sink.allowed_origins),

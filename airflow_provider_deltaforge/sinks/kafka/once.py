@@ -18,12 +18,12 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Claim, Cursor
+from airflow_provider_deltaforge.sinks.contract import SinkPosition, WriterClaim
 from airflow_provider_deltaforge.sinks.kafka import replies
 from airflow_provider_deltaforge.sinks.kafka.configuration import scrub
-from airflow_provider_deltaforge.sinks.kafka.positions import Positions, error_of, topic_of
+from airflow_provider_deltaforge.sinks.kafka.positions import KafkaPositions, error_of, topic_of
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
-from airflow_provider_deltaforge.sinks.kafka.work import Work, by_halves
+from airflow_provider_deltaforge.sinks.kafka.work import KafkaBatch, by_halves
 from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
 
 _STEP_S, _SLICE_S = 0.5, 0.25
@@ -34,7 +34,7 @@ class _RefusedError(Exception):
     """The brokers refuse a message of the transaction."""
 
 
-class Stage(Enum):
+class TransactionStage(Enum):
     """What the producer may do next."""
 
     NEW = "recover"
@@ -47,20 +47,20 @@ class KafkaOnceWriter(KafkaWriter):
     """One transaction per batch; see ``ExactlyOnceWriter``."""
 
     def __init__(self, sink: KafkaSink, pipeline: str) -> None:
-        self._stage = Stage.NEW
+        self._stage = TransactionStage.NEW
         self._used = False
-        self._cursor: Cursor | None = None
-        self._committing: Cursor | None = None
+        self._cursor: SinkPosition | None = None
+        self._committing: SinkPosition | None = None
         self._at_once: int | None = None
         self._positions_topic = sink.positions_topic or topic_of(pipeline)
         self._key = f"{pipeline}/{sink.id}"
         super().__init__(sink, pipeline)
 
-    def recover(self) -> Cursor | None:
+    def recover(self) -> SinkPosition | None:
         """Fence former producers, then read the position; see ``ExactlyOnceWriter``."""
         deadline = time.monotonic() + self._patience_s
         self._begin(deadline)
-        positions = Positions(
+        positions = KafkaPositions(
             self._kafka,
             self._positions_topic,
             self._settings,
@@ -71,11 +71,11 @@ class KafkaOnceWriter(KafkaWriter):
         positions.make()
         text = positions.read(self._key.encode())
         where = f"{self._where}: record {self._key!r} of topic {self._positions_topic!r}"
-        self._cursor = None if text is None else Cursor.from_text(text, where)
-        self._stage = Stage.IDLE
+        self._cursor = None if text is None else SinkPosition.from_text(text, where)
+        self._stage = TransactionStage.IDLE
         return self._cursor
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Shut former writers out; see ``FencedWriter``."""
         self._settle(claim)
         claim.enter(self._settings["transactional.id"])
@@ -88,18 +88,20 @@ class KafkaOnceWriter(KafkaWriter):
         """
         if self._used:
             self._renew()
-        self._used, self._stage = True, Stage.NEW
+        self._used, self._stage = True, TransactionStage.NEW
         self._until(deadline, self._producer.init_transactions, "begin with transactions")
         if self._claim is not None:
             self._claim.confirm()
 
-    def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
+    def write_once(
+        self, messages: Messages, before: SinkPosition, after: SinkPosition
+    ) -> Sequence[Rejection]:
         """Write a batch and its cursor in one transaction; see ``ExactlyOnceWriter``."""
         del before  # A transaction that is not the next one is fenced.
         return self._transaction(messages, after, after)
 
     def _transaction(
-        self, messages: Messages, after: Cursor, record: Cursor | None
+        self, messages: Messages, after: SinkPosition, record: SinkPosition | None
     ) -> Sequence[Rejection]:
         """Write a batch in one transaction.
 
@@ -109,23 +111,23 @@ class KafkaOnceWriter(KafkaWriter):
             record: what is written beside it, if anything.
         """
         deadline = time.monotonic() + self._patience_s
-        if self._stage is Stage.COMMITTING and self._committing == after:
+        if self._stage is TransactionStage.COMMITTING and self._committing == after:
             self._commit(deadline, again=True)
             return []
-        if self._stage in (Stage.NEW, Stage.COMMITTING):
+        if self._stage in (TransactionStage.NEW, TransactionStage.COMMITTING):
             raise self._lost("what it did last has to be found out")
         self._abort(deadline)
-        work = Work(messages)
+        work = KafkaBatch(messages)
         self._find_topics(work, deadline)
         if self._send(work, record, deadline):
-            self._committing, self._stage = after, Stage.COMMITTING
+            self._committing, self._stage = after, TransactionStage.COMMITTING
             self._commit(deadline)
             return []
         self._abort(deadline)
         refused = dict(work.refused) or self._search(messages)
         self._begin_anew()
         if refused:
-            return replace(Work(messages), refused=refused).rejections(self._where)
+            return replace(KafkaBatch(messages), refused=refused).rejections(self._where)
         # Each message alone is taken: only so many of them at once are too much for the topic.
         raise RetryableError(f"{self._where}: a batch is too large for its topic; now in parts")
 
@@ -135,19 +137,19 @@ class KafkaOnceWriter(KafkaWriter):
 
     def _discard(self) -> None:
         """End an open transaction, so that readers need not wait for its timeout."""
-        if self._stage is Stage.OPEN:
+        if self._stage is TransactionStage.OPEN:
             with suppress(self._kafka.KafkaException):
                 self._producer.abort_transaction(_CLOSE_S)
         super()._discard()
 
-    def _send(self, work: Work, after: Cursor | None, deadline: float) -> bool:
+    def _send(self, work: KafkaBatch, after: SinkPosition | None, deadline: float) -> bool:
         """Begin a transaction with all messages in it; return False if any of them is refused.
 
         The position is handed over first, so that both wait for the same answer.
         """
         try:
             self._producer.begin_transaction()
-            self._stage = Stage.OPEN
+            self._stage = TransactionStage.OPEN
             if after is not None:
                 self._producer.produce(self._positions_topic, after.as_text(), self._key)
         except self._kafka.KafkaException as error:
@@ -156,20 +158,20 @@ class KafkaOnceWriter(KafkaWriter):
         most = self._at_once or total
         with suppress(_RefusedError):
             for start in range(0, total, most):
-                share = self._work = Work(work.messages.slice(start, most))
+                share = self._work = KafkaBatch(work.messages.slice(start, most))
                 self._deliver(share, deadline)
                 work.refused.update({start + index: why for index, why in share.refused.items()})
             return not work.refused
         return False
 
-    def _deliver(self, work: Work, deadline: float) -> None:
+    def _deliver(self, work: KafkaBatch, deadline: float) -> None:
         """Hand over and wait for the answers; after the first bad one no others come."""
         self._hand_over(work, deadline)
         while self._serve(self._producer.flush, _SLICE_S):
             self._check(work, deadline)
         self._check(work, deadline)
 
-    def _raise_if_failed(self, work: Work) -> None:
+    def _raise_if_failed(self, work: KafkaBatch) -> None:
         if any(error.code() in replies.REJECTED for error in work.failures):
             raise _RefusedError
         if work.failures:
@@ -179,15 +181,15 @@ class KafkaOnceWriter(KafkaWriter):
         call = self._producer.commit_transaction
         self._until(deadline, call, "commit a transaction", gives_up=again)
         self._cursor = self._committing
-        self._stage, self._committing, self._work = Stage.IDLE, None, None
+        self._stage, self._committing, self._work = TransactionStage.IDLE, None, None
         self._access_errors = 0
 
     def _abort(self, deadline: float) -> None:
         self._work = None  # What was refused of it says nothing about how this ends.
-        if self._stage is Stage.OPEN:
+        if self._stage is TransactionStage.OPEN:
             call = self._producer.abort_transaction
             self._until(deadline, call, "abort a transaction", gives_up=True)
-            self._stage = Stage.IDLE
+            self._stage = TransactionStage.IDLE
 
     def _search(self, messages: Messages) -> dict[int, Any]:
         """Find which messages the brokers refuse: by halves, in transactions that are aborted.
@@ -201,7 +203,7 @@ class KafkaOnceWriter(KafkaWriter):
         finally:
             if self._producer is not None:
                 self._discard()
-            self._producer, self._stage = own, Stage.IDLE
+            self._producer, self._stage = own, TransactionStage.IDLE
         if not refused:
             self._at_once = taken
         return refused
@@ -213,7 +215,7 @@ class KafkaOnceWriter(KafkaWriter):
             own_id = f"{self._settings['transactional.id']}/probe"
             self._producer = self._new_producer(**{"transactional.id": own_id})
             self._until(deadline, self._producer.init_transactions, "begin with transactions")
-        work = Work(messages)
+        work = KafkaBatch(messages)
         is_taken = self._send(work, None, deadline)
         told = self._work.failures if self._work is not None else []
         errors = [error for error in told if error.code() in replies.REJECTED]
@@ -289,7 +291,7 @@ class KafkaOnceWriter(KafkaWriter):
 
     def _lost(self, reason: str) -> FencedError:
         """Return that this producer cannot go on before ``recover``."""
-        self._stage, self._committing, self._work = Stage.NEW, None, None
+        self._stage, self._committing, self._work = TransactionStage.NEW, None, None
         return FencedError(
             f"{self._where}: its producer has to take over again: {scrub(self._sink, reason)}"
         )

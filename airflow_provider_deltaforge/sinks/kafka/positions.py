@@ -30,7 +30,7 @@ def topic_of(pipeline: str) -> str:
     return f"_deltaforge.{pipeline}.positions"
 
 
-class Positions:
+class KafkaPositions:
     """Reads the topic, and makes it. Used by one thread, for a moment.
 
     Args:
@@ -82,7 +82,7 @@ class Positions:
         try:
             self._admin.create_topics([new], request_timeout=_ASK_S)[self._topic].result()
         except self._kafka.KafkaException as error:
-            if error.args[0].code() != replies.Code.TOPIC_ALREADY_EXISTS:
+            if error.args[0].code() != replies.KafkaCode.TOPIC_ALREADY_EXISTS:
                 raise self._refuse(error.args[0]) from error
 
     def read(self, key: bytes) -> bytes | None:
@@ -158,7 +158,7 @@ class Positions:
                     reached = message.offset() + 1
                     if message.key() == key:
                         found = message.timestamp()[1], message.value()
-                elif error.code() == replies.Code["_PARTITION_EOF"]:
+                elif error.code() == replies.KafkaCode["_PARTITION_EOF"]:
                     reached = message.offset()
                 elif error.code() not in replies.PASSING:
                     raise self._kafka.KafkaException(error)
@@ -181,7 +181,7 @@ def error_of(error: Any, text: str) -> DeltaForgeError:
     """
     if error.code() in replies.ACCESS:
         return AccessError(f"{text}; grant what is missing to this client")
-    if error.code() == replies.Code.INVALID_TRANSACTION_TIMEOUT:
+    if error.code() == replies.KafkaCode.INVALID_TRANSACTION_TIMEOUT:
         return FatalError(
             f"{text}; lower client_conf.transaction.timeout.ms, or raise "
             "transaction.max.timeout.ms on the brokers"

@@ -4,7 +4,7 @@ import re
 from enum import IntEnum
 
 
-class Code(IntEnum):
+class KafkaCode(IntEnum):
     """Codes of the protocol, and negative ones of librdkafka.
 
     Named here as well as in the driver, so that this module needs no driver; a test holds them
@@ -47,18 +47,18 @@ class Code(IntEnum):
 
 AUTHORISATION = frozenset(
     {
-        Code.TOPIC_AUTHORIZATION_FAILED,
-        Code.CLUSTER_AUTHORIZATION_FAILED,
-        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaCode.TOPIC_AUTHORIZATION_FAILED,
+        KafkaCode.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
 
 ACCESS = AUTHORISATION | {
-    Code.SASL_AUTHENTICATION_FAILED,
-    Code.UNSUPPORTED_SASL_MECHANISM,
-    Code.ILLEGAL_SASL_STATE,
-    Code["_AUTHENTICATION"],
-    Code["_SSL"],
+    KafkaCode.SASL_AUTHENTICATION_FAILED,
+    KafkaCode.UNSUPPORTED_SASL_MECHANISM,
+    KafkaCode.ILLEGAL_SASL_STATE,
+    KafkaCode["_AUTHENTICATION"],
+    KafkaCode["_SSL"],
 }
 """Refused: credentials, permissions or TLS."""
 
@@ -72,21 +72,21 @@ def is_refusal(code: int, text: str) -> bool:
     return code in ACCESS or _TLS_ALERT.search(text) is not None
 
 
-SUMMARY = Code["_ALL_BROKERS_DOWN"]
+SUMMARY = KafkaCode["_ALL_BROKERS_DOWN"]
 """Follows the errors of single brokers, and says less than they do."""
 
 UNKNOWN_TOPIC = frozenset(
-    {Code.UNKNOWN_TOPIC_OR_PART, Code["_UNKNOWN_TOPIC"], Code["_UNKNOWN_PARTITION"]}
+    {KafkaCode.UNKNOWN_TOPIC_OR_PART, KafkaCode["_UNKNOWN_TOPIC"], KafkaCode["_UNKNOWN_PARTITION"]}
 )
 
-NEVER = frozenset({Code.POLICY_VIOLATION, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT})
+NEVER = frozenset({KafkaCode.POLICY_VIOLATION, KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT})
 """No later attempt can succeed, whatever the message."""
 
 REJECTED = {
-    Code.MSG_SIZE_TOO_LARGE: "message_too_large",
-    Code.RECORD_LIST_TOO_LARGE: "message_too_large",
-    Code.TOPIC_EXCEPTION: "routing",
-    Code.INVALID_RECORD: "invalid_record",
+    KafkaCode.MSG_SIZE_TOO_LARGE: "message_too_large",
+    KafkaCode.RECORD_LIST_TOO_LARGE: "message_too_large",
+    KafkaCode.TOPIC_EXCEPTION: "routing",
+    KafkaCode.INVALID_RECORD: "invalid_record",
 }
 """The fault of a message, not of the batch: the kind of its rejection."""
 
@@ -97,22 +97,26 @@ MENDS = {
 }
 """By kind, what lets such a message pass."""
 
-FENCED = frozenset({Code["_FENCED"], Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
+FENCED = frozenset(
+    {KafkaCode["_FENCED"], KafkaCode.INVALID_PRODUCER_EPOCH, KafkaCode.PRODUCER_FENCED}
+)
 """Another producer with the same ``transactional.id`` has begun, or the broker took it for dead."""
 
-NO_TRANSACTIONS = frozenset({Code["_UNSUPPORTED_FEATURE"], Code.INVALID_TRANSACTION_TIMEOUT})
+NO_TRANSACTIONS = frozenset(
+    {KafkaCode["_UNSUPPORTED_FEATURE"], KafkaCode.INVALID_TRANSACTION_TIMEOUT}
+)
 """Transactions cannot be had like this."""
 
 PASSING = frozenset(
     {
         SUMMARY,
-        Code["_TRANSPORT"],
-        Code.LEADER_NOT_AVAILABLE,
-        Code.NOT_LEADER_FOR_PARTITION,
-        Code.GROUP_AUTHORIZATION_FAILED,
+        KafkaCode["_TRANSPORT"],
+        KafkaCode.LEADER_NOT_AVAILABLE,
+        KafkaCode.NOT_LEADER_FOR_PARTITION,
+        KafkaCode.GROUP_AUTHORIZATION_FAILED,
     }
 )
 """What a reader that belongs to no group only waits out."""
 
-PURGED = frozenset({Code["_PURGE_INFLIGHT"], Code["_PURGE_QUEUE"]})
+PURGED = frozenset({KafkaCode["_PURGE_INFLIGHT"], KafkaCode["_PURGE_QUEUE"]})
 """Of a transaction that failed already, for a reason that is told beside."""

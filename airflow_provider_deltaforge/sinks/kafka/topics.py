@@ -99,7 +99,7 @@ class Topics:
         patience = time.monotonic() + _UNKNOWN_S
         while True:
             error = self._ask(producer, name)
-            if error is None or error.code() == replies.Code.TOPIC_EXCEPTION:
+            if error is None or error.code() == replies.KafkaCode.TOPIC_EXCEPTION:
                 return error
             unknown = error.code() in replies.UNKNOWN_TOPIC
             if error.code() in replies.AUTHORISATION or (unknown and time.monotonic() > patience):

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Cursor
-from airflow_provider_deltaforge.sinks.kafka.once import KafkaOnceWriter, Stage
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.kafka.once import KafkaOnceWriter, TransactionStage
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 
 
@@ -45,16 +45,16 @@ class KafkaTransactionWriter(KafkaOnceWriter):
         return sorted(rejections, key=lambda one: one.event_row)
 
     def _write(self, messages: Messages) -> Sequence[Rejection]:
-        if self._stage is Stage.NEW:
+        if self._stage is TransactionStage.NEW:
             self._begin_anew()
         if self._batch is None or not self._batch.same_as(messages):
             self._batch, self._batches = messages, self._batches + 1
-        return self._transaction(messages, Cursor({"batch": self._batches}), None)
+        return self._transaction(messages, SinkPosition({"batch": self._batches}), None)
 
     def _begin_anew(self) -> None:
         """Take the producer's own id over; nobody but a successor does so as well."""
         self._begin(time.monotonic() + self._patience_s)
-        self._stage = Stage.IDLE
+        self._stage = TransactionStage.IDLE
 
     def _set_id(self) -> None:
         self._settings["transactional.id"] += f"/{secrets.token_hex(6)}"

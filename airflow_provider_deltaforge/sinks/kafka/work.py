@@ -12,7 +12,7 @@ _NAME_MAX = 249
 
 
 @dataclass
-class Work:
+class KafkaBatch:
     """One batch, from its first message handed over to its last answer.
 
     Attributes:

@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.errors import (
     WrongServerError,
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Claim
+from airflow_provider_deltaforge.sinks.contract import WriterClaim
 from airflow_provider_deltaforge.sinks.kafka import replies
 from airflow_provider_deltaforge.sinks.kafka.configuration import (
     TRANSACTIONAL,
@@ -33,7 +33,7 @@ from airflow_provider_deltaforge.sinks.kafka.configuration import (
 )
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.topics import Topics
-from airflow_provider_deltaforge.sinks.kafka.work import Work
+from airflow_provider_deltaforge.sinks.kafka.work import KafkaBatch
 from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
 
 log = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class KafkaWriter:
         self._settings = producer_settings(sink, pipeline)
         self._set_id()
         self._patience_s = patience_s(sink)
-        self._work: Work | None = None
+        self._work: KafkaBatch | None = None
         self._topics = Topics(
             self._kafka, self._settings, sink.create_topics, self._where, self._raise
         )
         self._access_errors = 0
         self._last_error = "no answer"
         self._abandoned = False
-        self._claim: Claim | None = None
+        self._claim: WriterClaim | None = None
         self._expiry_s = float("inf")
         self._producer: Any = self._new_producer()
         with suppress(RetryableError):  # Left to the first write.
@@ -91,7 +91,7 @@ class KafkaWriter:
             self._replace_producer()
         return work.rejections(self._where)
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Shut former transactions out, and outlive other producers; see ``FencedWriter``.
 
         What this producer is given expires, so that a successor knows how long to wait: librdkafka
@@ -104,7 +104,7 @@ class KafkaWriter:
         self._replace_producer()
         self._claim = claim
 
-    def _settle(self, claim: Claim) -> None:
+    def _settle(self, claim: WriterClaim) -> None:
         """Make sure that no former writer follows."""
         former = claim.former()
         by_name = {one.name: one for one in former if one.name.startswith(TRANSACTIONAL)}
@@ -147,15 +147,15 @@ class KafkaWriter:
             self._discard()
             self._producer = None
 
-    def _take_up(self, messages: Messages) -> Work:
+    def _take_up(self, messages: Messages) -> KafkaBatch:
         if self._work is not None and self._work.messages.same_as(messages):
             return self._work
         if self._work is not None:
             self._replace_producer()
-        self._work = Work(messages)
+        self._work = KafkaBatch(messages)
         return self._work
 
-    def _deliver(self, work: Work, deadline: float) -> None:
+    def _deliver(self, work: KafkaBatch, deadline: float) -> None:
         """Hand over what is left and wait until all is answered.
 
         What is in ``work.failures`` afterwards is the fault of single messages.
@@ -174,7 +174,7 @@ class KafkaWriter:
             # The producer itself failed for good, for example because it may not be idempotent.
             self._raise([error.args[0]])
 
-    def _hand_over(self, work: Work, deadline: float) -> None:
+    def _hand_over(self, work: KafkaBatch, deadline: float) -> None:
         messages = work.messages
         names = messages.topics.dictionary.to_pylist()
         refused_topic = any(self._topics.get(name) is not None for name in names)
@@ -201,7 +201,12 @@ class KafkaWriter:
         return sent
 
     def _hand_over_carefully(
-        self, work: Work, deadline: float, topics: list[Any], keys: list[Any], values: list[Any]
+        self,
+        work: KafkaBatch,
+        deadline: float,
+        topics: list[Any],
+        keys: list[Any],
+        values: list[Any],
     ) -> None:
         """Hand over message by message: full queues, headers, refusals."""
         given = work.messages.headers
@@ -215,7 +220,7 @@ class KafkaWriter:
                 work.refused[work.next] = refused
             work.next += 1
 
-    def _produce_one(self, work: Work, deadline: float, message: tuple[Any, ...]) -> None:
+    def _produce_one(self, work: KafkaBatch, deadline: float, message: tuple[Any, ...]) -> None:
         *plain, headers = message
         extra: dict[str, Any] = {"headers": headers} if headers else {}
         if work.singly:
@@ -234,7 +239,7 @@ class KafkaWriter:
             else:
                 return
 
-    def _retry_singly(self, work: Work) -> Work:
+    def _retry_singly(self, work: KafkaBatch) -> KafkaBatch:
         """Begin the batch again so that the broker says which message it refuses."""
         log.warning(
             "kafka refuses part of a batch; sending its messages one by one",
@@ -242,10 +247,10 @@ class KafkaWriter:
         )
         self._discard()
         self._producer = self._new_producer(**{"batch.num.messages": 1})
-        self._work = Work(work.messages, singly=True, refused=dict(work.refused))
+        self._work = KafkaBatch(work.messages, singly=True, refused=dict(work.refused))
         return self._work
 
-    def _find_topics(self, work: Work, deadline: float) -> None:
+    def _find_topics(self, work: KafkaBatch, deadline: float) -> None:
         """Make sure that every topic exists."""
 
         def wait() -> None:
@@ -271,7 +276,7 @@ class KafkaWriter:
             f"reachable (last error: {self._last_error})"
         )
 
-    def _check(self, work: Work, deadline: float) -> None:
+    def _check(self, work: KafkaBatch, deadline: float) -> None:
         """Give up waiting when there is a reason to."""
         self._raise_if_refused()
         self._raise_if_failed(work)
@@ -313,7 +318,7 @@ class KafkaWriter:
         if found is not None:
             raise WrongServerError(f"{self._where}: brokers: {found}; correct 'brokers'")
 
-    def _raise_if_failed(self, work: Work) -> None:
+    def _raise_if_failed(self, work: KafkaBatch) -> None:
         failures = [error for error in work.failures if error.code() not in replies.REJECTED]
         if failures:
             self._raise(failures)

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass, field
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, WrongServerError
-from airflow_provider_deltaforge.sinks.nats.link import Link
+from airflow_provider_deltaforge.sinks.nats.link import NatsClient
 from airflow_provider_deltaforge.sinks.nats.login import without_login
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Streams
@@ -15,7 +15,7 @@ _PORT = 4222
 
 
 @dataclass
-class Line:
+class NatsConnection:
     """What a writer holds instead of a connection.
 
     Attributes:
@@ -34,7 +34,7 @@ class Line:
 
         Raises:
             RetryableError: no server answers.
-            AccessError, FatalError: see ``Link.connect`` and ``Streams.check``.
+            AccessError, FatalError: see ``NatsClient.connect`` and ``Streams.check``.
         """
         if self.streams is not None and self.streams.link.fit:
             return self.streams
@@ -55,13 +55,13 @@ class Line:
         if streams is not None:
             await streams.link.drop()
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> NatsClient:
         servers = self.sink.servers
         random.shuffle(servers)
         problem = RetryableError(f"nats sink {self.sink.id}: url names no server")
         for address in dict.fromkeys([*servers, *self._told]):
             try:
-                return await Link.connect(self.sink, address, self.name)
+                return await NatsClient.connect(self.sink, address, self.name)
             except RetryableError as error:
                 problem = error
         raise await self._named(problem)

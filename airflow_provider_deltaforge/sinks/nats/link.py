@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.sinks.nats.login import (
 )
 from airflow_provider_deltaforge.sinks.nats.replies import (
     NO_RESPONDERS,
-    Refusal,
+    JetStreamRefusal,
     broken,
     refusal_in,
 )
@@ -42,7 +42,7 @@ Reply = Callable[[int, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StreamMessage:
     """A message as a stream holds it."""
 
     seq: int
@@ -51,7 +51,7 @@ class Stored:
     """When the server took it, in its own words."""
 
 
-class Link:
+class NatsClient:
     """Made by ``connect``.
 
     Attributes:
@@ -73,7 +73,7 @@ class Link:
         self.on_reply: Reply = _ignore
 
     @classmethod
-    async def connect(cls, sink: NatsSink, address: str, name: str) -> "Link":
+    async def connect(cls, sink: NatsSink, address: str, name: str) -> "NatsClient":
         """Connect to one server.
 
         Raises:
@@ -187,7 +187,7 @@ class Link:
                 self.check()
             answer = await asking
         except nats.errors.NoRespondersError:
-            raise Refusal(0, "no server answers for JetStream") from None
+            raise JetStreamRefusal(0, "no server answers for JetStream") from None
         except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
             self.check()
             raise RetryableError(
@@ -201,13 +201,13 @@ class Link:
             raise refusal_in(found["error"])
         return found
 
-    async def message(self, stream: str, seq: int, timeout_s: float) -> Stored:
+    async def message(self, stream: str, seq: int, timeout_s: float) -> StreamMessage:
         """Return one message of a stream, without its payload."""
         found = (await self.ask(f"STREAM.MSG.GET.{stream}", {"seq": seq}, timeout_s))["message"]
         lines = base64.b64decode(found.get("hdrs", "")).split(_LINE)[1:]
         pairs = (line.decode(errors="replace").partition(":") for line in lines if line)
         headers = {name.strip(): value.strip() for name, _, value in pairs}
-        return Stored(seq, headers, found["time"])
+        return StreamMessage(seq, headers, found["time"])
 
     async def drop(self) -> None:
         """Close at once; what is not sent yet never will be."""

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 _END_S = 1.0
 
 
-class Loop:
+class EventLoopThread:
     """Runs one coroutine at a time for the thread that writes.
 
     Args:

@@ -15,7 +15,7 @@ import orjson
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import LEASE, Claim, Cursor
+from airflow_provider_deltaforge.sinks.contract import LEASE, SinkPosition, WriterClaim
 from airflow_provider_deltaforge.sinks.nats.link import no_responders
 from airflow_provider_deltaforge.sinks.nats.outgoing import (
     BEHIND,
@@ -24,12 +24,21 @@ from airflow_provider_deltaforge.sinks.nats.outgoing import (
     LAST_SEQ,
     OWNER,
     POSITION,
-    Message,
+    NatsMessage,
     Outgoing,
-    Unfit,
+    UnfitMessage,
 )
-from airflow_provider_deltaforge.sinks.nats.position import Positions, Tail, position_text
-from airflow_provider_deltaforge.sinks.nats.replies import MOVED, Refusal, meant, refusal_in
+from airflow_provider_deltaforge.sinks.nats.position import (
+    PositionHeaders,
+    StreamEnd,
+    position_text,
+)
+from airflow_provider_deltaforge.sinks.nats.replies import (
+    MOVED,
+    JetStreamRefusal,
+    meant,
+    refusal_in,
+)
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Streams
 from airflow_provider_deltaforge.sinks.nats.writer import NatsWriter, room
@@ -45,7 +54,7 @@ class NatsOnceWriter(NatsWriter):
 
     def __init__(self, sink: NatsSink, pipeline: str) -> None:
         super().__init__(sink, pipeline)
-        self._positions = Positions(sink, f"{pipeline}/{sink.id}")
+        self._positions = PositionHeaders(sink, f"{pipeline}/{sink.id}")
         self._name = secrets.token_hex(4)
         self._attempts = 0
         self._end = 0
@@ -54,7 +63,7 @@ class NatsOnceWriter(NatsWriter):
         self.has_expired = False
         self._copied: tuple[Messages, int] | None = None
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Let the stream refuse who does not know its end; see ``FencedWriter``."""
         former = claim.former()
         claim.outlive([one for one in former if one.name == LEASE])
@@ -69,7 +78,7 @@ class NatsOnceWriter(NatsWriter):
         rows = self._append_rows(messages)
         return self._run(self._bounded(rows, f"{len(messages)} messages"))
 
-    def recover(self) -> Cursor | None:
+    def recover(self) -> SinkPosition | None:
         """Return how far the stream holds the log; see ``ExactlyOnceWriter``.
 
         A former writer may still append to the end we have read. Our next message is refused then,
@@ -77,19 +86,21 @@ class NatsOnceWriter(NatsWriter):
         """
         return self._run(self._bounded(self._recover(), "its end"))
 
-    def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
+    def write_once(
+        self, messages: Messages, before: SinkPosition, after: SinkPosition
+    ) -> Sequence[Rejection]:
         """Append in order; see ``ExactlyOnceWriter``."""
         del after  # The last message's own position says as much.
         return self._run(self._bounded(self._append(messages, before), f"{len(messages)} messages"))
 
-    async def _recover(self) -> Cursor | None:
+    async def _recover(self) -> SinkPosition | None:
         streams = await self._line.up()
         tail = await self._tail(streams)
         self._end, self._sure = tail.seq, True
         self.has_expired = self._positions.has_expired(tail)
         return await self._positions.held(streams, tail)
 
-    async def _append(self, messages: Messages, before: Cursor) -> Sequence[Rejection]:
+    async def _append(self, messages: Messages, before: SinkPosition) -> Sequence[Rejection]:
         streams, self._rows = await self._line.up(), None
         outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
         head, tail = position_text(before)
@@ -107,10 +118,10 @@ class NatsOnceWriter(NatsWriter):
                 done = self._find(await self._tail(streams), outgoing, done)
                 if done == len(batch):
                     break
-            done = await _Chain(self, streams, batch[done:]).append() + done
+            done = await _Appender(self, streams, batch[done:]).append() + done
         return []
 
-    async def _tail(self, streams: Streams) -> Tail:
+    async def _tail(self, streams: Streams) -> StreamEnd:
         """Return where the stream ends, if we may append there.
 
         Asked in this order: whoever is frozen after it finds another end when it wakes up.
@@ -130,7 +141,7 @@ class NatsOnceWriter(NatsWriter):
         outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
         if self._copied is None or not self._copied[0].same_as(messages):
             self._copied = (messages, 0)
-        batch: list[Message] = []
+        batch: list[NatsMessage] = []
         rejections: list[Rejection] = []
         done, behind = self._copied[1], ""
         while not behind or done < len(batch):
@@ -141,14 +152,14 @@ class NatsOnceWriter(NatsWriter):
                 more = {OWNER: self._positions.owner, BEHIND: behind}
                 batch, rejections = await self._prepare(streams, outgoing, lambda _: more)  # noqa: B023
             if done < len(batch):
-                done += await _Chain(self, streams, batch[done:]).append()
+                done += await _Appender(self, streams, batch[done:]).append()
                 self._copied = (messages, done)
         self._copied = None
         return rejections
 
     async def _prepare(
         self, streams: Streams, outgoing: Outgoing, headers: Callable[[bytes], dict[str, str]]
-    ) -> tuple[list[Message], list[Rejection]]:
+    ) -> tuple[list[NatsMessage], list[Rejection]]:
         batch, rejections = [], []
         for index, event_id in enumerate(outgoing.messages.event_ids.to_pylist()):
             more = headers(event_id)
@@ -157,14 +168,14 @@ class NatsOnceWriter(NatsWriter):
                 stream = await streams.of(outgoing.subject(index))
                 limit = room(stream, streams.link.payload_max)
                 batch.append(outgoing.message(index, self._sink.id, more, limit))
-            except Refusal as refusal:
-                unfit = Unfit("routing", f"the subject is not stored: {refusal.text}")
+            except JetStreamRefusal as refusal:
+                unfit = UnfitMessage("routing", f"the subject is not stored: {refusal.text}")
                 rejections.append(outgoing.rejection(index, unfit))
-            except Unfit as unfit:
+            except UnfitMessage as unfit:
                 rejections.append(outgoing.rejection(index, unfit))
         return batch, rejections
 
-    def _find(self, tail: Tail, outgoing: Outgoing, done: int) -> int:
+    def _find(self, tail: StreamEnd, outgoing: Outgoing, done: int) -> int:
         """Return how many messages of a batch the stream holds, after a failure."""
         event, _, mark = (tail.headers or {}).get(ID, "").partition(":")
         if mark.startswith(f"{self._sink.id}:{self._name}."):
@@ -207,10 +218,10 @@ class NatsOnceWriter(NatsWriter):
         return self._rows[1]
 
 
-class _Chain:
+class _Appender:
     """Appends messages from where the writer knows the stream to end."""
 
-    def __init__(self, writer: NatsOnceWriter, streams: Streams, batch: list[Message]) -> None:
+    def __init__(self, writer: NatsOnceWriter, streams: Streams, batch: list[NatsMessage]) -> None:
         self._writer = writer
         self._link = streams.link
         self._batch = batch
@@ -219,7 +230,7 @@ class _Chain:
         self._patience_s = writer._sink.send_timeout_secs  # noqa: SLF001
         self._where = writer._where  # noqa: SLF001
         self._stored = 0
-        self._refusal: Refusal | None = None
+        self._refusal: JetStreamRefusal | None = None
         self._failure: DeltaForgeError | None = None
 
     async def append(self) -> int:
@@ -285,7 +296,9 @@ class _Chain:
         if "error" in said:
             self._refusal = self._refusal or refusal_in(said["error"])
         elif said["seq"] != self._start + index + 1 or said.get("duplicate"):
-            self._refusal = Refusal(0, f"a message was stored at {said['seq']}, not behind ours")
+            self._refusal = JetStreamRefusal(
+                0, f"a message was stored at {said['seq']}, not behind ours"
+            )
         else:
             self._stored = max(self._stored, index + 1)
 

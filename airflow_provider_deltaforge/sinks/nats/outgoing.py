@@ -30,12 +30,12 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BREAK = re.compile(r"[\r\n]")
 
 
-class Unfit(Exception):  # noqa: N818 - becomes a rejection
+class UnfitMessage(Exception):  # noqa: N818 - becomes a rejection
     """One message cannot be delivered; arguments are the kind and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class NatsMessage:
     """One message, ready to be sent."""
 
     subject: str
@@ -77,10 +77,10 @@ class Outgoing:
         if name not in self._illegal:
             self._illegal[name] = illegal(name, self.template)
         if self._illegal[name]:
-            raise Unfit("routing", f"the subject {name!r} is illegal: {self._illegal[name]}")
+            raise UnfitMessage("routing", f"the subject {name!r} is illegal: {self._illegal[name]}")
         return str(name)
 
-    def message(self, index: int, suffix: str, more: dict[str, str], bytes_max: int) -> Message:
+    def message(self, index: int, suffix: str, more: dict[str, str], bytes_max: int) -> NatsMessage:
         """Return one message.
 
         Args:
@@ -105,9 +105,9 @@ class Outgoing:
         about = _ROOM + 4 * (len(key or "") + sum(map(len, more.values())))
         if given or about > _HEADERS_BYTES_MAX or about + len(payload) > bytes_max:
             _measure(headers, payload, bytes_max)
-        return Message(subject, headers, payload)
+        return NatsMessage(subject, headers, payload)
 
-    def rejection(self, index: int, unfit: Unfit) -> Rejection:
+    def rejection(self, index: int, unfit: UnfitMessage) -> Rejection:
         """Return what the engine is told of a message that cannot be delivered."""
         kind, reason = unfit.args
         return Rejection(self.messages.event_rows[index].as_py(), kind, f"{self.where}: {reason}")
@@ -121,7 +121,7 @@ class Outgoing:
                 log.warning("this header belongs to the sink", extra={"header": name})
             return
         if not _NAME.fullmatch(name):
-            raise Unfit("routing", f"{name!r} is not the name of a header")
+            raise UnfitMessage("routing", f"{name!r} is not the name of a header")
         headers[name] = _header(text or "")
 
     def _columns_of(self, index: int) -> tuple[Any, ...]:
@@ -150,9 +150,11 @@ class Outgoing:
 def _measure(headers: dict[str, str], payload: bytes, bytes_max: int) -> None:
     length = sum(len(name) + len(text.encode()) + 4 for name, text in headers.items()) + 12
     if length > _HEADERS_BYTES_MAX:
-        raise Unfit("message_too_large", f"its headers have {length} bytes, at most 65535 fit")
+        raise UnfitMessage(
+            "message_too_large", f"its headers have {length} bytes, at most 65535 fit"
+        )
     if length + len(payload) > bytes_max:
-        raise Unfit(
+        raise UnfitMessage(
             "message_too_large",
             f"it has {length + len(payload)} bytes with its headers, and {bytes_max} fit; "
             "raise max_payload of the server, or the stream's max_msg_size",
@@ -163,7 +165,7 @@ def _header(text: str | bytes) -> str:
     try:
         found = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
-        raise Unfit("routing", "a header or the key is not text in UTF-8") from None
+        raise UnfitMessage("routing", "a header or the key is not text in UTF-8") from None
     if _BREAK.search(found):
-        raise Unfit("routing", "a header or the key holds a line break")
+        raise UnfitMessage("routing", "a header or the key holds a line break")
     return found

@@ -8,10 +8,10 @@ import logging
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sinks.contract import Cursor
-from airflow_provider_deltaforge.sinks.nats.link import Stored
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.nats.link import StreamMessage
 from airflow_provider_deltaforge.sinks.nats.outgoing import BEHIND, ID, OWNER, POSITION
-from airflow_provider_deltaforge.sinks.nats.replies import Code, Refusal, meant
+from airflow_provider_deltaforge.sinks.nats.replies import JetStreamCode, JetStreamRefusal, meant
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Stream, Streams
 
@@ -22,7 +22,7 @@ _NOBODY = "make a stream for this sink alone, or empty this one: nats stream pur
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class StreamEnd:
     """Where a stream ends.
 
     Attributes:
@@ -35,7 +35,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class PositionHeaders:
     """Reads and makes the headers that hold positions.
 
     Attributes:
@@ -46,7 +46,7 @@ class Positions:
     sink: NatsSink
     owner: str
 
-    async def tail(self, streams: Streams) -> Tail:
+    async def tail(self, streams: Streams) -> StreamEnd:
         """Return where the stream ends now.
 
         Raises:
@@ -61,9 +61,9 @@ class Positions:
                 f"{self._where}: message {stream.last_seq} of stream {stream.name!r} was written "
                 f"by {f'the sink {whose}' if whose else 'somebody else'}; {_NOBODY} {stream.name}"
             )
-        return Tail(stream.last_seq, headers)
+        return StreamEnd(stream.last_seq, headers)
 
-    async def held(self, streams: Streams, tail: Tail) -> Cursor | None:
+    async def held(self, streams: Streams, tail: StreamEnd) -> SinkPosition | None:
         """Return how far the stream holds the log; None if it tells nothing."""
         if tail.headers is None:
             if tail.seq:
@@ -75,7 +75,7 @@ class Positions:
             return None
         return await self._before_rows(streams, tail.headers)
 
-    def has_expired(self, tail: Tail) -> bool:
+    def has_expired(self, tail: StreamEnd) -> bool:
         """Return True if a position is not there because the stream has let go of its messages."""
         if tail.headers is None:
             return bool(tail.seq)
@@ -85,14 +85,14 @@ class Positions:
         """Say whether this sink wrote a message before the document asked for exactly once."""
         return OWNER not in headers and headers.get(ID, "").partition(":")[2] == self.sink.id
 
-    def behind(self, tail: Tail) -> str:
+    def behind(self, tail: StreamEnd) -> str:
         """Return what a row of a snapshot says: where the position is, and where rows begin."""
         if tail.headers is not None and BEHIND in tail.headers:
             return tail.headers[BEHIND]
         held = tail.seq if tail.headers is not None and POSITION in tail.headers else 0
         return f"{held} {tail.seq}"
 
-    async def _before_rows(self, streams: Streams, headers: dict[str, str]) -> Cursor | None:
+    async def _before_rows(self, streams: Streams, headers: dict[str, str]) -> SinkPosition | None:
         held, last = (int(part) for part in headers[BEHIND].split())
         found = await self._headers(streams, held)
         if held and found is None:
@@ -106,8 +106,8 @@ class Positions:
         found = await message_at(self.sink, streams, seq)
         return None if found is None else found.headers
 
-    def _cursor(self, headers: dict[str, str]) -> Cursor:
-        return Cursor.from_text(headers[POSITION], f"{self._where}: header {POSITION}")
+    def _cursor(self, headers: dict[str, str]) -> SinkPosition:
+        return SinkPosition.from_text(headers[POSITION], f"{self._where}: header {POSITION}")
 
     def _warn(self, what: str) -> None:
         log.warning(
@@ -140,14 +140,14 @@ class Positions:
                 )
 
 
-def position_text(position: Cursor) -> tuple[str, str]:
+def position_text(position: SinkPosition) -> tuple[str, str]:
     """Return what stands before and after an event's id in the text of a cursor."""
-    text = Cursor(position.position, _ANY_EVENT).as_text().decode("utf-8")
+    text = SinkPosition(position.position, _ANY_EVENT).as_text().decode("utf-8")
     before, _, after = text.rpartition(_ANY_EVENT.hex())
     return before, after
 
 
-async def message_at(sink: NatsSink, streams: Streams, seq: int) -> Stored | None:
+async def message_at(sink: NatsSink, streams: Streams, seq: int) -> StreamMessage | None:
     """Return a message of the sink's stream; None if it is gone.
 
     Raises:
@@ -157,7 +157,7 @@ async def message_at(sink: NatsSink, streams: Streams, seq: int) -> Stored | Non
         return None
     try:
         return await streams.link.message(str(sink.stream), seq, sink.send_timeout_secs)
-    except Refusal as refusal:
-        if refusal.code == Code.MESSAGE_NOT_FOUND:
+    except JetStreamRefusal as refusal:
+        if refusal.code == JetStreamCode.MESSAGE_NOT_FOUND:
             return None
         raise meant(refusal, f"nats sink {sink.id}") from refusal

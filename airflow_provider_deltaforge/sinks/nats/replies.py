@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 NO_RESPONDERS = "503"
 
 
-class Code(IntEnum):
+class JetStreamCode(IntEnum):
     """JetStream's own codes, in the field ``err_code`` of an answer."""
 
     ACCOUNT_RESOURCES = 10002
@@ -36,21 +36,23 @@ class Code(IntEnum):
     SEALED = 10109
 
 
-REJECTED = frozenset({Code.MESSAGE_TOO_LARGE, Code.HEADER_TOO_LARGE})
+REJECTED = frozenset({JetStreamCode.MESSAGE_TOO_LARGE, JetStreamCode.HEADER_TOO_LARGE})
 """The fault of one message."""
 
-MOVED = frozenset({Code.WRONG_LAST_MESSAGE, Code.WRONG_LAST_SEQUENCE})
+MOVED = frozenset({JetStreamCode.WRONG_LAST_MESSAGE, JetStreamCode.WRONG_LAST_SEQUENCE})
 """The stream does not end where this writer left it."""
 
-WITHOUT_JETSTREAM = frozenset({Code.NOT_ENABLED, Code.NOT_ENABLED_FOR_ACCOUNT})
+WITHOUT_JETSTREAM = frozenset({JetStreamCode.NOT_ENABLED, JetStreamCode.NOT_ENABLED_FOR_ACCOUNT})
 
-_NEVER = frozenset({Code.STREAM_NOT_FOUND, Code.STREAM_MISMATCH, Code.SEALED})
+_NEVER = frozenset(
+    {JetStreamCode.STREAM_NOT_FOUND, JetStreamCode.STREAM_MISMATCH, JetStreamCode.SEALED}
+)
 _ADVICE = {
-    Code.STORE_FAILED: "; raise the stream's limits, or let it discard old messages",
-    Code.INSUFFICIENT_RESOURCES: "; give the server more storage",
-    Code.ACCOUNT_RESOURCES: "; raise the account's limits",
-    Code.STREAM_NOT_FOUND: "; create the stream",
-    Code.SEALED: "; name a stream that takes messages",
+    JetStreamCode.STORE_FAILED: "; raise the stream's limits, or let it discard old messages",
+    JetStreamCode.INSUFFICIENT_RESOURCES: "; give the server more storage",
+    JetStreamCode.ACCOUNT_RESOURCES: "; raise the account's limits",
+    JetStreamCode.STREAM_NOT_FOUND: "; create the stream",
+    JetStreamCode.SEALED: "; name a stream that takes messages",
 }
 _ACCESS = (
     "authorization violation",
@@ -65,7 +67,7 @@ _ACCESS = (
 )
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, which may be expected
+class JetStreamRefusal(Exception):  # noqa: N818 - an answer, which may be expected
     """An answer of JetStream that says no."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -74,17 +76,19 @@ class Refusal(Exception):  # noqa: N818 - an answer, which may be expected
         self.text = text
 
 
-def refusal_in(error: Mapping[str, Any]) -> Refusal:
+def refusal_in(error: Mapping[str, Any]) -> JetStreamRefusal:
     """Read the field ``error`` of an answer."""
-    return Refusal(error.get("err_code", error["code"]), error.get("description", ""))
+    return JetStreamRefusal(error.get("err_code", error["code"]), error.get("description", ""))
 
 
-def meant(refusal: Refusal, where: str) -> DeltaForgeError:
+def meant(refusal: JetStreamRefusal, where: str) -> DeltaForgeError:
     """Turn an answer into the error the engine acts on."""
     text = f"{where}: {refusal.text} ({refusal.code})"
     if refusal.code in WITHOUT_JETSTREAM:
         return FatalError(f"{text}; enable JetStream on the server and for this account")
-    advice = _ADVICE.get(Code(refusal.code), "") if refusal.code in set(Code) else ""
+    advice = (
+        _ADVICE.get(JetStreamCode(refusal.code), "") if refusal.code in set(JetStreamCode) else ""
+    )
     error = FatalError if refusal.code in _NEVER else RetryableError
     return error(f"{text}{advice}")
 

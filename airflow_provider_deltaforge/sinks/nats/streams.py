@@ -6,8 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
-from airflow_provider_deltaforge.sinks.nats.link import Link
-from airflow_provider_deltaforge.sinks.nats.replies import WITHOUT_JETSTREAM, Code, Refusal, meant
+from airflow_provider_deltaforge.sinks.nats.link import NatsClient
+from airflow_provider_deltaforge.sinks.nats.replies import (
+    WITHOUT_JETSTREAM,
+    JetStreamCode,
+    JetStreamRefusal,
+    meant,
+)
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.subjects import may_take, takes
 
@@ -42,7 +47,7 @@ class Streams:
         sink: the description.
     """
 
-    link: Link
+    link: NatsClient
     sink: NatsSink
     _known: dict[str, Stream] = field(default_factory=dict)
     _by_subject: dict[str, str | None] = field(default_factory=dict)
@@ -83,7 +88,7 @@ class Streams:
         """Return a stream as it is now."""
         try:
             found = await self._ask(f"STREAM.INFO.{name}", {})
-        except Refusal as refusal:
+        except JetStreamRefusal as refusal:
             raise self._refused(refusal, name) from refusal
         config = found["config"]
         subjects = tuple(config.get("subjects") or ())
@@ -112,11 +117,11 @@ class Streams:
         if named is not None:
             if not takes((await self.look(named)).subjects, subject):
                 subjects = ", ".join(self._known[named].subjects) or "none"
-                raise Refusal(0, f"stream {named!r} does not take it, but {subjects}")
+                raise JetStreamRefusal(0, f"stream {named!r} does not take it, but {subjects}")
             return named
         try:
             found = await self._ask("STREAM.NAMES", {"subject": subject})
-        except Refusal as refusal:
+        except JetStreamRefusal as refusal:
             if refusal.code in WITHOUT_JETSTREAM or self._without_jetstream(refusal):
                 return None
             raise meant(refusal, self._where) from refusal
@@ -138,11 +143,11 @@ class Streams:
                 "a leader: nats server report jetstream"
             ) from error
 
-    def _without_jetstream(self, refusal: Refusal) -> bool:
+    def _without_jetstream(self, refusal: JetStreamRefusal) -> bool:
         return refusal.code == 0 and not self.link.has_jetstream
 
-    def _refused(self, refusal: Refusal, name: str) -> Exception:
-        if refusal.code == Code.STREAM_NOT_FOUND:
+    def _refused(self, refusal: JetStreamRefusal, name: str) -> Exception:
+        if refusal.code == JetStreamCode.STREAM_NOT_FOUND:
             return FatalError(
                 f"{self._where}: there is no stream {name!r}; run: nats stream add {name} "
                 f"--subjects '{_example(self.sink.subject)}', or remove 'stream' from the document"

@@ -16,7 +16,7 @@ _IN_FLIGHT = 2048
 
 
 @dataclass
-class Work:
+class NatsBatch:
     """One batch, from its first message sent to its last answer.
 
     Attributes:

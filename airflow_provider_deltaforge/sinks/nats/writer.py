@@ -11,15 +11,20 @@ import orjson
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Claim, take_lease
-from airflow_provider_deltaforge.sinks.nats.line import Line
+from airflow_provider_deltaforge.sinks.contract import WriterClaim, take_lease
+from airflow_provider_deltaforge.sinks.nats.line import NatsConnection
 from airflow_provider_deltaforge.sinks.nats.link import no_responders
-from airflow_provider_deltaforge.sinks.nats.loop import Loop
-from airflow_provider_deltaforge.sinks.nats.outgoing import Outgoing, Unfit
-from airflow_provider_deltaforge.sinks.nats.replies import REJECTED, Refusal, meant, refusal_in
+from airflow_provider_deltaforge.sinks.nats.loop import EventLoopThread
+from airflow_provider_deltaforge.sinks.nats.outgoing import Outgoing, UnfitMessage
+from airflow_provider_deltaforge.sinks.nats.replies import (
+    REJECTED,
+    JetStreamRefusal,
+    meant,
+    refusal_in,
+)
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Stream, Streams
-from airflow_provider_deltaforge.sinks.nats.work import Work
+from airflow_provider_deltaforge.sinks.nats.work import NatsBatch
 
 Result = TypeVar("Result")
 
@@ -32,13 +37,13 @@ class NatsWriter:
 
         self._sink = sink
         self._where = f"nats sink {sink.id}"
-        self._line = Line(sink, f"deltaforge-{pipeline}-{sink.id}")
-        self._loop = Loop(f"nats-{sink.id}")
-        self._delivery: Delivery | None = None
-        self._memory = Memory()
-        self._claim: Claim | None = None
+        self._line = NatsConnection(sink, f"deltaforge-{pipeline}-{sink.id}")
+        self._loop = EventLoopThread(f"nats-{sink.id}")
+        self._delivery: BatchDelivery | None = None
+        self._memory = WriterState()
+        self._claim: WriterClaim | None = None
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Outlive former writers, and send within a lease; see ``FencedWriter``."""
         take_lease(claim)
         self._claim = claim
@@ -89,7 +94,7 @@ class NatsWriter:
     async def _write(self, messages: Messages) -> Sequence[Rejection]:
         streams = await self._line.up()
         if self._delivery is None or not self._delivery.work.messages.same_as(messages):
-            self._delivery = Delivery(self._sink, messages, self._memory)
+            self._delivery = BatchDelivery(self._sink, messages, self._memory)
         await self._delivery.run(streams, await self._more(streams))
         rejections = self._delivery.work.rejections()
         self._delivery = None
@@ -101,7 +106,7 @@ class NatsWriter:
         return {}
 
 
-class Memory:
+class WriterState:
     """What outlives a batch.
 
     Attributes:
@@ -120,15 +125,15 @@ class Memory:
         self.hold: Callable[[], None] = lambda: None
 
 
-class Delivery:
+class BatchDelivery:
     """One batch on its way; lives on when an attempt failed."""
 
-    def __init__(self, sink: NatsSink, messages: Messages, memory: Memory) -> None:
+    def __init__(self, sink: NatsSink, messages: Messages, memory: WriterState) -> None:
         self._sink = sink
         self._where = f"nats sink {sink.id}"
         self._memory = memory
         self._outgoing = Outgoing(messages, sink.subject, self._where, memory.warned)
-        self.work = Work(messages)
+        self.work = NatsBatch(messages)
         self.under_way = 0
         self._first_number = 0
         self._more: dict[str, str] = {}
@@ -178,9 +183,11 @@ class Delivery:
             suffix = f"{self._sink.id}:{mark}" if mark else self._sink.id
             limit = room(stream, link.payload_max)
             message = self._outgoing.message(index, suffix, self._more, limit)
-        except Refusal as refusal:
-            self._refuse(index, Unfit("routing", f"the subject is not stored: {refusal.text}"))
-        except Unfit as unfit:
+        except JetStreamRefusal as refusal:
+            self._refuse(
+                index, UnfitMessage("routing", f"the subject is not stored: {refusal.text}")
+            )
+        except UnfitMessage as unfit:
             self._refuse(index, unfit)
         else:
             if stream is None:
@@ -212,7 +219,7 @@ class Delivery:
     def _complained(self, index: int, error: dict[str, Any]) -> None:
         refusal = refusal_in(error)
         if refusal.code in REJECTED:
-            self._refuse(index, Unfit("message_too_large", refusal.text))
+            self._refuse(index, UnfitMessage("message_too_large", refusal.text))
         else:
             self._failures.append(meant(refusal, self._where))
 
@@ -236,7 +243,7 @@ class Delivery:
         own = prior[1] if prior is not None and prior[0] == stream else 0
         return max(own, self._memory.highest.get(stream, 0))
 
-    def _refuse(self, index: int, unfit: Unfit) -> None:
+    def _refuse(self, index: int, unfit: UnfitMessage) -> None:
         self.work.refused[index] = self._outgoing.rejection(index, unfit)
         prior = self.work.seqs.get(int(self.work.follows[index]))
         if prior is not None:

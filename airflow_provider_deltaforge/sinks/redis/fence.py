@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sinks.contract import Claim
+from airflow_provider_deltaforge.sinks.contract import WriterClaim
 from airflow_provider_deltaforge.sinks.redis import entries
 
 _MULTI, _EXEC = entries.command("MULTI"), entries.command("EXEC")
@@ -20,7 +20,7 @@ Ask = Callable[[Sequence[bytes]], list[Any]]
 """Sends whole commands over a connection to the server that holds the key; returns the answers."""
 
 
-class Fence:
+class RedisFence:
     """Keeps one sink's keys for one connection's thread.
 
     Args:
@@ -28,7 +28,7 @@ class Fence:
         where: names the sink in messages for people.
     """
 
-    def __init__(self, claim: Claim, where: str) -> None:
+    def __init__(self, claim: WriterClaim, where: str) -> None:
         self._claim = claim
         self._where = where
         self.token = claim.token.encode()

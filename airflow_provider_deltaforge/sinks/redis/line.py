@@ -11,7 +11,7 @@ class UnansweredError(Exception):
     """The server did not answer in time. The question stands, and its answer may still come."""
 
 
-class Line:
+class RedisPipeline:
     """Sends commands and collects their answers, over several attempts if need be.
 
     What was sent may be carried out long after a timeout. Sent again on another connection it

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns.binary_columns import id_bytes
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Cursor
+from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.redis import entries, replies, script
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.sinks.redis.slots import cursor_key, tag_of
@@ -31,7 +31,7 @@ from airflow_provider_deltaforge.sinks.redis.writer import EXEC, MULTI, RedisWri
 _ANY_EVENT = bytes(16)
 
 
-class OnceWriter(RedisWriter):
+class RedisOnceWriter(RedisWriter):
     """Live connections of one sink; see ``ExactlyOnceWriter``."""
 
     has_expired = False
@@ -43,24 +43,26 @@ class OnceWriter(RedisWriter):
         self._owner = ""
         self._steps: int | None = None
         self._held: bytes | None = None
-        self._cursor: Cursor | None = None
+        self._cursor: SinkPosition | None = None
         super().__init__(sink, pipeline)
 
-    def recover(self) -> Cursor | None:
+    def recover(self) -> SinkPosition | None:
         """Shut former writers out and return what is durable; see ``ExactlyOnceWriter``."""
         self._drop()
         self._steps, self._held = None, None
         self._cursor = self._attempt(self._take_over)
         return self._cursor
 
-    def begin(self, cursor: Cursor) -> None:
+    def begin(self, cursor: SinkPosition) -> None:
         """Hold a position before the first entry; see ``BeginsEmpty``."""
         if self._steps is None:
             raise FatalError(f"{self._where}: begin before recover; report this as a defect")
         deadline = time.monotonic() + self._sink.batch_timeout_secs
         self._attempt(partial(self._begin, cursor, self._steps + 1, deadline))
 
-    def write_once(self, messages: Messages, before: Cursor, after: Cursor) -> Sequence[Rejection]:
+    def write_once(
+        self, messages: Messages, before: SinkPosition, after: SinkPosition
+    ) -> Sequence[Rejection]:
         """Write entries and cursor in one step, or a few; see ``ExactlyOnceWriter``."""
         if self._steps is None:
             raise FatalError(f"{self._where}: write_once before recover; report this as a defect")
@@ -74,12 +76,12 @@ class OnceWriter(RedisWriter):
         while not refused and (first < count or self._cursor != after):
             last = next(entries.spans(messages, first), (first, first))[1]
             step = messages.slice(first, last - first)
-            cursor = after if last == count else Cursor(before.position, _last_id(step))
+            cursor = after if last == count else SinkPosition(before.position, _last_id(step))
             refused = self._attempt(partial(self._write_step, step, before, cursor, deadline))
             first = self._lacking(messages) if self._cursor != after else count
         return refused
 
-    def _begin(self, cursor: Cursor, number: int, deadline: float) -> None:
+    def _begin(self, cursor: SinkPosition, number: int, deadline: float) -> None:
         fence, guard = self._guard()
         state: list[bytes | str | int] = [self._owner, fence, number, cursor.as_text()]
         state += _around(cursor)
@@ -96,14 +98,14 @@ class OnceWriter(RedisWriter):
         """Return the first message that no former step wrote; called again, there may be fewer."""
         return _last_row(messages, self._held) + 1
 
-    def _is_inside(self, before: Cursor) -> bool:
+    def _is_inside(self, before: SinkPosition) -> bool:
         """Say whether we wrote something behind ``before`` of which that knows nothing."""
         told = self._cursor
         if self._held is None or told is None or told.event_id is None:
             return False
         return told.position == before.position and told.event_id != before.event_id
 
-    def _take_over(self) -> Cursor | None:
+    def _take_over(self) -> SinkPosition | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
         self._refuse_eviction()
         line = self._guarded(self._key)
@@ -121,7 +123,11 @@ class OnceWriter(RedisWriter):
             raise RetryableError(f"{self._where}: its claim has changed; asking who may write")
         step, cursor = answers[-1][1]
         self._steps = int(step or 0)
-        return None if cursor is None else Cursor.from_text(cursor, f"{self._where}: {self._key}")
+        return (
+            None
+            if cursor is None
+            else SinkPosition.from_text(cursor, f"{self._where}: {self._key}")
+        )
 
     def _refuse_eviction(self) -> None:
         [told] = self._ask(self._key, entries.command("INFO", "memory"))
@@ -156,7 +162,7 @@ class OnceWriter(RedisWriter):
         return [self._rejection(messages, row, "routing", reason) for row in rows]
 
     def _write_step(
-        self, step: Messages, before: Cursor, after: Cursor, deadline: float
+        self, step: Messages, before: SinkPosition, after: SinkPosition, deadline: float
     ) -> list[Rejection]:
         """Carry out one step, or learn that it was, up to ``after`` or to what is refused."""
         number = (self._steps or 0) + 1
@@ -183,9 +189,11 @@ class OnceWriter(RedisWriter):
         self._steps = number
         return []
 
-    def _reached(self, step: Messages, before: Cursor, after: Cursor, told: bytes) -> None:
+    def _reached(
+        self, step: Messages, before: SinkPosition, after: SinkPosition, told: bytes
+    ) -> None:
         """Note where a step has ended, as the server tells."""
-        cursor = Cursor.from_text(told, f"{self._where}: {self._key}")
+        cursor = SinkPosition.from_text(told, f"{self._where}: {self._key}")
         if cursor == after:
             last = len(step) - 1
         else:
@@ -249,9 +257,9 @@ def _last_row(messages: Messages, event_id: bytes | None) -> int:
     return int(found[-1]) if len(found) else -1
 
 
-def _around(before: Cursor) -> tuple[bytes, bytes]:
+def _around(before: SinkPosition) -> tuple[bytes, bytes]:
     """Return what stands around an event's id in a cursor that lies behind ``before``."""
-    text = Cursor(before.position, _ANY_EVENT).as_text()
+    text = SinkPosition(before.position, _ANY_EVENT).as_text()
     front, _, back = text.rpartition(_ANY_EVENT.hex().encode())
     return front, back
 

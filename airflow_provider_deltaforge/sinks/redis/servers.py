@@ -34,7 +34,11 @@ def servers(sink: RedisSink, pipeline: str) -> Servers:
     """Return the servers a document names; nothing is connected yet."""
     address = sink.address()
     settings = _settings(sink, address, pipeline)
-    return _Cluster(address, settings) if address.kind == "cluster" else _One(address, settings)
+    return (
+        _Cluster(address, settings)
+        if address.kind == "cluster"
+        else _SingleServer(address, settings)
+    )
 
 
 def secrets(sink: RedisSink) -> tuple[str, ...]:
@@ -107,7 +111,7 @@ def _tls(sink: RedisSink) -> dict[str, Any]:
     }
 
 
-class _One:
+class _SingleServer:
     """One server, or the master that sentinels name."""
 
     def __init__(self, address: Address, settings: dict[str, Any]) -> None:

@@ -121,10 +121,10 @@ class RedisSink(Sink):
             AccessError: the server refuses the credentials, the certificate or the commands.
         """
         try:
-            from airflow_provider_deltaforge.sinks.redis.once import OnceWriter
+            from airflow_provider_deltaforge.sinks.redis.once import RedisOnceWriter
             from airflow_provider_deltaforge.sinks.redis.writer import RedisWriter
 
-            return (OnceWriter if self.exactly_once else RedisWriter)(self, pipeline)
+            return (RedisOnceWriter if self.exactly_once else RedisWriter)(self, pipeline)
         except ModuleNotFoundError as error:
             raise SpecError(
                 "sink type 'redis' needs an extra: pip install 'airflow-provider-deltaforge[redis]'"

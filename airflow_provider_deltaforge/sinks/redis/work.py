@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.sinks.redis import entries
 
 
 @dataclass
-class Work:
+class RedisBatch:
     """One batch, from its first step to its last answer.
 
     Attributes:
@@ -35,14 +35,16 @@ class Work:
         return self._ahead[1]
 
 
-def work(messages: Messages, slot: Callable[[str], int]) -> Work:
+def work(messages: Messages, slot: Callable[[str], int]) -> RedisBatch:
     """Return a batch as steps, each of which the server can carry out as a whole.
 
     Args:
         messages: the batch.
         slot: of a stream; one step writes to one slot only.
     """
-    return Work(messages, [step for part in _by_slot(messages, slot) for step in _steps(part)])
+    return RedisBatch(
+        messages, [step for part in _by_slot(messages, slot) for step in _steps(part)]
+    )
 
 
 def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Messages]:

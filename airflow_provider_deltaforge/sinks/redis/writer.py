@@ -22,14 +22,14 @@ from airflow_provider_deltaforge.errors import (
     WrongServerError,
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Claim
+from airflow_provider_deltaforge.sinks.contract import WriterClaim
 from airflow_provider_deltaforge.sinks.redis import entries, replies
-from airflow_provider_deltaforge.sinks.redis.fence import Fence
-from airflow_provider_deltaforge.sinks.redis.line import Line, UnansweredError
+from airflow_provider_deltaforge.sinks.redis.fence import RedisFence
+from airflow_provider_deltaforge.sinks.redis.line import RedisPipeline, UnansweredError
 from airflow_provider_deltaforge.sinks.redis.servers import secrets, servers
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.sinks.redis.slots import fence_key, tag_in
-from airflow_provider_deltaforge.sinks.redis.work import Work, work
+from airflow_provider_deltaforge.sinks.redis.work import RedisBatch, work
 from airflow_provider_deltaforge.telemetry.listener import other_server
 
 log = logging.getLogger(__name__)
@@ -56,11 +56,11 @@ class RedisWriter:
         self._where = f"redis sink {sink.id}: {address.shown}"
         self._secrets = secrets(sink)
         self._servers = servers(sink, pipeline)
-        self._lines: dict[int, Line] = {}
-        self._work: Work | None = None
+        self._lines: dict[int, RedisPipeline] = {}
+        self._work: RedisBatch | None = None
         self._value_bytes_max: int | None = None
         self._abandoned = False
-        self._fence: Fence | None = None
+        self._fence: RedisFence | None = None
         self._tags: dict[int, str] = {}
         self._look()
 
@@ -76,12 +76,12 @@ class RedisWriter:
         self._work = None
         return sorted(current.rejections, key=lambda one: one.event_row)
 
-    def fence(self, claim: Claim) -> None:
+    def fence(self, claim: WriterClaim) -> None:
         """Let every step be refused that comes after a newer claim; see ``FencedWriter``.
 
         On a cluster each slot is claimed with the first step into it.
         """
-        self._fence = Fence(claim, self._where)
+        self._fence = RedisFence(claim, self._where)
         if not self._is_cluster:
             self._attempt(lambda: self._guarded(""))
         claim.forget(claim.former())
@@ -95,7 +95,7 @@ class RedisWriter:
         """Drop the connections, and what is not answered."""
         self._drop()
 
-    def _take_up(self, messages: Messages, deadline: float) -> Work:
+    def _take_up(self, messages: Messages, deadline: float) -> RedisBatch:
         if self._work is not None and self._work.messages.same_as(messages):
             return self._work
         self._settle(deadline)
@@ -135,7 +135,7 @@ class RedisWriter:
             self._value_bytes_max = int(told[1]) if known else _VALUE_BYTES_MAX
         return self._value_bytes_max
 
-    def _step(self, current: Work, deadline: float) -> None:
+    def _step(self, current: RedisBatch, deadline: float) -> None:
         """Write the next step of a batch, or wait on for its answers."""
         step = current.steps[0]
         name = step.topics[0].as_py()
@@ -168,7 +168,7 @@ class RedisWriter:
             if isinstance(answer, Exception)
         ]
 
-    def _guarded(self, stream: str) -> Line:
+    def _guarded(self, stream: str) -> RedisPipeline:
         """Return the line to a stream whose server refuses what comes after a newer claim."""
         line = self._line(stream)
         key = self._fence_key(stream)
@@ -199,7 +199,7 @@ class RedisWriter:
         told = reason.replace("{name!r}", repr(messages.topics[row].as_py()))
         return Rejection(messages.event_rows[row].as_py(), kind, told)
 
-    def _answers(self, line: Line, deadline: float) -> list[Any]:
+    def _answers(self, line: RedisPipeline, deadline: float) -> list[Any]:
         patience = min(deadline, time.monotonic() + self._sink.send_timeout_secs)
         try:
             return line.answers(patience)
@@ -213,7 +213,7 @@ class RedisWriter:
             )
             raise RetryableError(f"{self._where}: {late}; {self._prospect(line)}") from None
 
-    def _prospect(self, line: Line) -> str:
+    def _prospect(self, line: RedisPipeline) -> str:
         """Say how it goes on after a late answer; a server that was replaced is left."""
         moved = False
         with suppress(self._redis.RedisError, self._redis.RedisClusterException, OSError):
@@ -235,7 +235,7 @@ class RedisWriter:
         line.send(commands, len(commands))
         return self._answers(line, math.inf)
 
-    def _line(self, stream: str) -> Line:
+    def _line(self, stream: str) -> RedisPipeline:
         lines = self._lines.values()
         if not any(line.is_waiting for line in lines) and any(line.is_broken for line in lines):
             self._drop()
@@ -243,7 +243,7 @@ class RedisWriter:
         if self._abandoned:  # Perhaps while it connected.
             raise RetryableError(f"{self._where}: asked to end before this was sent")
         if id(connection) not in self._lines:
-            self._lines[id(connection)] = Line(connection, lambda: self._abandoned)
+            self._lines[id(connection)] = RedisPipeline(connection, lambda: self._abandoned)
         line = self._lines[id(connection)]
         line.stream = stream
         return line

@@ -55,7 +55,7 @@ _LABEL_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": 
 
 
 @dataclass(frozen=True, slots=True)
-class TableFacts:
+class TableSize:
     """What the catalog knows about one captured table.
 
     Attributes:
@@ -117,10 +117,10 @@ def captured_tables(connection: Any, matcher: TableMatcher) -> list[TableSchema]
     return [facts.schema for facts in captured_facts(connection, matcher)]
 
 
-def captured_facts(connection: Any, matcher: TableMatcher) -> list[TableFacts]:
+def captured_facts(connection: Any, matcher: TableMatcher) -> list[TableSize]:
     """Return schema, engine and size of every captured table, by database and name."""
     names = fetch(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA ORDER BY 1")
-    found: list[TableFacts] = []
+    found: list[TableSize] = []
     for (db,) in names:
         if db.lower() in SYSTEM_SCHEMAS or not matcher.touches(db):
             continue
@@ -128,7 +128,7 @@ def captured_facts(connection: Any, matcher: TableMatcher) -> list[TableFacts]:
     return found
 
 
-def _facts(connection: Any, db: str, table: str | None = None) -> list[TableFacts]:
+def _facts(connection: Any, db: str, table: str | None = None) -> list[TableSize]:
     """Return the facts of one table, or of all tables of a database."""
     one = "" if table is None else " AND TABLE_NAME = %s"
     values = (db,) if table is None else (db, table)
@@ -148,7 +148,7 @@ def _facts(connection: Any, db: str, table: str | None = None) -> list[TableFact
         if kind == "SYSTEM VERSIONED" and explicit_period(schema) is None:
             schema = replace(schema, system_versioned=True)
         schema = without_key_part(schema)
-        found.append(TableFacts(schema, engine or "", int(rows), int(size)))
+        found.append(TableSize(schema, engine or "", int(rows), int(size)))
     return found
 
 

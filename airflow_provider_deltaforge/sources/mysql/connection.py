@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.sources.mysql import session
-from airflow_provider_deltaforge.sources.mysql.dsn import Dsn
+from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn
 
 _ACCESS = {1044, 1045, 1095, 1130, 1142, 1143, 1227, 1251, 1370, 1396, 1698, 1820, 1862, 3118, 3159}
 _LOST_WORDS = ("purge", "could not find", "not found", "impossible position", "bogus data")
@@ -42,7 +42,7 @@ class TimeLimitError(RetryableError):
 
 # A limit of some milliseconds for everybody may end even the statement that lifts it.
 @retry(retry=retry_if_exception_type(TimeLimitError), stop=stop_after_attempt(10), reraise=True)
-def connect(dsn: Dsn, connect_timeout_s: float = 30, read_timeout_s: float = 90) -> Any:
+def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float = 90) -> Any:
     """Return an autocommitting pymysql connection, pinned as ``session`` says.
 
     Raises:
@@ -129,7 +129,7 @@ def translated(  # noqa: PLR0911 - one per reaction
 
 
 @dataclass(frozen=True)
-class ServerInfo:
+class MySqlServer:
     """What we must know about a server to read its log.
 
     Attributes:
@@ -147,7 +147,7 @@ class ServerInfo:
     charsets: Mapping[int, str] = field(default_factory=dict)
 
 
-def server_info(connection: Any) -> ServerInfo:
+def server_info(connection: Any) -> MySqlServer:
     """Ask a server what it is."""
     mariadb = "mariadb" in str(_value(connection, "SELECT VERSION()")).lower()
     checksum = str(_value(connection, "SELECT @@GLOBAL.binlog_checksum")) != "NONE"
@@ -157,7 +157,7 @@ def server_info(connection: Any) -> ServerInfo:
     else:
         uuid = str(_value(connection, "SELECT @@GLOBAL.server_uuid"))
         gtids = str(_value(connection, "SELECT @@GLOBAL.gtid_mode")) == "ON"
-    return ServerInfo(mariadb, uuid, gtids, checksum, _charsets(connection, mariadb=mariadb))
+    return MySqlServer(mariadb, uuid, gtids, checksum, _charsets(connection, mariadb=mariadb))
 
 
 def _charsets(connection: Any, *, mariadb: bool) -> dict[int, str]:

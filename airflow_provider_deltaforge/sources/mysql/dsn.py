@@ -27,7 +27,7 @@ _UNREADABLE = (
 
 
 @dataclass(frozen=True)
-class Dsn:
+class MySqlDsn:
     """Where and as whom to connect. Never prints the password."""
 
     host: str
@@ -68,7 +68,7 @@ def parse_dsn(
     ssl_mode: str | None = None,
     ssl_cert: str | None = None,
     ssl_key: str | None = None,
-) -> Dsn:
+) -> MySqlDsn:
     """Read ``mysql://user:password@host:port/database?ssl_ca=…&ssl_mode=…``.
 
     A password with characters that should have been percent-encoded is read where only one reading
@@ -96,7 +96,7 @@ def parse_dsn(
     if mode not in SSL_MODES:
         raise SpecError(f"source.ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
     user, _, password = login.partition(":")
-    return Dsn(
+    return MySqlDsn(
         host=place["six"] or place["name"],
         port=port,
         user=unquote(user),

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch, load_table
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, GtidState
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -26,14 +26,14 @@ _POLL_S = 0.25
 _KEEP = "keep the log longer (binlog_expire_logs_seconds)"
 
 
-def identity_of(info: ServerInfo) -> Identity:
+def identity_of(info: MySqlServer) -> Identity:
     """Return what tells servers apart; MariaDB has no more than its server id."""
     if info.mariadb:
         return {"type": "maria_db", "server_id": int(info.uuid.rpartition("-")[2])}
     return {"type": "my_sql", "server_uuid": info.uuid}
 
 
-def on_server(position: LogPosition, info: ServerInfo) -> LogPosition:
+def on_server(position: LogPosition, info: MySqlServer) -> LogPosition:
     """Return the position as this server counts it: another server's file and offset are void."""
     if position.gtids is None or position.server_uuid == info.uuid:
         return position
@@ -42,7 +42,7 @@ def on_server(position: LogPosition, info: ServerInfo) -> LogPosition:
 
 def check_reach(
     connection: Any,
-    info: ServerInfo,
+    info: MySqlServer,
     position: LogPosition,
     stopping: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -102,7 +102,7 @@ def captured_catalog(
 
 def _check_executed(
     history: "_History",
-    info: ServerInfo,
+    info: MySqlServer,
     position: LogPosition,
     lost: str,
     stopping: Callable[[], bool],

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts
+from airflow_provider_deltaforge.sources.mysql.catalog import TableSize
 from airflow_provider_deltaforge.sources.shared.preflight import copy_s, duration_text, risk
 
 
@@ -15,7 +15,7 @@ def retention_s(settings: Mapping[str, str]) -> int:
 
 
 def forecast(
-    tables: Sequence[TableFacts],
+    tables: Sequence[TableSize],
     max_parallel_tables: int,
     kept_s: int,
     log_bytes_per_s: float | None = None,

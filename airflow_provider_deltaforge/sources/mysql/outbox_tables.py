@@ -9,7 +9,7 @@ Tag = Literal["inserts", "all"]
 
 
 @dataclass(frozen=True)
-class Tagging:
+class OutboxTagger:
     """Says which rows are outbox messages.
 
     Attributes:

@@ -81,7 +81,7 @@ def file_number(file: str) -> int:
 
 
 @dataclass(frozen=True)
-class TxPositions:
+class BinlogTxPositions:
     """The positions behind a batch's transactions, made when asked for.
 
     Attributes:

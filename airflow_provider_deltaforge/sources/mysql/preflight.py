@@ -9,15 +9,19 @@ from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import counts_transactions
 from airflow_provider_deltaforge.sources.mysql.catalog import (
-    TableFacts,
+    TableSize,
     captured_facts,
     fetch,
     quote,
     variables,
 )
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, server_info, translated
+from airflow_provider_deltaforge.sources.mysql.connection import (
+    MySqlServer,
+    server_info,
+    translated,
+)
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import tokens_of
-from airflow_provider_deltaforge.sources.mysql.dsn import Dsn
+from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn
 from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
 from airflow_provider_deltaforge.sources.mysql.grants import (
     granted_by_column,
@@ -88,7 +92,7 @@ def _findings(
     return found
 
 
-def log_findings(settings: Mapping[str, str], server: ServerInfo) -> list[Finding]:
+def log_findings(settings: Mapping[str, str], server: MySqlServer) -> list[Finding]:
     """Check the log's settings; ``settings`` are global variables by lower-case name."""
     image = settings.get("binlog_row_image", "FULL").upper()
     metadata = settings.get("binlog_row_metadata", "").upper()
@@ -163,7 +167,7 @@ def _require(check: str, fine: bool, wrong: str, remedy: str) -> Finding:  # noq
     )
 
 
-def _privileges(connection: Any, server: ServerInfo, tables: Sequence[TableFacts]) -> Finding:
+def _privileges(connection: Any, server: MySqlServer, tables: Sequence[TableSize]) -> Finding:
     grants = [str(row[0]) for row in fetch(connection, "SHOW GRANTS")]
     databases = sorted({table.schema.db for table in tables})
     missing = missing_privileges(grants, databases, mariadb=server.mariadb, gtids=server.gtids)
@@ -180,7 +184,7 @@ def _privileges(connection: Any, server: ServerInfo, tables: Sequence[TableFacts
 
 
 def _read_in_part(
-    connection: Any, grants: Sequence[str], tables: Sequence[TableFacts]
+    connection: Any, grants: Sequence[str], tables: Sequence[TableSize]
 ) -> Iterator[str]:
     """Yield the tables of which only some columns may be read, as SQL names them.
 
@@ -202,7 +206,7 @@ def _read_in_part(
                 yield quote(db, name)
 
 
-def _tls(dsn: Dsn) -> list[Finding]:
+def _tls(dsn: MySqlDsn) -> list[Finding]:
     """Check that an encrypted connection is one to the right server."""
     context = dsn.tls()
     if context is None or context.verify_mode != ssl.CERT_NONE:
@@ -264,7 +268,7 @@ def _replica(connection: Any, settings: Mapping[str, str]) -> list[Finding]:
     return [Finding("log_replica_updates", "ok", "a replica that logs what it applies")]
 
 
-def table_findings(tables: Sequence[TableFacts], patterns: Sequence[str]) -> list[Finding]:
+def table_findings(tables: Sequence[TableSize], patterns: Sequence[str]) -> list[Finding]:
     """Check the captured tables; ``patterns`` are the document's, for the message."""
     if not tables:
         wanted = ", ".join(patterns) or "(all)"
@@ -293,7 +297,7 @@ def table_findings(tables: Sequence[TableFacts], patterns: Sequence[str]) -> lis
     return found + _format_findings(tables)
 
 
-def _format_findings(tables: Sequence[TableFacts]) -> list[Finding]:
+def _format_findings(tables: Sequence[TableSize]) -> list[Finding]:
     """Name the tables whose changes the log does not hold in a form that can be read."""
     found = []
     counted = [t.schema.full_name for t in tables if counts_transactions(t.schema)]
@@ -320,7 +324,7 @@ def _format_findings(tables: Sequence[TableFacts]) -> list[Finding]:
 
 
 def _foreign_keys(
-    connection: Any, server: ServerInfo, settings: Mapping[str, str], tables: Sequence[TableFacts]
+    connection: Any, server: MySqlServer, settings: Mapping[str, str], tables: Sequence[TableSize]
 ) -> list[Finding]:
     """Name captured tables that change by cascades which the log does not hold."""
     in_engine = settings.get("innodb_native_foreign_keys", "ON").upper() in ("ON", "1")
@@ -338,7 +342,7 @@ def _foreign_keys(
     return [_listed("foreign_keys", found, text)]
 
 
-def _cascades(connection: Any, table: TableFacts, server: ServerInfo) -> bool:
+def _cascades(connection: Any, table: TableSize, server: MySqlServer) -> bool:
     """Return whether a foreign key changes a table's rows.
 
     The catalog's page of foreign keys needs more privileges than the table's own statement.
@@ -359,7 +363,7 @@ def _cascades(connection: Any, table: TableFacts, server: ServerInfo) -> bool:
     )
 
 
-def _outbox(source: "MySqlSource", tables: Sequence[TableFacts]) -> list[Finding]:
+def _outbox(source: "MySqlSource", tables: Sequence[TableSize]) -> list[Finding]:
     tagging = source.tagging
     if tagging is None:
         return []

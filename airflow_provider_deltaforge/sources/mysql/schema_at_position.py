@@ -10,13 +10,13 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
     log_says_all,
 )
 from airflow_provider_deltaforge.sources.mysql.connection import translated
-from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Lookahead
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 
 def schemas_at(
-    connect: Callable[[], Any], matcher: TableMatcher, ahead: Lookahead, position: LogPosition
+    connect: Callable[[], Any], matcher: TableMatcher, ahead: DdlLookahead, position: LogPosition
 ) -> Sequence[TableSchema]:
     """Return the captured tables that look now as they looked at a position.
 

@@ -21,14 +21,14 @@ from airflow_provider_deltaforge.sources.contract import (
 from airflow_provider_deltaforge.sources.mysql import connection as connections
 from airflow_provider_deltaforge.sources.mysql import positions
 from airflow_provider_deltaforge.sources.mysql.catalog import SYSTEM_SCHEMAS, captured_tables
-from airflow_provider_deltaforge.sources.mysql.dsn import Dsn, parse_dsn
+from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn, parse_dsn
 from airflow_provider_deltaforge.sources.mysql.failover import (
     captured_catalog,
     check_reach,
     identity_of,
 )
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
-from airflow_provider_deltaforge.sources.mysql.outbox_tables import Tag, Tagging
+from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger, Tag
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
@@ -119,12 +119,12 @@ class MySqlSource(Source):
         return TableMatcher(tuple(self.tables), self.address().database, SYSTEM_SCHEMAS)
 
     @property
-    def tagging(self) -> Tagging | None:
+    def tagging(self) -> OutboxTagger | None:
         """Which rows are outbox messages; None: none are."""
         if self.outbox is None:
             return None
         matcher = TableMatcher(tuple(self.outbox.tables), self.address().database, SYSTEM_SCHEMAS)
-        return Tagging(matcher, self.outbox.tag)
+        return OutboxTagger(matcher, self.outbox.tag)
 
     def connect(self) -> Any:
         """Return a new connection to the server.
@@ -162,7 +162,7 @@ class MySqlSource(Source):
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
         """Return how captured tables look behind a recent position, if the log will not say."""
         from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
-        from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Lookahead, Recorder
+        from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead, Recorder
         from airflow_provider_deltaforge.sources.mysql.schema_at_position import schemas_at
 
         number = self.beside("schemas", once=True).replica_id
@@ -180,7 +180,7 @@ class MySqlSource(Source):
                 recorder=recorder,
             )
 
-        ahead = Lookahead(walk, self.read_timeout_s)
+        ahead = DdlLookahead(walk, self.read_timeout_s)
         return schemas_at(
             self.connect, self.matcher, ahead, positions.LogPosition.from_json(position)
         )
@@ -252,7 +252,7 @@ class MySqlSource(Source):
         finally:
             connection.close()
 
-    def address(self) -> Dsn:
+    def address(self) -> MySqlDsn:
         """Return where the server is, and how TLS is used with it.
 
         Raises:

@@ -30,7 +30,7 @@ def let_go(connection: Any) -> None:
         connection.lock.release()
 
 
-class Lent:
+class BorrowedConnection:
     """Stands for a connection that belongs to somebody else; closing it does nothing."""
 
     def __init__(self, connection: Any) -> None:
@@ -40,7 +40,7 @@ class Lent:
         """Return whatever the connection has."""
         return getattr(self._connection, name)
 
-    def __enter__(self) -> "Lent":
+    def __enter__(self) -> "BorrowedConnection":
         """Begin nothing."""
         return self
 
@@ -51,7 +51,7 @@ class Lent:
         """Leave the connection open."""
 
 
-class Kept:
+class SharedConnection:
     """One connection for many questions, opened with the first and again when it broke.
 
     Args:
@@ -63,7 +63,7 @@ class Kept:
         self._connection: Any = None
         self._lent_at = 0.0
 
-    def __call__(self) -> Lent:
+    def __call__(self) -> BorrowedConnection:
         """Lend it.
 
         Raises:
@@ -76,7 +76,7 @@ class Kept:
         if kept is None or kept.closed or (idle and not _answers(kept)):
             self.close()
             kept = self._connection = self._connect()
-        return Lent(kept)
+        return BorrowedConnection(kept)
 
     def close(self) -> None:
         """Let go of it, from any thread. Safe to call twice; lending opens another one."""

@@ -174,7 +174,7 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True)
-class TableFacts:
+class TableCatalog:
     """A table as it is now.
 
     Attributes:
@@ -209,18 +209,18 @@ def asked(connection: Any) -> Iterator[None]:
         raise translated(error, "reading the catalog") from None
 
 
-def table_by_oid(connection: Any, oid: int) -> TableFacts | None:
+def table_by_oid(connection: Any, oid: int) -> TableCatalog | None:
     """Return a table; None once it was dropped. It may have been renamed."""
     return _table(connection.execute(_COLUMNS.format(where=_BY_OID), (oid,)).fetchall())
 
 
-def table_by_name(connection: Any, schema: str, table: str) -> TableFacts | None:
+def table_by_name(connection: Any, schema: str, table: str) -> TableCatalog | None:
     """Return a table; None when there is none of this name."""
     return _table(connection.execute(_COLUMNS.format(where=_BY_NAME), (schema, table)).fetchall())
 
 
 def published_columns(
-    connection: Any, publication: str | None, facts: TableFacts, name: tuple[str, str]
+    connection: Any, publication: str | None, facts: TableCatalog, name: tuple[str, str]
 ) -> frozenset[str]:
     """Return which columns of a table the log has: no generated ones before PostgreSQL 18.
 
@@ -240,11 +240,11 @@ def published_columns(
     return frozenset(row[0]) if version >= _GENERATED_SINCE else stored & frozenset(row[0])
 
 
-def _table(rows: list[tuple[Any, ...]]) -> TableFacts | None:
+def _table(rows: list[tuple[Any, ...]]) -> TableCatalog | None:
     if not rows:
         return None
     described = [row for row in rows if row[2] is not None]
-    return TableFacts(
+    return TableCatalog(
         oid=rows[0][0],
         replica_identity=rows[0][1],
         columns={row[2]: ColumnFacts(*row[3:9]) for row in described},

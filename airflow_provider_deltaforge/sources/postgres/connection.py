@@ -114,7 +114,7 @@ class SlotInUseError(RetryableError):
 
 
 @dataclass(frozen=True)
-class Dsn:
+class PostgresDsn:
     """Where and as whom to connect. Never prints the password.
 
     Attributes:
@@ -189,7 +189,7 @@ def parse_dsn(text: str) -> dict[str, Any]:
     return given
 
 
-def connect(dsn: Dsn) -> Any:
+def connect(dsn: PostgresDsn) -> Any:
     """Return an autocommitting connection whose session writes values as the log does.
 
     Raises:
@@ -209,7 +209,7 @@ def connect(dsn: Dsn) -> Any:
     return connection
 
 
-def replication_connection(dsn: Dsn) -> Any:
+def replication_connection(dsn: PostgresDsn) -> Any:
     """Return a connection that understands replication commands; libpq's, blocking.
 
     Raises:

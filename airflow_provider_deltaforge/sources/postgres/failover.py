@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, read_head, row_of
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, read_head, row_of
 from airflow_provider_deltaforge.sources.postgres.slots import (
     FAILOVER_VERSION,
     check_slot,
@@ -26,7 +26,7 @@ SELECT 1 FROM pg_replication_slots s
 """
 
 
-def identity_of(info: ServerInfo) -> Identity:
+def identity_of(info: PostgresServer) -> Identity:
     """Return what tells histories apart: the cluster, and how often it was promoted."""
     return {"type": "postgres", "system_identifier": info.system_id, "timeline": info.timeline}
 
@@ -34,7 +34,7 @@ def identity_of(info: ServerInfo) -> Identity:
 def check_reach(
     connection: Any,
     replication: Callable[[], Any],
-    info: ServerInfo,
+    info: PostgresServer,
     position: WalPosition,
     slot: str,
 ) -> None:
@@ -63,7 +63,7 @@ def check_reach(
 
 
 def check_history(
-    connection: Any, replication: Callable[[], Any], info: ServerInfo, position: WalPosition
+    connection: Any, replication: Callable[[], Any], info: PostgresServer, position: WalPosition
 ) -> None:
     """Check that what was read is part of this server's history.
 
@@ -100,7 +100,7 @@ def check_history(
     )
 
 
-def check_promoted(connection: Any, info: ServerInfo, slot: str) -> None:
+def check_promoted(connection: Any, info: PostgresServer, slot: str) -> None:
     """See that a standby's slot is its own: a copy can be read from after the promotion only.
 
     Raises:
@@ -123,7 +123,9 @@ def branches(history: str) -> Mapping[int, int]:
     return found
 
 
-def _check_branch(replication: Callable[[], Any], info: ServerInfo, position: WalPosition) -> None:
+def _check_branch(
+    replication: Callable[[], Any], info: PostgresServer, position: WalPosition
+) -> None:
     left = branches(_history(replication, info.timeline)).get(position.timeline)
     at = lsn_text(position.lsn)
     if left is None:
@@ -153,7 +155,7 @@ def _history(replication: Callable[[], Any], timeline: int) -> str:
         return bytes(result.get_value(0, 1) or b"").decode("utf-8", "replace")
 
 
-def _how_to_keep(info: ServerInfo) -> str:
+def _how_to_keep(info: PostgresServer) -> str:
     if info.version >= FAILOVER_VERSION:
         return (
             ". Slots survive when they are made with slot.failover: true and the standby runs "

@@ -68,7 +68,7 @@ def compare(left: Position, right: Position) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TxPositions:
+class WalTxPositions:
     """The positions behind a batch's transactions.
 
     A logical message outside of any transaction stands as one of its own, with xid 0; its name is

@@ -9,13 +9,13 @@ from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.forecast import forecast, kept_bytes, log_rate
 from airflow_provider_deltaforge.sources.postgres.publication import creation, missing_tables
 from airflow_provider_deltaforge.sources.postgres.published import published_tables
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, server_info
 from airflow_provider_deltaforge.sources.postgres.server_findings import (
     long_findings,
     server_findings,
     slot_findings,
 )
-from airflow_provider_deltaforge.sources.postgres.slots import Slot, find_slot
+from airflow_provider_deltaforge.sources.postgres.slots import ReplicationSlot, find_slot
 from airflow_provider_deltaforge.sources.postgres.table_findings import (
     Publication,
     column_findings,
@@ -77,10 +77,10 @@ def _findings(
 def _publication(
     source: "PostgresSource",
     connection: Any,
-    server: ServerInfo,
+    server: PostgresServer,
     found: Publication | None,
     tables: Sequence[CapturedTable],
-    slot: Slot | None,
+    slot: ReplicationSlot | None,
 ) -> list[Finding]:
     matcher, name = source.matcher, source.publication_settings.name
     may = source.publication_settings.create and not server.standby

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of, rows_of
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, row_of, rows_of
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.sources.postgres.wal.messages import (
     APPEARED,
@@ -39,7 +39,7 @@ _ROOTS_ONLY = " WITH (publish_via_partition_root = true)"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class UnpublishedTable:
     """A table that is not published.
 
     Attributes:
@@ -65,7 +65,7 @@ def publication_exists(connection: Any, name: str) -> bool:
 
 
 def ensure_publication(
-    connection: Any, info: ServerInfo, name: str, matcher: TableMatcher, *, create: bool
+    connection: Any, info: PostgresServer, name: str, matcher: TableMatcher, *, create: bool
 ) -> None:
     """See that the publication exists.
 
@@ -94,15 +94,15 @@ def ensure_publication(
 
 
 def creation_of(
-    connection: Any, info: ServerInfo, name: str, matcher: TableMatcher
-) -> tuple[bool, list[Table], str]:
+    connection: Any, info: PostgresServer, name: str, matcher: TableMatcher
+) -> tuple[bool, list[UnpublishedTable], str]:
     """Return whether a publication is for all tables, those it is for, and what creates it."""
     every = not matcher.patterns and info.superuser
     tables = [] if every else missing_tables(connection, name, matcher)
     return every, tables, creation(name, tables, every=every)
 
 
-def creation(name: str, tables: Sequence[Table], *, every: bool) -> str:
+def creation(name: str, tables: Sequence[UnpublishedTable], *, every: bool) -> str:
     """Return the statement that creates a publication as we need it."""
     what = " FOR ALL TABLES" if every else ""
     if tables:
@@ -110,13 +110,13 @@ def creation(name: str, tables: Sequence[Table], *, every: bool) -> str:
     return f"CREATE PUBLICATION {quote(name)}{what}{_ROOTS_ONLY}"
 
 
-def missing_tables(connection: Any, name: str, matcher: TableMatcher) -> list[Table]:
+def missing_tables(connection: Any, name: str, matcher: TableMatcher) -> list[UnpublishedTable]:
     """Return the tables we capture that the publication does not hold."""
     rows = rows_of(connection, _CANDIDATES, "looking for new tables", (name, name))
-    return [Table(*row) for row in rows if matcher.matches(row[0], row[1])]
+    return [UnpublishedTable(*row) for row in rows if matcher.matches(row[0], row[1])]
 
 
-class Newcomers:
+class NewTables:
     """Looks for tables that match and are not published, and publishes them.
 
     A table is published together with a logical message that says so, in one transaction: the
@@ -137,13 +137,13 @@ class Newcomers:
         self._add = add
         self._refused: set[tuple[str, str]] = set()
 
-    def look(self, connection: Any) -> list[Table]:
+    def look(self, connection: Any) -> list[UnpublishedTable]:
         """Publish what is new; return those the log itself does not tell of.
 
         Raises:
             RetryableError: the server is away.
         """
-        told: list[Table] = []
+        told: list[UnpublishedTable] = []
         for table in missing_tables(connection, self._name, self._matcher):
             if (table.schema, table.name) in self._refused:
                 continue
@@ -169,7 +169,7 @@ class Newcomers:
                 told.append(table)
         return told
 
-    def _publish(self, connection: Any, sql: str, table: Table) -> None:
+    def _publish(self, connection: Any, sql: str, table: UnpublishedTable) -> None:
         doing = f"publishing table {table.quoted}"
         content = appeared_message(self._name, table.schema, table.name)
         with connection.transaction():
@@ -178,7 +178,7 @@ class Newcomers:
             rows_of(connection, emit, doing, (APPEARED, content))
 
 
-def _warn_bare(tables: Sequence[Table]) -> None:
+def _warn_bare(tables: Sequence[UnpublishedTable]) -> None:
     for table in tables:
         if table.bare:
             log.warning(

@@ -33,7 +33,7 @@ SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
 
 
 @dataclass(frozen=True)
-class ServerInfo:
+class PostgresServer:
     """What we must know about a server to read its log.
 
     Attributes:
@@ -61,12 +61,12 @@ class ServerInfo:
         return WalPosition(lsn, self.system_id, self.timeline)
 
 
-def server_info(connection: Any) -> ServerInfo:
+def server_info(connection: Any) -> PostgresServer:
     """Ask a server what it is."""
     db, version, system_id, wal_level, standby, timeout_ms, superuser = row_of(
         connection, _ABOUT, "asking the server what it is"
     )
-    return ServerInfo(
+    return PostgresServer(
         db=db,
         version=version,
         system_id=system_id,

@@ -4,8 +4,8 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.postgres.server import VERSION_MIN, ServerInfo
-from airflow_provider_deltaforge.sources.postgres.slots import Slot, check_kind
+from airflow_provider_deltaforge.sources.postgres.server import VERSION_MIN, PostgresServer
+from airflow_provider_deltaforge.sources.postgres.slots import ReplicationSlot, check_kind
 
 LONG_S = 300
 """Transactions that are open for longer are named."""
@@ -46,7 +46,9 @@ SELECT 'prepared transaction ' || gid, extract(epoch FROM clock_timestamp() - pr
 """
 
 
-def server_findings(connection: Any, server: ServerInfo, slot: Slot | None) -> list[Finding]:
+def server_findings(
+    connection: Any, server: PostgresServer, slot: ReplicationSlot | None
+) -> list[Finding]:
     """Check settings, the role, and whether there is room for one more reader."""
     slots, slots_used, senders, senders_used, commits, idle_s = connection.execute(_ROOM).fetchone()
     found = [
@@ -90,7 +92,7 @@ def server_findings(connection: Any, server: ServerInfo, slot: Slot | None) -> l
 
 
 def slot_findings(
-    slot: Slot | None, name: str, server: ServerInfo, *, may_create: bool
+    slot: ReplicationSlot | None, name: str, server: PostgresServer, *, may_create: bool
 ) -> list[Finding]:
     """Check the replication slot."""
     if slot is None:
@@ -106,7 +108,7 @@ def slot_findings(
     return [_existing(slot, name, server)]
 
 
-def _existing(slot: Slot, name: str, server: ServerInfo) -> Finding:
+def _existing(slot: ReplicationSlot, name: str, server: PostgresServer) -> Finding:
     verdict, text = "ok", f"replication slot {name!r} is there"
     wrong = _wrong_kind(slot, server)
     if wrong is not None:
@@ -135,7 +137,7 @@ def _existing(slot: Slot, name: str, server: ServerInfo) -> Finding:
     )
 
 
-def _wrong_kind(slot: Slot, server: ServerInfo) -> str | None:
+def _wrong_kind(slot: ReplicationSlot, server: PostgresServer) -> str | None:
     try:
         check_kind(slot, server)
     except DeltaForgeError as error:
@@ -169,7 +171,7 @@ def _role(connection: Any) -> Finding:
     )  # fmt: skip
 
 
-def _standby(server: ServerInfo) -> Finding:
+def _standby(server: PostgresServer) -> Finding:
     if server.version < STANDBY_SINCE:
         text = (
             "the server is a standby, and standbys before 16 have no logical slots; use its primary"

@@ -7,7 +7,7 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SpecError
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, row_of
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, row_of
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _EXISTS_ALREADY = "already exists"
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ReplicationSlot:
     """A slot as the server shows it.
 
     Attributes:
@@ -61,14 +61,14 @@ class Slot:
         return None
 
 
-def find_slot(connection: Any, name: str) -> Slot | None:
+def find_slot(connection: Any, name: str) -> ReplicationSlot | None:
     """Return a slot, or None if there is none of this name."""
     row = row_of(connection, _SLOT, "looking for the replication slot", (name,))
     if row is None:
         return None
     restart = None if row[4] is None else parse_lsn(row[4])
     confirmed = 0 if row[5] is None else parse_lsn(row[5])
-    return Slot(
+    return ReplicationSlot(
         name=row[0],
         plugin=row[1],
         database=row[2],
@@ -81,7 +81,9 @@ def find_slot(connection: Any, name: str) -> Slot | None:
     )
 
 
-def create_slot(connection: Any, info: ServerInfo, name: str, *, failover: bool = False) -> Slot:
+def create_slot(
+    connection: Any, info: PostgresServer, name: str, *, failover: bool = False
+) -> ReplicationSlot:
     """Create a slot that holds everything that commits from now on; one that is there is taken.
 
     Waits for the transactions that are open now, as the server must.
@@ -123,7 +125,9 @@ def copy_slot(connection: Any, original: str, name: str, *, temporary: bool) -> 
     row_of(connection, sql, f"copying replication slot {original!r}")
 
 
-def check_slot(slot: Slot | None, name: str, info: ServerInfo, position: WalPosition) -> Slot:
+def check_slot(
+    slot: ReplicationSlot | None, name: str, info: PostgresServer, position: WalPosition
+) -> ReplicationSlot:
     """See that everything after a position can still be read.
 
     Raises:
@@ -152,7 +156,7 @@ def check_slot(slot: Slot | None, name: str, info: ServerInfo, position: WalPosi
     return slot
 
 
-def check_kind(slot: Slot, info: ServerInfo) -> None:
+def check_kind(slot: ReplicationSlot, info: PostgresServer) -> None:
     """See that a slot is one of ours: for pgoutput and this database.
 
     Raises:
@@ -167,7 +171,7 @@ def check_kind(slot: Slot, info: ServerInfo) -> None:
         )
 
 
-def check_free(slot: Slot) -> None:
+def check_free(slot: ReplicationSlot) -> None:
     """See that nobody else reads from a slot.
 
     Raises:
@@ -179,7 +183,7 @@ def check_free(slot: Slot) -> None:
         )
 
 
-def check_usable(slot: Slot, info: ServerInfo) -> None:
+def check_usable(slot: ReplicationSlot, info: PostgresServer) -> None:
     """See that a slot found at the first start can be read from.
 
     Raises:

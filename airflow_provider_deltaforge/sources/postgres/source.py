@@ -117,12 +117,14 @@ class PostgresSource(Source):
         """Connect and start reading after ``position``; where a new stream begins without one."""
         from airflow_provider_deltaforge.sources.postgres.wal.message_prefixes import Prefixes
         from airflow_provider_deltaforge.sources.postgres.wal.reader import PostgresReader
-        from airflow_provider_deltaforge.sources.postgres.wal.replication_session import Reading
+        from airflow_provider_deltaforge.sources.postgres.wal.replication_session import (
+            ReaderSettings,
+        )
 
         start = self.beginning() if position is None else position
         publication = self.publication_settings
         outbox = () if self.outbox is None else self.outbox.prefixes
-        reading = Reading(
+        reading = ReaderSettings(
             source_id=self.id,
             dsn=self._dsn(),
             slot=self.slot_settings.name,
@@ -284,10 +286,14 @@ class PostgresSource(Source):
         return self._original is not None
 
     def _planner(self, db: str, connection: Any) -> "Planner":
-        from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Lent
+        from airflow_provider_deltaforge.sources.postgres.borrowed_connection import (
+            BorrowedConnection,
+        )
         from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
 
-        return Planner(db, self.matcher, lambda: Lent(connection), self.publication_settings.name)
+        return Planner(
+            db, self.matcher, lambda: BorrowedConnection(connection), self.publication_settings.name
+        )
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -301,5 +307,7 @@ class PostgresSource(Source):
         finally:
             connection.close()
 
-    def _dsn(self) -> connections.Dsn:
-        return connections.Dsn(self.dsn, f"deltaforge/{self.id}"[:63], self.connect_timeout_s)
+    def _dsn(self) -> connections.PostgresDsn:
+        return connections.PostgresDsn(
+            self.dsn, f"deltaforge/{self.id}"[:63], self.connect_timeout_s
+        )

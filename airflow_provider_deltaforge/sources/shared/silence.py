@@ -7,7 +7,7 @@ from contextlib import contextmanager
 _GAP_S = 2.0
 
 
-class Silence:
+class ServerSilence:
     """Told by a reader what it receives; asked from any thread.
 
     A reader that is kept waiting by slow sinks does not listen, and learns nothing of its server.

@@ -34,7 +34,7 @@ class View:
         return self.cut
 
 
-class Rows(NamedTuple):
+class RowColumnsJson(NamedTuple):
     """Rows of a table as JSON.
 
     Attributes:
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
 
 
 def copied_rows(
-    rows: Rows,
+    rows: RowColumnsJson,
     chunk: TableChunk,
     view: View,
     first: int,

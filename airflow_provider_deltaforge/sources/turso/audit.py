@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.sources.turso.capture import CATALOG, exists
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
-from airflow_provider_deltaforge.sources.turso.tables import DB, Table
+from airflow_provider_deltaforge.sources.turso.tables import DB, TursoTable
 
 COUNTED_MAX = 200_000
 """Larger tables are not counted again and again; their highest row number is looked at."""
@@ -40,7 +40,7 @@ class Audit:
         self._sizes: dict[str, _Size] = {}
         self._upto = 0
 
-    def check(self, tables: Mapping[str, Table], head_id: int) -> list[str]:
+    def check(self, tables: Mapping[str, TursoTable], head_id: int) -> list[str]:
         """Return what grew otherwise than captured since the last check; inside a view."""
         captured = self._captured() if self._sizes else {}  # The first time, nothing is compared.
         found = []
@@ -74,7 +74,7 @@ class Audit:
             for name, net, last in rows
         }
 
-    def _size(self, table: Table) -> _Size:
+    def _size(self, table: TursoTable) -> _Size:
         name = quoted(table.name)
         last = None
         if table.rowid is not None:

@@ -12,12 +12,12 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.records import values_of
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
-    Captured,
-    Table,
+    CapturedTables,
+    TursoTable,
     captured_tables,
     table_of,
 )
@@ -58,7 +58,7 @@ class Capture:
         captured: the tables to follow.
     """
 
-    def __init__(self, database: Database, name: str, captured: Captured) -> None:
+    def __init__(self, database: Database, name: str, captured: CapturedTables) -> None:
         self._database = database
         self.name = name
         self._from = f"FROM {quoted(name)}"
@@ -100,15 +100,15 @@ class Capture:
         made = ((catalog_change(row, self._captured)[1], row.change_id) for row in rows)
         return {table.name: change_id for table, change_id in made if table is not None}
 
-    def head(self) -> Place:
+    def head(self) -> FilePosition:
         """Return the place behind everything that is committed."""
         rows = self.after(self.head_id() - 1, 1)
         last, time = (rows[-1].change_id, rows[-1].time) if rows else (0, 0)
         return self.place(last, time, captured_tables(self._database, self._captured))
 
-    def place(self, last: int, time: int, tables: Mapping[str, Table]) -> Place:
+    def place(self, last: int, time: int, tables: Mapping[str, TursoTable]) -> FilePosition:
         """Return a place of this mode."""
-        return Place("native", last, time, schemas={n: t.mark for n, t in tables.items()})
+        return FilePosition("native", last, time, schemas={n: t.mark for n, t in tables.items()})
 
     def after(self, change_id: int, limit: int) -> list[Row]:
         """Return the changes behind a number, in order."""
@@ -119,7 +119,7 @@ class Capture:
         )
         return [Row(*row) for row in self._database.rows(sql, (change_id, limit))]
 
-    def check_kept(self, place: Place) -> None:
+    def check_kept(self, place: FilePosition) -> None:
         """Check that everything behind a place is still there.
 
         Raises:
@@ -150,11 +150,11 @@ class Capture:
                 f"replaced; {remedy}"
             )
 
-    def tables_now(self) -> dict[str, Table]:
+    def tables_now(self) -> dict[str, TursoTable]:
         """Return the captured tables that are there now."""
         return captured_tables(self._database, self._captured)
 
-    def tables_at(self, place: Place) -> dict[str, Table]:
+    def tables_at(self, place: FilePosition) -> dict[str, TursoTable]:
         """Return the captured tables as they were at a place.
 
         Raises:
@@ -173,7 +173,7 @@ class Capture:
                 self._refuse_pending(name, place.change_id or 0)
         return then
 
-    def verify(self, tables: Mapping[str, Table], change_id: int) -> dict[str, Table]:
+    def verify(self, tables: Mapping[str, TursoTable], change_id: int) -> dict[str, TursoTable]:
         """Return ``tables``, as they were at a change, with renames nobody had to wait for.
 
         Raises:
@@ -232,7 +232,9 @@ def exists(database: Database, table: str) -> bool:
     return bool(database.rows(sql, (table,)))
 
 
-def catalog_change(row: Row, captured: Captured) -> tuple[Table | None, Table | None]:
+def catalog_change(
+    row: Row, captured: CapturedTables
+) -> tuple[TursoTable | None, TursoTable | None]:
     """Return the captured table that a row of the catalog describes, before and after."""
     return _described(row.before, captured), _described(row.after, captured)
 
@@ -247,7 +249,7 @@ def statement_of(row: Row) -> str:
     return str(sql) if row.kind == INSERT else f"DROP {str(kind).upper()} {quoted(str(name))}"
 
 
-def _described(record: bytes | None, captured: Captured) -> Table | None:
+def _described(record: bytes | None, captured: CapturedTables) -> TursoTable | None:
     if record is None:
         return None
     kind, name, _, _, sql = values_of(record)[:5]
@@ -256,5 +258,5 @@ def _described(record: bytes | None, captured: Captured) -> Table | None:
     return table_of(str(name), str(sql))
 
 
-def _mark(tables: Mapping[str, Table], name: str) -> str | None:
+def _mark(tables: Mapping[str, TursoTable], name: str) -> str | None:
     return tables[name].mark if name in tables else None

@@ -13,11 +13,11 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
-from airflow_provider_deltaforge.sources.turso.tables import DB, Table
+from airflow_provider_deltaforge.sources.turso.tables import DB, TursoTable
 
 
 def plan_table(
-    database: Database, table: Table, chunk_rows: int, where: str | None
+    database: Database, table: TursoTable, chunk_rows: int, where: str | None
 ) -> Iterator[TableChunk]:
     """Yield a table's chunks in key order, at least one."""
     columns = chunk_columns(table)
@@ -30,12 +30,12 @@ def plan_table(
         after = upto
 
 
-def chunk_columns(table: Table) -> tuple[str, ...]:
+def chunk_columns(table: TursoTable) -> tuple[str, ...]:
     """Return the columns that chunks are cut by."""
     return (table.rowid,) if table.rowid is not None else table.schema.primary_key
 
 
-def select_rows(table: Table, chunk: TableChunk) -> tuple[str, list[Any]]:
+def select_rows(table: TursoTable, chunk: TableChunk) -> tuple[str, list[Any]]:
     """Return the SELECT of a chunk's rows, in key order, and the values it binds."""
     columns = chunk.bounds["columns"]
     condition, values = _range(columns, chunk.bounds.get("after"), chunk.bounds.get("upto"))
@@ -51,7 +51,7 @@ def select_rows(table: Table, chunk: TableChunk) -> tuple[str, list[Any]]:
 
 def _border(
     database: Database,
-    table: Table,
+    table: TursoTable,
     columns: Sequence[str],
     after: Sequence[Any] | None,
     chunk_rows: int,
@@ -91,7 +91,7 @@ def _bound(value: Any) -> Any:
 
 
 def _chunk(
-    table: Table,
+    table: TursoTable,
     columns: Sequence[str],
     borders: tuple[list[Any] | None, list[Any] | None],
     rows: int,

@@ -15,15 +15,15 @@ from airflow_provider_deltaforge.events.change import (
     Positions,
 )
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB
 
 
 @dataclass(frozen=True, slots=True)
-class TxPositions:
+class FileTxPositions:
     """The places behind a batch's transactions, at least one; one is enough for a snapshot."""
 
-    ends: Sequence[Place]
+    ends: Sequence[FilePosition]
 
     def after(self, tx: int) -> Position:
         """Return where reading may resume after transaction ``tx``."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sources.contract import Appeared
+from airflow_provider_deltaforge.sources.contract import AppearedTable
 from airflow_provider_deltaforge.sources.turso.files import Database, check_engine
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB
 
 
@@ -26,7 +26,7 @@ class FileReader(ABC):
         self._database = database
         self._pace = pace
         self._ready: deque[Any] = deque()
-        self._appeared: tuple[Appeared, ...] = ()
+        self._appeared: tuple[AppearedTable, ...] = ()
 
     def read(self, timeout_s: float) -> Any:
         """Return the next changes; None when none came within ``timeout_s``."""
@@ -39,13 +39,13 @@ class FileReader(ABC):
             self._look()
         return self._ready.popleft() if self._ready else None
 
-    def appeared(self) -> Sequence[Appeared]:
+    def appeared(self) -> Sequence[AppearedTable]:
         """Return the tables found here that hold rows which were not captured."""
         return self._appeared
 
-    def _report(self, names: Iterable[str], place: Place) -> bool:
+    def _report(self, names: Iterable[str], place: FilePosition) -> bool:
         """Report tables that came up at a place; say whether there are any."""
-        new = tuple(Appeared(f"{DB}.{name}", place.as_json()) for name in sorted(names))
+        new = tuple(AppearedTable(f"{DB}.{name}", place.as_json()) for name in sorted(names))
         self._appeared += new
         return bool(new)
 

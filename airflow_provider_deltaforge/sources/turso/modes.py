@@ -20,10 +20,10 @@ from airflow_provider_deltaforge.sources.turso.files import Database, file_of, u
 from airflow_provider_deltaforge.sources.turso.native import NativeReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.polling import Growth, PollReader
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows
 from airflow_provider_deltaforge.sources.turso.snapshot import TursoSnapshotter
-from airflow_provider_deltaforge.sources.turso.tables import Captured, captured_tables
+from airflow_provider_deltaforge.sources.turso.tables import CapturedTables, captured_tables
 from airflow_provider_deltaforge.sources.turso.trigger_sql import shadow_name
 from airflow_provider_deltaforge.sources.turso.triggers import TriggerReader
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenFile:
     """A file, opened for one mode.
 
     Attributes:
@@ -51,7 +51,7 @@ class Opened:
 
     mode: str
     database: Database
-    captured: Captured
+    captured: CapturedTables
     log: Log
     others: tuple[Log, ...] = ()
 
@@ -60,13 +60,13 @@ class Opened:
         if isinstance(self.log, Shadows):
             self.log.prepared()
 
-    def head(self) -> Place:
+    def head(self) -> FilePosition:
         """Return the place behind everything committed, inside a view."""
         if isinstance(self.log, Capture):
             self.log.check()
         return self.log.head()
 
-    def heads(self) -> Place:
+    def heads(self) -> FilePosition:
         """Prepare, and return that place in the other modes as well."""
         self.prepare()
         also = []
@@ -77,7 +77,7 @@ class Opened:
             return replace(self.head(), also=tuple(also))
 
 
-def open_mode(source: "TursoSource", position: Position | None = None) -> Opened:
+def open_mode(source: "TursoSource", position: Position | None = None) -> OpenFile:
     """Open a source's file in the mode that applies.
 
     Raises:
@@ -85,9 +85,9 @@ def open_mode(source: "TursoSource", position: Position | None = None) -> Opened
         SpecError: ``auto`` leads to a mode that cannot do what the document asks for.
     """
     path = file_of(source.url)
-    captured = Captured(source.tables, source.cdc_table_name)
+    captured = CapturedTables(source.tables, source.cdc_table_name)
     mode: str = source.cdc_mode
-    made = None if position is None else Place.from_json(position).mode
+    made = None if position is None else FilePosition.from_json(position).mode
     if mode == "auto":
         mode = made or chosen_mode(source)
     elif made is not None and made != mode:
@@ -103,10 +103,10 @@ def open_mode(source: "TursoSource", position: Position | None = None) -> Opened
     database = Database(path, "turso" if mode == "native" else usual_engine(path))
     passed_over = _MODES[_MODES.index(mode) + 1 :] if source.cdc_mode == "auto" else ()
     log, *others = (_log_of(source, name, database, captured) for name in (mode, *passed_over))
-    return Opened(mode, database, captured, log, tuple(others))
+    return OpenFile(mode, database, captured, log, tuple(others))
 
 
-def _log_of(source: "TursoSource", mode: str, database: Database, captured: Captured) -> Log:
+def _log_of(source: "TursoSource", mode: str, database: Database, captured: CapturedTables) -> Log:
     if mode == "native":
         return Capture(database, source.cdc_table_name, captured)
     if mode == "triggers":
@@ -119,7 +119,7 @@ def chosen_mode(source: "TursoSource") -> str:
     path = file_of(source.url)
     database = Database(path, usual_engine(path))
     try:
-        captured = Captured(source.tables, source.cdc_table_name)
+        captured = CapturedTables(source.tables, source.cdc_table_name)
         if exists(database, source.cdc_table_name):
             mode = "native"
         else:
@@ -138,7 +138,7 @@ def open_reader(source: "TursoSource", position: Position | None, *, cleans: boo
     database, log = opened.database, opened.log
     pace = Pace(source.poll_interval_ms / 1000, source.batch_size)
     try:
-        start = _head(opened) if position is None else Place.from_json(position)
+        start = _head(opened) if position is None else FilePosition.from_json(position)
         if isinstance(log, Capture):
             level = source.native_cdc.level == "binlog"
             captured = opened.captured
@@ -154,7 +154,7 @@ def open_reader(source: "TursoSource", position: Position | None, *, cleans: boo
 def open_snapshot(source: "TursoSource") -> Snapshotter:
     """Return what reads the tables."""
 
-    def in_mode_of(position: Position) -> Opened:
+    def in_mode_of(position: Position) -> OpenFile:
         return open_mode(source, position)
 
     return TursoSnapshotter(open_mode(source), source.id, in_mode_of)
@@ -180,7 +180,7 @@ def describe(source: "TursoSource") -> list[TableSchema]:
         opened.database.close()
 
 
-def _head(opened: Opened) -> Place:
+def _head(opened: OpenFile) -> FilePosition:
     opened.prepare()
     with opened.database.view():
         return opened.head()

@@ -22,14 +22,14 @@ from airflow_provider_deltaforge.sources.turso.capture import (
     catalog_change,
     statement_of,
 )
-from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
+from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
 from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.following import FileReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.records import row_of
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
-from airflow_provider_deltaforge.sources.turso.tables import DB, Captured, Table
+from airflow_provider_deltaforge.sources.turso.tables import DB, CapturedTables, TursoTable
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
 
 
 @dataclass(frozen=True, slots=True)
-class NativeChunk:
+class NativeSegment:
     """Rows of the capture table that one set of table definitions decodes.
 
     Attributes:
@@ -51,8 +51,8 @@ class NativeChunk:
     """
 
     rows: tuple[Row, ...]
-    tables: Mapping[str, Table]
-    before: Place
+    tables: Mapping[str, TursoTable]
+    before: FilePosition
     open_tx: bool = False
     continues: bool = False
 
@@ -62,11 +62,11 @@ class NativeChunk:
         return sum(64 + len(row.before or b"") + len(row.after or b"") for row in self.rows)
 
     @property
-    def ends(self) -> tuple[Place, ...]:
+    def ends(self) -> tuple[FilePosition, ...]:
         """Return the places behind the chunk's complete transactions; without one, before it."""
         marks = {name: table.mark for name, table in self.tables.items()}
         places = (
-            Place("native", row.change_id, row.time, schemas=marks)
+            FilePosition("native", row.change_id, row.time, schemas=marks)
             for row in self.rows
             if row.kind == COMMIT
         )
@@ -95,8 +95,8 @@ class NativeReader(FileReader):
         self,
         database: Database,
         capture: Capture,
-        captured: Captured,
-        start: Place,
+        captured: CapturedTables,
+        start: FilePosition,
         source_id: str,
         pace: Pace,
         schema_events: bool,  # noqa: FBT001
@@ -109,14 +109,14 @@ class NativeReader(FileReader):
         self._time = start.change_time
         self._source_id = source_id
         self._schema_events = schema_events
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, TursoTable] = {}
         self._version: int | None = None
         self._inside = False
         self._auditor = Audit(database, capture.name)
         self._audit_at = 0.0
         self._begin()
 
-    def decode(self, chunk: NativeChunk) -> ChangeBatch:
+    def decode(self, chunk: NativeSegment) -> ChangeBatch:
         """Turn the chunk's row images into change events."""
         events = Events()
         known = {name.lower(): table for name, table in chunk.tables.items()}
@@ -134,7 +134,7 @@ class NativeReader(FileReader):
         ends = chunk.ends
         return events.batch(
             ends[-1].as_json(),
-            TxPositions(ends),
+            FileTxPositions(ends),
             self._source_id,
             "native",
             open_tx=chunk.open_tx,
@@ -155,7 +155,7 @@ class NativeReader(FileReader):
         if self._capture.head_id() == self._last and version == self._version:
             return
         with self._database.view():
-            self._capture.check_kept(Place("native", self._last, self._time))
+            self._capture.check_kept(FilePosition("native", self._last, self._time))
             self._verify()
             rows = self._capture.after(self._last, self._pace.batch_size)
             self._find_made(rows)
@@ -167,7 +167,7 @@ class NativeReader(FileReader):
         self._auditor = Audit(self._database, self._capture.name)
         with self._database.view():
             self._capture.check()
-            self._capture.check_kept(Place("native", self._last, self._time))
+            self._capture.check_kept(FilePosition("native", self._last, self._time))
 
     def _audit(self) -> None:
         """Warn of tables that grew without being captured; seldom, because rows are counted."""
@@ -195,10 +195,12 @@ class NativeReader(FileReader):
         reader finds them again.
         """
         marks = {name: table.mark for name, table in self._tables.items()}
-        place = Place("native", self._place.change_id, self._place.change_time, schemas=marks)
+        place = FilePosition(
+            "native", self._place.change_id, self._place.change_time, schemas=marks
+        )
         if self._report(names, place) and not self._inside:
             self._place = place  # Nothing else may ever move the checkpoint.
-            self._ready.append(NativeChunk((), self._tables, place))
+            self._ready.append(NativeSegment((), self._tables, place))
 
     def _find_made(self, rows: Sequence[Row]) -> None:
         """Report tables made under capture whose first rows were not: ``CREATE TABLE … AS``."""
@@ -209,7 +211,7 @@ class NativeReader(FileReader):
             if table is not None and holds_others(
                 self._database, self._capture.name, table.name, row.change_id
             ):
-                self._report([table.name], Place("native", row.change_id, row.time))
+                self._report([table.name], FilePosition("native", row.change_id, row.time))
 
     def _cut(self, rows: list[Row]) -> None:
         """Make chunks, each with one set of table definitions."""
@@ -233,14 +235,14 @@ class NativeReader(FileReader):
         if not rows:
             return
         open_tx = rows[-1].kind != COMMIT
-        chunk = NativeChunk(tuple(rows), self._tables, self._place, open_tx, self._inside)
+        chunk = NativeSegment(tuple(rows), self._tables, self._place, open_tx, self._inside)
         self._inside = open_tx
         self._last, self._time = rows[-1].change_id, rows[-1].time
         self._place = chunk.ends[-1]
         self._ready.append(chunk)
 
 
-def _table(known: Mapping[str, Table], row: Row) -> Table:
+def _table(known: Mapping[str, TursoTable], row: Row) -> TursoTable:
     table = known.get(str(row.table).lower())
     if table is None:
         raise SchemaError(
@@ -250,7 +252,7 @@ def _table(known: Mapping[str, Table], row: Row) -> Table:
     return table
 
 
-def _add_row(events: Events, row: Row, table: Table, tx: int) -> None:
+def _add_row(events: Events, row: Row, table: TursoTable, tx: int) -> None:
     before = None if row.before is None else row_of(table, row.before)
     after = None if row.after is None else row_of(table, row.after)
     if row.kind == DELETE:

@@ -12,13 +12,13 @@ from airflow_provider_deltaforge.sources.turso.events import Events
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 from airflow_provider_deltaforge.sources.turso.following import FileReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
     ROWID_NAMES,
-    Captured,
-    Table,
+    CapturedTables,
+    TursoTable,
     captured_tables,
 )
 
@@ -32,7 +32,7 @@ class Growth:
         column: the growing column.
     """
 
-    def __init__(self, database: Database, captured: Captured, column: str) -> None:
+    def __init__(self, database: Database, captured: CapturedTables, column: str) -> None:
         self._database = database
         self._captured = captured
         self._column = column
@@ -42,11 +42,11 @@ class Growth:
         """Say whether the growing column is the row's number."""
         return self._column.lower() in ROWID_NAMES
 
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, TursoTable]:
         """Return the captured tables that are there now."""
         return captured_tables(self._database, self._captured)
 
-    def tracking(self, table: Table) -> str:
+    def tracking(self, table: TursoTable) -> str:
         """Return the growing column's name in a table, as SQL writes it.
 
         Raises:
@@ -67,7 +67,7 @@ class Growth:
             )
         return quoted(table.rowid)
 
-    def head(self) -> Place:
+    def head(self) -> FilePosition:
         """Return the place behind everything that is committed."""
         grown = {}
         for name, table in self.tables().items():
@@ -75,12 +75,12 @@ class Growth:
             grown[name] = _told(
                 table, self._database.one(f"SELECT max({column}) FROM {quoted(name)}")
             )
-        return Place("polling", tables={n: v for n, v in grown.items() if v is not None})
+        return FilePosition("polling", tables={n: v for n, v in grown.items() if v is not None})
 
-    def check_kept(self, place: Place) -> None:
+    def check_kept(self, place: FilePosition) -> None:
         """A table's rows cannot get lost behind a place: they are the log."""
 
-    def after(self, table: Table, last: Any, limit: int) -> list[tuple[Any, ...]]:
+    def after(self, table: TursoTable, last: Any, limit: int) -> list[tuple[Any, ...]]:
         """Return rows behind a tracking value, the value in front; equal ones stay together."""
         column, names = self.tracking(table), ", ".join(quoted(n) for n in table.columns)
         condition = "1" if last is None else f"{column} > ?"
@@ -98,7 +98,7 @@ class Growth:
         )
 
 
-def _told(table: Table, value: Any) -> Any:
+def _told(table: TursoTable, value: Any) -> Any:
     if isinstance(value, bytes):
         raise FatalError(
             f"source.tracking_column: {DB}.{table.name} holds binary values in it; name a column "
@@ -117,15 +117,17 @@ class PollPositions:
 
     def after(self, tx: int) -> Position:
         """Return where reading may resume after group ``tx``."""
-        return Place("polling", tables={**self.before, self.table: self.values[tx]}).as_json()
+        return FilePosition(
+            "polling", tables={**self.before, self.table: self.values[tx]}
+        ).as_json()
 
 
 @dataclass(frozen=True, slots=True)
-class PollChunk:
+class PollSegment:
     """New rows of a table, at least one: the tracking value, the row's values."""
 
     rows: tuple[tuple[Any, ...], ...]
-    table: Table
+    table: TursoTable
     before: Mapping[str, Any]
     time_ms: int
 
@@ -158,7 +160,7 @@ class PollReader(FileReader):
     """
 
     def __init__(
-        self, database: Database, growth: Growth, start: Place, source_id: str, pace: Pace
+        self, database: Database, growth: Growth, start: FilePosition, source_id: str, pace: Pace
     ) -> None:
         super().__init__(database, pace)
         self._growth = growth
@@ -168,7 +170,7 @@ class PollReader(FileReader):
         for table in growth.tables().values():
             growth.tracking(table)
 
-    def decode(self, chunk: PollChunk) -> ChangeBatch:
+    def decode(self, chunk: PollSegment) -> ChangeBatch:
         """Turn rows into inserts; rows with one tracking value are one transaction."""
         events = Events()
         table, name = chunk.table, chunk.table.name
@@ -212,7 +214,7 @@ class PollReader(FileReader):
         self._version = None if full else version
         self._pace.took(self._pace.batch_size if full else 0)
 
-    def _hand_out(self, table: Table, rows: list[tuple[Any, ...]]) -> None:
+    def _hand_out(self, table: TursoTable, rows: list[tuple[Any, ...]]) -> None:
         now_ms = int(time.time() * 1000)
-        self._ready.append(PollChunk(tuple(rows), table, dict(self._grown), now_ms))
+        self._ready.append(PollSegment(tuple(rows), table, dict(self._grown), now_ms))
         self._grown[table.name] = rows[-1][0]

@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.events.change import Position
 
 
 @dataclass(frozen=True)
-class Place:
+class FilePosition:
     """A place in what one mode reads.
 
     Attributes:
@@ -28,7 +28,7 @@ class Place:
     change_time: int = 0
     tables: Mapping[str, Any] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
-    also: tuple["Place", ...] = ()
+    also: tuple["FilePosition", ...] = ()
 
     def as_json(self) -> Position:
         """Return the position as it is stored."""
@@ -46,7 +46,7 @@ class Place:
         return out
 
     @classmethod
-    def from_json(cls, position: Position) -> "Place":
+    def from_json(cls, position: Position) -> "FilePosition":
         """Read a stored position."""
         last = position.get("last_change_id")
         return cls(
@@ -58,7 +58,7 @@ class Place:
             tuple(cls.from_json(other) for other in position.get("also") or ()),
         )
 
-    def within(self, mode: str) -> "Place | None":
+    def within(self, mode: str) -> "FilePosition | None":
         """Return this place in a mode; None where that is not known."""
         return next((place for place in (self, *self.also) if place.mode == mode), None)
 
@@ -70,7 +70,7 @@ def compare(left: Position, right: Position) -> int:
         PositionLostError: the two cannot be ordered: they are of two modes, or, with polling, each
             is ahead in a table of its own.
     """
-    a, b = _in_one_mode(Place.from_json(left), Place.from_json(right))
+    a, b = _in_one_mode(FilePosition.from_json(left), FilePosition.from_json(right))
     if a.mode != b.mode:
         raise PositionLostError(
             f"positions of the modes {a.mode} and {b.mode} cannot be ordered; take a new snapshot"
@@ -94,7 +94,7 @@ def covers(at: Position, position: Position) -> bool:
     Raises:
         PositionLostError: the two are of two modes.
     """
-    a, b = _in_one_mode(Place.from_json(at), Place.from_json(position))
+    a, b = _in_one_mode(FilePosition.from_json(at), FilePosition.from_json(position))
     if a.mode != "polling" or b.mode != "polling":
         return compare(at, position) >= 0
     return not any(_after(value, a.tables.get(name)) for name, value in b.tables.items())
@@ -102,17 +102,17 @@ def covers(at: Position, position: Position) -> bool:
 
 def polled_by_all(positions: Sequence[Position]) -> Position | None:
     """Return how far each table was polled by all positions; None for those of other modes."""
-    told = [Place.from_json(position) for position in positions]
+    told = [FilePosition.from_json(position) for position in positions]
     places = [place.within("polling") for place in told]
     if not any(place.mode == "polling" for place in told) or None in places:
         return None
     each = [place.tables for place in places if place is not None]
     common = set.intersection(*(set(tables) for tables in each))
     least = {name: min(tables[name] for tables in each) for name in sorted(common)}
-    return Place("polling", tables=least).as_json()
+    return FilePosition("polling", tables=least).as_json()
 
 
-def _in_one_mode(a: Place, b: Place) -> tuple[Place, Place]:
+def _in_one_mode(a: FilePosition, b: FilePosition) -> tuple[FilePosition, FilePosition]:
     same = a.within(b.mode)
     return (same, b) if same is not None else (a, b.within(a.mode) or b)
 

@@ -9,10 +9,15 @@ from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.audit import uncaptured
 from airflow_provider_deltaforge.sources.turso.capture import Capture
 from airflow_provider_deltaforge.sources.turso.files import Database
-from airflow_provider_deltaforge.sources.turso.modes import Opened, open_mode
+from airflow_provider_deltaforge.sources.turso.modes import OpenFile, open_mode
 from airflow_provider_deltaforge.sources.turso.polling import Growth
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows
-from airflow_provider_deltaforge.sources.turso.tables import DB, Table, captured_tables, named_by
+from airflow_provider_deltaforge.sources.turso.tables import (
+    DB,
+    TursoTable,
+    captured_tables,
+    named_by,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.source import TursoSource
@@ -42,7 +47,7 @@ def preflight(source: "TursoSource") -> Sequence[Finding]:
     return found
 
 
-def _findings(source: "TursoSource", opened: Opened) -> Iterator[Finding]:
+def _findings(source: "TursoSource", opened: OpenFile) -> Iterator[Finding]:
     database, log = opened.database, opened.log
     tables = captured_tables(database, opened.captured)
     size = database.path.stat().st_size
@@ -63,7 +68,7 @@ def _findings(source: "TursoSource", opened: Opened) -> Iterator[Finding]:
         yield from _polling(log, tables)
 
 
-def _table_findings(source: "TursoSource", tables: Mapping[str, Table]) -> Iterator[Finding]:
+def _table_findings(source: "TursoSource", tables: Mapping[str, TursoTable]) -> Iterator[Finding]:
     wanted = ", ".join(source.tables)
     if not tables:
         yield Finding(
@@ -83,7 +88,7 @@ def _table_findings(source: "TursoSource", tables: Mapping[str, Table]) -> Itera
 
 
 def _native(
-    database: Database, cdc_table: str, capture: Capture, tables: Mapping[str, Table]
+    database: Database, cdc_table: str, capture: Capture, tables: Mapping[str, TursoTable]
 ) -> Iterator[Finding]:
     capture.check()
     yield Finding("capture", "ok", f"changes are captured into {cdc_table}")
@@ -110,7 +115,9 @@ def _native(
         yield _listed("generated", generated, "computed columns may be missing in captured rows")
 
 
-def _triggers(source: "TursoSource", database: Database, tables: Mapping[str, Table]) -> Finding:
+def _triggers(
+    source: "TursoSource", database: Database, tables: Mapping[str, TursoTable]
+) -> Finding:
     missing = trigger_sql.misfits(database, tables)
     if not missing:
         return Finding("triggers", "ok", "the triggers are there and fit their tables")
@@ -127,7 +134,7 @@ def _triggers(source: "TursoSource", database: Database, tables: Mapping[str, Ta
     )
 
 
-def _polling(growth: Growth, tables: Mapping[str, Table]) -> Iterator[Finding]:
+def _polling(growth: Growth, tables: Mapping[str, TursoTable]) -> Iterator[Finding]:
     for name, table in tables.items():
         try:
             growth.tracking(table)

@@ -7,13 +7,13 @@ import struct
 from typing import Any
 
 from airflow_provider_deltaforge.errors import SchemaError
-from airflow_provider_deltaforge.sources.turso.tables import Table
+from airflow_provider_deltaforge.sources.turso.tables import TursoTable
 
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8)
 _REAL = struct.Struct(">d").unpack
 
 
-def row_of(table: Table, record: bytes) -> list[Any]:
+def row_of(table: TursoTable, record: bytes) -> list[Any]:
     """Return a row image's values, in table order.
 
     Raises:

@@ -11,15 +11,15 @@ from typing import Any
 
 import orjson
 
-from airflow_provider_deltaforge.sources.turso.tables import Table
+from airflow_provider_deltaforge.sources.turso.tables import TursoTable
 
 
-def row_json(table: Table, values: Sequence[Any]) -> bytes:
+def row_json(table: TursoTable, values: Sequence[Any]) -> bytes:
     """Return a row as JSON text, columns in table order."""
     return _text(dict(zip(table.columns, values, strict=True)))
 
 
-def key_json(table: Table, values: Sequence[Any]) -> bytes | None:
+def key_json(table: TursoTable, values: Sequence[Any]) -> bytes | None:
     """Return the primary key of a row as JSON text; None for a table without one."""
     if not table.key_at:
         return None

@@ -9,8 +9,13 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
 from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
-from airflow_provider_deltaforge.sources.turso.positions import Place
-from airflow_provider_deltaforge.sources.turso.tables import DB, Captured, Table, captured_tables
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
+from airflow_provider_deltaforge.sources.turso.tables import (
+    DB,
+    CapturedTables,
+    TursoTable,
+    captured_tables,
+)
 from airflow_provider_deltaforge.sources.turso.trigger_sql import CLEANED, SEQUENCE, shadow_name
 
 _log = logging.getLogger(__name__)
@@ -25,13 +30,13 @@ class Shadows:
         create: make or renew what is missing; else that is an error with the SQL in it.
     """
 
-    def __init__(self, database: Database, captured: Captured, *, create: bool) -> None:
+    def __init__(self, database: Database, captured: CapturedTables, *, create: bool) -> None:
         self._database = database
         self._captured = captured
         self._create = create
         self._begun = False
 
-    def prepared(self, last: int | None = None) -> dict[str, Table]:
+    def prepared(self, last: int | None = None) -> dict[str, TursoTable]:
         """Return the captured tables; each has a shadow that fits.
 
         Args:
@@ -71,7 +76,7 @@ class Shadows:
         self._begun = True
         return tables
 
-    def _make(self, table: Table) -> None:
+    def _make(self, table: TursoTable) -> None:
         self._refuse_pending(table.name)
         for statement in trigger_sql.table_sql(table):
             self._database.rows(statement)
@@ -127,20 +132,20 @@ class Shadows:
         found = self._database.rows("SELECT lower(name) FROM sqlite_schema WHERE type = 'table'")
         return {str(name) for (name,) in found}
 
-    def _only(self, name: str) -> dict[str, Table]:
+    def _only(self, name: str) -> dict[str, TursoTable]:
         return {name: captured_tables(self._database, self._captured)[name]}
 
     def head_id(self) -> int:
         """Return the number of the last change."""
         return int(self._database.one(f"SELECT last FROM {SEQUENCE}") or 0)
 
-    def head(self) -> Place:
+    def head(self) -> FilePosition:
         """Return the place behind everything that is committed."""
         return self.place(self.head_id(), captured_tables(self._database, self._captured))
 
-    def place(self, last: int, tables: Mapping[str, Table]) -> Place:
+    def place(self, last: int, tables: Mapping[str, TursoTable]) -> FilePosition:
         """Return a place of this mode."""
-        return Place("triggers", last, schemas={n: t.mark for n, t in tables.items()})
+        return FilePosition("triggers", last, schemas={n: t.mark for n, t in tables.items()})
 
     def filled(self, names: Iterable[str]) -> list[str]:
         """Return which of some tables hold rows, inside a view."""
@@ -148,7 +153,7 @@ class Shadows:
             name for name in names if self._database.rows(f"SELECT 1 FROM {quoted(name)} LIMIT 1")
         ]
 
-    def check_kept(self, place: Place) -> None:
+    def check_kept(self, place: FilePosition) -> None:
         """Check that everything behind a place is still there.
 
         Raises:
@@ -170,7 +175,9 @@ class Shadows:
                 "Only one pipeline can follow a table by triggers"
             )
 
-    def after(self, tables: Mapping[str, Table], last: int, limit: int) -> list[tuple[Any, ...]]:
+    def after(
+        self, tables: Mapping[str, TursoTable], last: int, limit: int
+    ) -> list[tuple[Any, ...]]:
         """Return changes of all tables behind a number, in order, with the table in front."""
         found = []
         for name in tables:
@@ -182,7 +189,7 @@ class Shadows:
             found.append([(row[0], name, *row[1:]) for row in rows])
         return list(islice(merge(*found), limit))
 
-    def clean(self, tables: Mapping[str, Table], upto: int) -> None:
+    def clean(self, tables: Mapping[str, TursoTable], upto: int) -> None:
         """Delete the changes up to a number."""
         with self._database.writing():
             there = self._there()

@@ -11,14 +11,19 @@ from airflow_provider_deltaforge.errors import FatalError, SchemaError, SpecErro
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.turso.chunks import plan_table, select_rows
-from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
+from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
 from airflow_provider_deltaforge.sources.turso.files import check_engine, quoted
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
-from airflow_provider_deltaforge.sources.turso.tables import DB, Table, captured_tables, named_by
+from airflow_provider_deltaforge.sources.turso.tables import (
+    DB,
+    TursoTable,
+    captured_tables,
+    named_by,
+)
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.turso.modes import Opened
+    from airflow_provider_deltaforge.sources.turso.modes import OpenFile
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +40,7 @@ class TursoSnapshotter:
     """
 
     def __init__(
-        self, opened: "Opened", source_id: str, in_mode_of: Callable[[Position], "Opened"]
+        self, opened: "OpenFile", source_id: str, in_mode_of: Callable[[Position], "OpenFile"]
     ) -> None:
         self.warnings: list[str] = []
         self._opened = opened
@@ -90,7 +95,7 @@ class TursoSnapshotter:
         for first in range(0, max(1, len(rows)), _ROWS):
             part = rows[first : first + _ROWS]
             events = _events(table, part, first, ts_ms) if table and part else Events()
-            yield events.batch(cut, TxPositions((place,)), *seed)
+            yield events.batch(cut, FileTxPositions((place,)), *seed)
 
     def guard(self, position: Position) -> None:
         """Check that the changes from ``position`` on are still there.
@@ -98,7 +103,7 @@ class TursoSnapshotter:
         Raises:
             PositionLostError: they are not; the snapshot is worthless and must be cancelled.
         """
-        place = Place.from_json(position)
+        place = FilePosition.from_json(position)
         self._follow(place.mode)
         with self._database.view():
             self._opened.log.check_kept(place)
@@ -110,11 +115,11 @@ class TursoSnapshotter:
     def _follow(self, mode: str) -> None:
         """Go on in the mode that the pipeline began with."""
         if mode != self._opened.mode:
-            opened = self._in_mode_of(Place(mode).as_json())
+            opened = self._in_mode_of(FilePosition(mode).as_json())
             self.close()
             self._opened, self._database = opened, opened.database
 
-    def _check_where(self, chosen: Sequence[Table], where: str) -> None:
+    def _check_where(self, chosen: Sequence[TursoTable], where: str) -> None:
         if len(chosen) != 1:
             names = ", ".join(f"{DB}.{table.name}" for table in chosen) or "none"
             raise SpecError(f"where: give exactly one table with a condition, not {names}")
@@ -130,7 +135,7 @@ class TursoSnapshotter:
         _log.warning(text)
 
 
-def chosen_tables(tables: Mapping[str, Table], patterns: Sequence[str]) -> list[Table]:
+def chosen_tables(tables: Mapping[str, TursoTable], patterns: Sequence[str]) -> list[TursoTable]:
     """Return the captured tables that the patterns name; all of them without patterns."""
     if not patterns:
         return list(tables.values())
@@ -146,7 +151,7 @@ def chosen_tables(tables: Mapping[str, Table], patterns: Sequence[str]) -> list[
     return [tables[name] for name in sorted(chosen)]
 
 
-def _check_bounds(table: Table, chunk: TableChunk) -> None:
+def _check_bounds(table: TursoTable, chunk: TableChunk) -> None:
     if tuple(chunk.bounds["key"]) != table.schema.primary_key:
         raise SchemaError(
             f"{DB}.{table.name}: the primary key changed since its chunks were planned; start a "
@@ -154,7 +159,7 @@ def _check_bounds(table: Table, chunk: TableChunk) -> None:
         )
 
 
-def _events(table: Table, rows: Sequence[tuple[Any, ...]], first: int, ts_ms: int) -> Events:
+def _events(table: TursoTable, rows: Sequence[tuple[Any, ...]], first: int, ts_ms: int) -> Events:
     """Return rows as events; ``first`` is the number of the chunk's rows before them."""
     images = [row[:-1] for row in rows]
     keys = [key_json(table, image) for image in images]

@@ -17,7 +17,7 @@ ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
 
 @dataclass(frozen=True)
-class Table:
+class TursoTable:
     """One table, as its CREATE TABLE says.
 
     Attributes:
@@ -57,7 +57,7 @@ class Table:
         return self.schema.fingerprint.removeprefix("sha256:")[:12]
 
 
-class Captured:
+class CapturedTables:
     """Decides which tables are captured: the document's patterns, never the system's tables."""
 
     def __init__(self, patterns: tuple[str, ...], cdc_table: str) -> None:
@@ -84,7 +84,7 @@ def named_by(patterns: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: matcher.matches(DB, name.lower())
 
 
-def captured_tables(database: Database, captured: Captured) -> dict[str, Table]:
+def captured_tables(database: Database, captured: CapturedTables) -> dict[str, TursoTable]:
     """Return the captured tables that are there now, by name."""
     found = database.rows(
         "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND sql IS NOT NULL ORDER BY name"
@@ -97,7 +97,7 @@ def _plain(sql: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def table_of(name: str, sql: str) -> Table:
+def table_of(name: str, sql: str) -> TursoTable:
     """Return the table that a CREATE TABLE statement makes.
 
     Raises:
@@ -133,7 +133,7 @@ def table_of(name: str, sql: str) -> Table:
     key = [str(row[1]) for row in sorted(rows, key=lambda row: int(row[5])) if row[5]]
     used = {column.name.lower() for column in columns}
     rowid = next((word for word in ROWID_NAMES if word not in used), None)
-    return Table(
+    return TursoTable(
         schema=TableSchema(DB, None, name, columns, tuple(key)),
         rowid=None if plain else rowid,
         generated=tuple(str(row[1]) for row in rows if row[6] in (2, 3)),

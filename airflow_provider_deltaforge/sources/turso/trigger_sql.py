@@ -8,7 +8,7 @@ order is the order of commits.
 from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
-from airflow_provider_deltaforge.sources.turso.tables import Captured, Table
+from airflow_provider_deltaforge.sources.turso.tables import CapturedTables, TursoTable
 
 SEQUENCE = "_df_sequence"
 CLEANED = "_df_cleaned"
@@ -23,7 +23,7 @@ def shadow_name(table: str) -> str:
     return f"{_SHADOW}{table}"
 
 
-def image_columns(table: Table) -> list[str]:
+def image_columns(table: TursoTable) -> list[str]:
     """Return the shadow's columns that hold the images: before, then after."""
     return [f"{image}_{name}" for image in "ba" for name in table.columns]
 
@@ -41,7 +41,7 @@ def common_sql() -> Iterator[str]:
     )
 
 
-def table_sql(table: Table) -> Iterator[str]:
+def table_sql(table: TursoTable) -> Iterator[str]:
     """Yield what one table needs; an older shadow of it goes first."""
     shadow = quoted(shadow_name(table.name))
     yield from drop_sql(table.name)
@@ -67,7 +67,7 @@ def drop_sql(table: str) -> Iterator[str]:
     yield f"DROP TABLE IF EXISTS {quoted(shadow_name(table))}"
 
 
-def script(tables: Mapping[str, Table], gone: Iterable[str] = ()) -> str:
+def script(tables: Mapping[str, TursoTable], gone: Iterable[str] = ()) -> str:
     """Return the SQL that a person can run; it also drops what tables that are gone left."""
     lines = [*common_sql()]
     for name in gone:
@@ -77,7 +77,7 @@ def script(tables: Mapping[str, Table], gone: Iterable[str] = ()) -> str:
     return "".join(f"{line};\n" for line in ["BEGIN IMMEDIATE", *lines, "COMMIT"])
 
 
-def misfits(database: Database, tables: Mapping[str, Table]) -> dict[str, Table]:
+def misfits(database: Database, tables: Mapping[str, TursoTable]) -> dict[str, TursoTable]:
     """Return the tables whose shadow or triggers are missing or have other columns."""
     names = {
         str(name)
@@ -95,7 +95,7 @@ def misfits(database: Database, tables: Mapping[str, Table]) -> dict[str, Table]
     return found
 
 
-def left_over(database: Database, captured: Captured) -> list[str]:
+def left_over(database: Database, captured: CapturedTables) -> list[str]:
     """Return captured tables that were renamed or dropped, but whose shadow is still there."""
     rows = database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
     there = {str(name).lower(): str(name) for (name,) in rows}

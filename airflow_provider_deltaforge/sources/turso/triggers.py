@@ -11,14 +11,14 @@ from typing import Any
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.turso import trigger_sql
-from airflow_provider_deltaforge.sources.turso.events import Events, TxPositions
+from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
 from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.following import FileReader
 from airflow_provider_deltaforge.sources.turso.pacing import Pace
-from airflow_provider_deltaforge.sources.turso.positions import Place
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows
-from airflow_provider_deltaforge.sources.turso.tables import Table
+from airflow_provider_deltaforge.sources.turso.tables import TursoTable
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ _CLEAN_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerChunk:
+class TriggerSegment:
     """Changes from the shadows: number, table, time, op and both images in one row."""
 
     rows: tuple[tuple[Any, ...], ...]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, TursoTable]
     last: int
 
     @property
@@ -46,7 +46,7 @@ class TriggerChunk:
     @property
     def end(self) -> Position:
         """Return where reading may resume."""
-        return Place("triggers", self.last, schemas=self.marks).as_json()
+        return FilePosition("triggers", self.last, schemas=self.marks).as_json()
 
 
 class TriggerReader(FileReader):
@@ -65,7 +65,7 @@ class TriggerReader(FileReader):
         self,
         database: Database,
         shadows: Shadows,
-        start: Place,
+        start: FilePosition,
         source_id: str,
         pace: Pace,
         *,
@@ -82,7 +82,7 @@ class TriggerReader(FileReader):
         self._known = set(start.schemas)
         self._check_kept()
 
-    def decode(self, chunk: TriggerChunk) -> ChangeBatch:
+    def decode(self, chunk: TriggerSegment) -> ChangeBatch:
         """Turn a chunk's images into change events; each is a transaction of its own."""
         events = Events()
         for index, (number, name, time_ms, op, *images) in enumerate(chunk.rows):
@@ -105,12 +105,14 @@ class TriggerReader(FileReader):
         events.tx_id, events.ddl = [None] * count, [None] * count
         marks = chunk.marks
         numbers = [int(row[0]) for row in chunk.rows] or [chunk.last]
-        ends = [Place("triggers", number, schemas=marks) for number in numbers]
-        return events.batch(chunk.end, TxPositions(ends), self._source_id, "triggers")
+        ends = [FilePosition("triggers", number, schemas=marks) for number in numbers]
+        return events.batch(chunk.end, FileTxPositions(ends), self._source_id, "triggers")
 
     def acknowledge(self, position: Position) -> None:
         """Remember what is delivered, and now and then delete it from the shadows."""
-        self._acknowledged = max(self._acknowledged, Place.from_json(position).change_id or 0)
+        self._acknowledged = max(
+            self._acknowledged, FilePosition.from_json(position).change_id or 0
+        )
         if time.monotonic() >= self._clean_at:
             self._clean()
 
@@ -124,7 +126,7 @@ class TriggerReader(FileReader):
         self._tables = self._shadows.prepared(self._last)
         self._version = self._read_version()
         with self._database.view():
-            self._shadows.check_kept(Place("triggers", self._last))
+            self._shadows.check_kept(FilePosition("triggers", self._last))
             self._find_new()
 
     def _find_new(self) -> None:
@@ -138,7 +140,7 @@ class TriggerReader(FileReader):
         place = self._shadows.place(self._last, self._tables)
         if self._report(self._shadows.filled(new), place):
             # Nothing else may ever move the checkpoint.
-            self._ready.append(TriggerChunk((), self._tables, self._last))
+            self._ready.append(TriggerSegment((), self._tables, self._last))
 
     def _look(self) -> None:
         version = self._read_version()
@@ -152,7 +154,7 @@ class TriggerReader(FileReader):
         if head == self._last:
             return
         with self._database.view():
-            self._shadows.check_kept(Place("triggers", self._last))
+            self._shadows.check_kept(FilePosition("triggers", self._last))
             if trigger_sql.misfits(self._database, self._tables) or (
                 self._read_version() != self._version
             ):
@@ -162,7 +164,7 @@ class TriggerReader(FileReader):
             rows = self._shadows.after(self._tables, self._last, self._pace.batch_size)
         full = len(rows) >= self._pace.batch_size
         self._last = int(rows[-1][0]) if full else head
-        self._ready.append(TriggerChunk(tuple(rows), self._tables, self._last))
+        self._ready.append(TriggerSegment(tuple(rows), self._tables, self._last))
         self._pace.took(len(rows))
 
     def _read_version(self) -> Any:

@@ -31,7 +31,7 @@ class Checkpoint(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class StoredPosition:
     """Where a sink stands, and what it may tell of that itself."""
 
     position: Position
@@ -80,13 +80,13 @@ class Checkpoints:
         self._begun = {name: record.begun for name, record in records.items()}
         return dict(self._known)
 
-    def stand(self, sink_id: str) -> Stand | None:
+    def stand(self, sink_id: str) -> StoredPosition | None:
         """Return a sink's checkpoint as it was loaded or last put; None without one."""
         known = self._known if self._known is not None else self.load()
         position = known.get(sink_id)
         if position is None:
             return None
-        return Stand(position, self._held.get(sink_id), self._begun.get(sink_id))
+        return StoredPosition(position, self._held.get(sink_id), self._begun.get(sink_id))
 
     def put(
         self,

@@ -16,11 +16,11 @@ from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import moments, names
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
 from airflow_provider_deltaforge.storage.records.checkpoints import begins_anew
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
-from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, Heard
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
+from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, LastHeard
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 from airflow_provider_deltaforge.storage.records.replays import ReplayRequest
-from airflow_provider_deltaforge.storage.records.requests import Request
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 
 ALIVE_S = 15.0
 """A driver that is silent for longer is not counted as alive."""
@@ -39,7 +39,7 @@ class ControlRecord(Record):
     source_id: str = ""
     owner: str | None = None
     handle: dict[str, Any] | None = None
-    requests: list[Request] = Field(default_factory=list)
+    requests: list[SnapshotRequest] = Field(default_factory=list)
     """Snapshots that were asked for and not served yet, in the order of asking."""
     replays: list[ReplayRequest] = Field(default_factory=list)
     """Replays of dead letters that were asked for and not served yet."""
@@ -254,7 +254,7 @@ class Control:
         """Tell this pipeline apart from those of the same name in other stores."""
         return f"{getattr(self.store, 'identity', None) or repr(self.store)}/{self.pipeline}"
 
-    def listen(self) -> tuple[Progress | None, Heard]:
+    def listen(self) -> tuple[Progress | None, LastHeard]:
         """Return what the last lane said of itself, and what this process knows of its silence.
 
         Two machines' clocks are never compared: on another machine than the driver's the silence
@@ -269,12 +269,12 @@ class Control:
             HEARTBEATS.forget(where)
             raise
         if progress is None:
-            return None, Heard()
+            return None, LastHeard()
         driver = (progress.host, progress.pid, progress.generation, progress.epoch)
         token = (progress.beat, progress.heartbeat_at_ms, progress.status)
         heard = HEARTBEATS.hear(where, driver, token, asked_s)
         ago_s = moments.since(progress.boot, progress.beat_s, asked_at_s)
-        return progress, heard if ago_s is None else Heard(ago_s, is_sure=True)
+        return progress, heard if ago_s is None else LastHeard(ago_s, is_sure=True)
 
     def alive(self) -> bool:
         """Return whether a driver did not say that it ended, and was not silent for too long."""
@@ -299,7 +299,7 @@ class Control:
         owned = [Delete(kind, key) for kind in kinds for key, _ in self.store.items(kind, prefix)]
         single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]
         self.store.transact([*owned, *single, begins_anew(self.pipeline)], fence)
-        DeadLetters(self.store, self.pipeline).purge()
+        DeadLetterRecords(self.store, self.pipeline).purge()
         if record is not None:
             self._release(record.source_id)
         slot = self.store.slot(names.CONTROL, self.pipeline)

@@ -10,14 +10,14 @@ from pydantic import Field
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.contract import Amend, Entry, Push, Store, Take
+from airflow_provider_deltaforge.storage.contract import Amend, Push, Store, StoredEntry, Take
 from airflow_provider_deltaforge.storage.records.record import Record
 
 _PAGE = 50
 _META = b',"meta":'
 
 
-class Refusal(Settings):
+class DeadLetterReason(Settings):
     """Who refused an event, and why."""
 
     sink_id: str | None = None
@@ -31,7 +31,7 @@ class Refusal(Settings):
     """Sinks that a replay has given it; the others still miss it."""
 
 
-class Rest(Settings):
+class EventRemainder(Settings):
     """What a change event has and its native form does not say."""
 
     key: str | None = None
@@ -62,9 +62,9 @@ class DeadLetter(Record):
     source_cursor: dict[str, Any] | None = None
     event: dict[str, Any]
     payload_truncated: bool = False
-    rest: Rest | None = None
+    rest: EventRemainder | None = None
     stood: dict[str, dict[str, Any]] | None = Field(default=None, exclude=True)
-    meta: Refusal
+    meta: DeadLetterReason
 
     @property
     def table(self) -> str:
@@ -89,7 +89,7 @@ class Damaged(DeadLetter):
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class DeadLetterFilter:
     """Which dead letters are meant; everything given must fit."""
 
     sink: str | None = None
@@ -113,14 +113,14 @@ class Which:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredDeadLetter:
     """A dead letter, and its text in the queue."""
 
     letter: DeadLetter
     text: bytes
 
 
-class DeadLetters:
+class DeadLetterRecords:
     """The queue of one pipeline."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
@@ -136,7 +136,7 @@ class DeadLetters:
         """
         return Push(names.JOURNAL, self._key, text)
 
-    def amend(self, stored: Stored, why: Refusal) -> Amend:
+    def amend(self, stored: StoredDeadLetter, why: DeadLetterReason) -> Amend:
         """Return the write that says something else of an entry; its event stays as it is."""
         return Amend(names.JOURNAL, self._key, stored.letter.seq, with_refusal(stored.text, why))
 
@@ -155,7 +155,7 @@ class DeadLetters:
 
     def stored(
         self, after: int = 0, *, damaged: bool = True, page: int = _PAGE
-    ) -> Iterator[Stored]:
+    ) -> Iterator[StoredDeadLetter]:
         """Yield what is set aside behind a sequence number, oldest first, page by page.
 
         Args:
@@ -168,14 +168,14 @@ class DeadLetters:
             for entry in entries:
                 letter = self._letter(entry)
                 if damaged or not isinstance(letter, Damaged):
-                    yield Stored(letter, entry.value)
+                    yield StoredDeadLetter(letter, entry.value)
             after = entries[-1].seq
 
     def read(self, after: int = 0) -> Iterator[DeadLetter]:
         """Yield what ``stored`` does, without the texts."""
         return (stored.letter for stored in self.stored(after))
 
-    def find(self, seq: int) -> Stored | None:
+    def find(self, seq: int) -> StoredDeadLetter | None:
         """Return one entry, or None if it is not there, or cannot be read."""
         found = next(self.stored(seq - 1, page=1), None)
         if found is None or found.letter.seq != seq or isinstance(found.letter, Damaged):
@@ -204,7 +204,7 @@ class DeadLetters:
             forgotten += self.ack(max(old))
         return forgotten
 
-    def _letter(self, entry: Entry) -> DeadLetter:
+    def _letter(self, entry: StoredEntry) -> DeadLetter:
         name = f"dead letter {entry.seq} of {self._pipeline}"
         try:
             letter = DeadLetter.from_stored(entry.value, name)
@@ -215,7 +215,7 @@ class DeadLetters:
                 pipeline=self._pipeline,
                 event_id="",
                 event={},
-                meta=Refusal(error_kind="damaged", error_message=str(error)),
+                meta=DeadLetterReason(error_kind="damaged", error_message=str(error)),
             )
         return letter.model_copy(update={"seq": entry.seq})
 
@@ -226,7 +226,7 @@ def stored_early(text: bytes, stood: Mapping[str, Any]) -> bytes:
     return b'%b,"stood":%b%b' % (text[:at], json.dumps(stood).encode(), text[at:])
 
 
-def with_refusal(text: bytes, why: Refusal) -> bytes:
+def with_refusal(text: bytes, why: DeadLetterReason) -> bytes:
     """Return an entry's text with another ``meta``; parsed and written anew, numbers would change.
 
     Inside a string the quotes of the mark are escaped, and nothing comes behind ``meta``.

@@ -20,7 +20,7 @@ State = Literal["reading", "done", "failed"]
 _PAGE = 500
 
 
-class Known(Record):
+class KnownServer(Record):
     """The server whose log was read last."""
 
     v: Literal[1] = 1
@@ -53,7 +53,7 @@ class Reconciliation(Record):
     ended_at_ms: int | None = None
 
 
-class Gone(Record):
+class GoneTablesRecord(Record):
     """Tables that were known, and are gone from the server whose log is read."""
 
     v: Literal[1] = 1
@@ -76,7 +76,7 @@ class Failovers:
         """Return the server that was read last; None before the first."""
         key = f"identity:{self._source_id}"
         text = self._store.get(names.FAILOVER, key)
-        return None if text is None else Known.from_stored(text, f"failover {key}").identity
+        return None if text is None else KnownServer.from_stored(text, f"failover {key}").identity
 
     def latest(self) -> Reconciliation | None:
         """Return the latest reconciliation, finished or not."""
@@ -98,16 +98,20 @@ class Failovers:
         """Return the tables that are gone from the server that was read last, by full name."""
         key = f"gone:{self._source_id}"
         text = self._store.get(names.FAILOVER, key)
-        return set() if text is None else set(Gone.from_stored(text, f"failover {key}").tables)
+        return (
+            set()
+            if text is None
+            else set(GoneTablesRecord.from_stored(text, f"failover {key}").tables)
+        )
 
     def put_gone(self, tables: Collection[str]) -> Put:
         """Return the write that remembers which tables are gone."""
-        text = Gone(tables=sorted(tables)).model_dump_json().encode()
+        text = GoneTablesRecord(tables=sorted(tables)).model_dump_json().encode()
         return Put(names.FAILOVER, f"gone:{self._source_id}", text)
 
     def meet(self, identity: Mapping[str, Any]) -> Put:
         """Return the write that remembers a server."""
-        known = Known(identity=dict(identity), seen_at_ms=now_ms())
+        known = KnownServer(identity=dict(identity), seen_at_ms=now_ms())
         text = known.model_dump_json().encode()
         return Put(names.FAILOVER, f"identity:{self._source_id}", text)
 

@@ -35,7 +35,7 @@ class Gap(Record):
     at its checkpoint."""
 
 
-class Wish(Record):
+class SinkCommand(Record):
     """What somebody wants of a sink."""
 
     v: Literal[1] = 1
@@ -86,18 +86,18 @@ class Gaps:
         told = {"end": dict(end), "resumed_at_ms": now_ms()}
         return self._put(gap.model_copy(update=told))
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[SinkCommand]:
         """Return what is wanted and not done yet."""
         found = self._store.items(names.GAPS, self._wishes)
-        return [Wish.from_stored(text, f"the wish {key}") for key, text in found]
+        return [SinkCommand.from_stored(text, f"the wish {key}") for key, text in found]
 
     def wish(self, sink_id: str, wanted: Wanted, by: str) -> Put:
         """Return the write that wants something of a sink; the last one counts."""
-        wish = Wish(sink=sink_id, wanted=wanted, by=by, at_ms=now_ms())
+        wish = SinkCommand(sink=sink_id, wanted=wanted, by=by, at_ms=now_ms())
         text = wish.model_dump_json().encode()
         return Put(names.GAPS, f"{self._wishes}{sink_id}", text)
 
-    def granted(self, wish: Wish) -> Delete:
+    def granted(self, wish: SinkCommand) -> Delete:
         """Return the write that takes a wish out."""
         return Delete(names.GAPS, f"{self._wishes}{wish.sink}")
 

@@ -15,7 +15,7 @@ _KEPT_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LastHeard:
     """What this process has heard of one driver.
 
     Attributes:
@@ -51,7 +51,7 @@ class Heartbeats:
         """Return the present; ask before the token is read that ``hear`` is given."""
         return self._clock()
 
-    def hear(self, where: str, driver: Hashable, token: Hashable, asked_s: float) -> Heard:
+    def hear(self, where: str, driver: Hashable, token: Hashable, asked_s: float) -> LastHeard:
         """Note the token of a driver that was read after ``asked_s``.
 
         Args:
@@ -70,7 +70,7 @@ class Heartbeats:
             self._latest[key] = known  # The latest to be asked for are kept.
             while len(self._latest) > _KEPT_MAX:
                 del self._latest[next(iter(self._latest))]
-            return Heard(max(0.0, asked_s - known.since_s), is_sure=known.changed)
+            return LastHeard(max(0.0, asked_s - known.since_s), is_sure=known.changed)
 
     def forget(self, where: str) -> None:
         """Begin anew with all that speak there: it was away, so that nothing could be heard."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
-from airflow_provider_deltaforge.storage.records.dead_letters import Which
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
 from airflow_provider_deltaforge.storage.records.record import Record
 
 KEPT = 20
@@ -31,7 +31,7 @@ class ReplayRequest(Settings):
     """A replay that somebody asked for."""
 
     ticket: str = Field(default_factory=new_ticket)
-    which: Which = Which()
+    which: DeadLetterFilter = DeadLetterFilter()
     overtaken: Overtaken = "skip"
     requested_at_ms: int
     by: str

@@ -22,7 +22,7 @@ RESULTS_KEPT = 50
 State = Literal["done", "failed", "cancelled"]
 
 
-class Request(Settings):
+class SnapshotRequest(Settings):
     """A copy that somebody asked for."""
 
     id: str
@@ -44,7 +44,7 @@ class Request(Settings):
         return {"tables": list(self.tables), "where": self.where}
 
 
-class Result(Record):
+class SnapshotResult(Record):
     """What became of a request."""
 
     v: Literal[1] = 1
@@ -62,30 +62,36 @@ class Result(Record):
     error_class: str | None = None
 
 
-class Results:
+class SnapshotResults:
     """The latest results of one pipeline's requests."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._prefix = f"{pipeline}/result/"
 
-    def all(self) -> list[Result]:
+    def all(self) -> list[SnapshotResult]:
         """Return them, oldest first."""
         stored = self._store.items(names.SNAPSHOTS, self._prefix)
-        results = [Result.from_stored(text, f"snapshot result {key}") for key, text in stored]
+        results = [
+            SnapshotResult.from_stored(text, f"snapshot result {key}") for key, text in stored
+        ]
         return sorted(results, key=lambda result: result.finished_at_ms)
 
-    def of(self, ticket: str) -> Result | None:
+    def of(self, ticket: str) -> SnapshotResult | None:
         """Return what became of one request, or None while it is pending."""
         text = self._store.get(names.SNAPSHOTS, f"{self._prefix}{ticket}")
-        return Result.from_stored(text, f"snapshot result {ticket}") if text is not None else None
+        return (
+            SnapshotResult.from_stored(text, f"snapshot result {ticket}")
+            if text is not None
+            else None
+        )
 
-    def latest(self, request_id: str) -> Result | None:
+    def latest(self, request_id: str) -> SnapshotResult | None:
         """Return the latest result of an id."""
         found = [result for result in self.all() if result.id == request_id]
         return found[-1] if found else None
 
-    def put(self, result: Result, needed: Iterable[str] = ()) -> list[Write]:
+    def put(self, result: SnapshotResult, needed: Iterable[str] = ()) -> list[Write]:
         """Return the writes that keep a result and forget the oldest ones.
 
         Args:
@@ -100,9 +106,9 @@ class Results:
         return [Put(names.SNAPSHOTS, key, result.model_dump_json().encode()), *deletes]
 
 
-def result_of(request: Request, state: State, **details: Any) -> Result:
+def result_of(request: SnapshotRequest, state: State, **details: Any) -> SnapshotResult:
     """Return the result of a request that ends now."""
-    return Result(
+    return SnapshotResult(
         id=request.id,
         ticket=request.ticket,
         state=state,

@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 PAGE_CHUNKS = 500
 
 
-class Run(Record):
+class SnapshotRecord(Record):
     """One snapshot run."""
 
     v: Literal[1] = 1
@@ -61,15 +61,15 @@ class Snapshots:
         self._store = store
         self._prefix = f"{pipeline}/"
 
-    def current(self) -> Run | None:
+    def current(self) -> SnapshotRecord | None:
         """Return the latest run of the pipeline's own snapshot, finished or not."""
         return self._run("run")
 
-    def requested(self) -> Run | None:
+    def requested(self) -> SnapshotRecord | None:
         """Return the latest run that serves, or served, a request."""
         return self._run("requested")
 
-    def run(self, run_id: str) -> Run | None:
+    def run(self, run_id: str) -> SnapshotRecord | None:
         """Return a run by its id, or None when another took its place."""
         runs = (self.current(), self.requested())
         return next((run for run in runs if run is not None and run.id == run_id), None)
@@ -78,7 +78,7 @@ class Snapshots:
         """Say whether the pipeline's own snapshot was completed at any time."""
         return self._store.get(names.SNAPSHOTS, f"{self._prefix}initial") is not None
 
-    def begin(self, run: Run, chunks: Iterable[Any]) -> list[Write]:
+    def begin(self, run: SnapshotRecord, chunks: Iterable[Any]) -> list[Write]:
         """Return the writes that start a run and forget the former one of its kind.
 
         Args:
@@ -137,7 +137,7 @@ class Snapshots:
             for key, text in self._store.items(names.SNAPSHOTS, prefix)
         }
 
-    def finish(self, run: Run) -> Sequence[Write]:
+    def finish(self, run: SnapshotRecord) -> Sequence[Write]:
         """Return the writes that complete a run."""
         ended = run.model_copy(update={"finished_at_ms": now_ms(), "cancelled": None})
         writes = [self._put_run(ended)]
@@ -146,7 +146,7 @@ class Snapshots:
             writes.append(Put(names.SNAPSHOTS, f"{self._prefix}initial", text))
         return writes
 
-    def cancel(self, run: Run, reason: str) -> Put:
+    def cancel(self, run: SnapshotRecord, reason: str) -> Put:
         """Return the write that ends a run as worthless, with the reason."""
         return self._put_run(run.model_copy(update={"cancelled": reason}))
 
@@ -155,7 +155,7 @@ class Snapshots:
         keys = [key for key, _ in self._store.items(names.SNAPSHOTS, self._prefix)]
         self._store.transact([Delete(names.SNAPSHOTS, key) for key in keys])
 
-    def progress(self, run: Run | None = None) -> dict[str, Any] | None:
+    def progress(self, run: SnapshotRecord | None = None) -> dict[str, Any] | None:
         """Return a run's progress: the latest one's if none is given; None without any.
 
         Returns:
@@ -183,16 +183,16 @@ class Snapshots:
             "tables": tables,
         }
 
-    def _latest(self) -> Run | None:
+    def _latest(self) -> SnapshotRecord | None:
         runs = [run for run in (self.current(), self.requested()) if run is not None]
         return max(runs, key=lambda run: run.started_at_ms, default=None)
 
-    def _run(self, kind: str) -> Run | None:
+    def _run(self, kind: str) -> SnapshotRecord | None:
         text = self._store.get(names.SNAPSHOTS, f"{self._prefix}{kind}")
         if text is None:
             return None
-        return Run.from_stored(text, f"the run of {self._prefix[:-1]}")
+        return SnapshotRecord.from_stored(text, f"the run of {self._prefix[:-1]}")
 
-    def _put_run(self, run: Run) -> Put:
+    def _put_run(self, run: SnapshotRecord) -> Put:
         kind = "run" if run.wish is None else "requested"
         return Put(names.SNAPSHOTS, f"{self._prefix}{kind}", run.model_dump_json().encode())

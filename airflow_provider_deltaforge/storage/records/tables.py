@@ -33,14 +33,14 @@ class Arrival(Record):
     table: str
 
 
-class Captured(Record):
+class CapturedPatterns(Record):
     """Which tables the document named when the log was opened last."""
 
     v: Literal[1] = 1
     patterns: list[str]
 
 
-class Named(Record):
+class TableNames(Record):
     """Which table had which name when that was looked at last."""
 
     v: Literal[1] = 1
@@ -48,7 +48,7 @@ class Named(Record):
     tables: dict[str, str]
 
 
-class Tables:
+class TableRecords:
     """The records of one pipeline's tables."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
@@ -75,7 +75,11 @@ class Tables:
         """Return the patterns of the captured tables when the log was opened last."""
         key = f"{self._prefix}captured"
         text = self._store.get(names.TABLES, key)
-        return None if text is None else Captured.from_stored(text, f"the table {key}").patterns
+        return (
+            None
+            if text is None
+            else CapturedPatterns.from_stored(text, f"the table {key}").patterns
+        )
 
     def capture(self, patterns: list[str], left: Collection[str], sequence: int) -> list[Write]:
         """Return the writes that remember which tables are captured, and which are not any more.
@@ -95,21 +99,21 @@ class Tables:
             )
             for name in sorted(left)
         ]
-        text = Captured(patterns=patterns).model_dump_json().encode()
+        text = CapturedPatterns(patterns=patterns).model_dump_json().encode()
         return [
             Put(names.TABLES, f"{self._prefix}captured", text),
             *(self._put(record) for record in doubted),
         ]
 
-    def named(self) -> Named | None:
+    def named(self) -> TableNames | None:
         """Return which table had which name when that was looked at last."""
         key = f"{self._prefix}named"
         text = self._store.get(names.TABLES, key)
-        return None if text is None else Named.from_stored(text, f"the table {key}")
+        return None if text is None else TableNames.from_stored(text, f"the table {key}")
 
     def name(self, server: str, tables: Mapping[str, str]) -> Put:
         """Return the write that remembers which table has which name."""
-        text = Named(server=server, tables=dict(tables)).model_dump_json().encode()
+        text = TableNames(server=server, tables=dict(tables)).model_dump_json().encode()
         return Put(names.TABLES, f"{self._prefix}named", text)
 
     def repair(self, copied: list[str]) -> list[Write]:

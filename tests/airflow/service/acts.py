@@ -5,7 +5,7 @@ or the process table do not show what they must.
 """
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.starting import start
 from tests.airflow.service.steps import handed_on, only, same_driver, stays, stopped_by_request
 from tests.airflow.service.supervised import Supervised, TaskRun
@@ -114,7 +114,7 @@ def taken_over(pipeline: Supervised) -> None:
     run = pipeline.begin()
     first = only(pipeline)
     pipelines.apply(pipeline.store, pipeline.write_document(max_events=40))
-    job = Job(pipeline.name, 0, "stream_job.py", pipeline.stage.dsn, "local[1]")
+    job = LaunchSpec(pipeline.name, 0, "stream_job.py", pipeline.stage.dsn, "local[1]")
     started = start(pipeline.store, job, pipeline.stage.backend, "cli:another")
     pipeline.say(f"another supervisor started generation {started.generation}")
     run.ends_as("failed")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from airflow_provider_deltaforge.control import spark_submit
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 
 KINDS = ("plain", "spark")
 
@@ -19,7 +19,7 @@ _RUN = (
 )
 
 
-def compose(job: Job) -> Sequence[str]:
+def compose(job: LaunchSpec) -> Sequence[str]:
     """Return the command line of a driver."""
     if not job.pipeline.startswith("plain"):
         return spark_submit.command(job)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import Job
+from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.starting import start
 from tests.airflow.service.supervised import POLL_S, Supervised, TaskRun
 
@@ -51,7 +51,7 @@ def handed_on(pipeline: Supervised, run: TaskRun) -> None:
     This shows that somebody watches for the task, and leaves the stream to the next case.
     """
     session, attempt = only(pipeline), run.task["try_number"]
-    job = Job(pipeline.name, 0, "stream_job.py", pipeline.stage.dsn, "local[1]")
+    job = LaunchSpec(pipeline.name, 0, "stream_job.py", pipeline.stage.dsn, "local[1]")
     started = start(pipeline.store, job, pipeline.stage.backend, "cli:another")
     assert started.adopted
     pipeline.say("adopted by another supervisor")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.engine.base.outcome import EXIT_SPEC
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Cell, Stage, Victim, end_family, judged, run_cell, started
@@ -155,7 +155,7 @@ def test_an_executor_dies_and_the_application_goes_on(cluster, store, tmp_path):
     running, _ = cluster
     stage = Stage(running, store)
 
-    cell = run_cell(Border.SINK_WRITTEN, Victim.EXECUTOR, tmp_path / "cell", stage)
+    cell = run_cell(CrashPoint.SINK_WRITTEN, Victim.EXECUTOR, tmp_path / "cell", stage)
 
     assert cell.wrong == ()
     assert cell.streamed > 0

@@ -21,14 +21,14 @@ def test_the_hands_of_a_table_work_at_the_same_time(monkeypatch, tmp_path):
         import time
         from pathlib import Path
 
-        from airflow_provider_deltaforge.engine.base.runner import Copied
+        from airflow_provider_deltaforge.engine.base.runner import ChunkResult
 
         for (chunk,) in hands:
             Path(place, chunk).touch()
             deadline = time.monotonic() + patience_s
             while len(list(Path(place).iterdir())) < wanted and time.monotonic() < deadline:
                 time.sleep(0.05)
-            yield Copied(chunk, "t", len(list(Path(place).iterdir())))
+            yield ChunkResult(chunk, "t", len(list(Path(place).iterdir())))
 
     monkeypatch.setattr(runner, "_copied", meet)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.spark.lanes import LaneReader, run_lane
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
@@ -20,7 +20,7 @@ def pipeline():
 
 
 def _job(pipeline):
-    return Job(pipeline.document, pipeline.location, DRIVER, 1)
+    return DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1)
 
 
 def _begins(reader):

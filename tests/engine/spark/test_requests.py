@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.engine.spark_kills import end_family, judged, started
@@ -27,7 +27,7 @@ def test_a_stream_on_spark_makes_way_for_copies_and_goes_on(tmp_path):
     try:
         wait_until(lambda: at() > 0)
         for name, tables in (("bad", ("nowhere",)), ("good", ("script.rows",)), ("all", ())):
-            snapshots.request(run.store, NAME, Wish(tables), name, "a test")
+            snapshots.request(run.store, NAME, CopySelection(tables), name, "a test")
         bad, good, everything = ended("bad"), ended("good"), ended("all")
         before = at()
         wait_until(lambda: at() > before + 50)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between
+from airflow_provider_deltaforge.engine.spark.frontier import BatchLimit, Frontier, between
 from airflow_provider_deltaforge.engine.spark.source import register
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
@@ -198,14 +198,14 @@ def test_a_password_never_stands_in_an_option(spark):
     ],
 )
 def test_a_wrong_option_is_refused_by_name(options, complaint):
-    from airflow_provider_deltaforge.engine.spark.source import Settings
+    from airflow_provider_deltaforge.engine.spark.source import SourceOptions
 
     with pytest.raises(SpecError, match=complaint):
-        Settings.of(options)
+        SourceOptions.of(options)
 
 
 def test_a_document_in_a_file_may_hold_what_an_option_may_not(tmp_path):
-    from airflow_provider_deltaforge.engine.spark.source import Settings
+    from airflow_provider_deltaforge.engine.spark.source import SourceOptions
 
     path = tmp_path / "pipeline.yaml"
     path.write_text(
@@ -215,7 +215,7 @@ def test_a_document_in_a_file_may_hold_what_an_option_may_not(tmp_path):
         "  sinks: [{type: stdout, config: {id: out}}]\n"
     )
 
-    assert Settings.of({"path": str(path)}).document == path.read_text()
+    assert SourceOptions.of({"path": str(path)}).document == path.read_text()
 
 
 def test_readers_of_one_mysql_source_have_server_ids_of_their_own():
@@ -243,10 +243,10 @@ def test_a_range_read_again_holds_the_same_events_wherever_chunks_are_cut():
 @pytest.mark.parametrize(
     ("limit", "size"),
     [
-        (Limit(events=7), 2),
-        (Limit(events=1), 1),
-        (Limit(nbytes=64 * 3 * 5), 5),
-        (Limit(), 50),
+        (BatchLimit(events=7), 2),
+        (BatchLimit(events=1), 1),
+        (BatchLimit(nbytes=64 * 3 * 5), 5),
+        (BatchLimit(), 50),
     ],
 )
 def test_the_frontier_obeys_limits_and_ends_at_its_target(chunk_transactions, limit, size):
@@ -266,27 +266,27 @@ def test_the_frontier_obeys_limits_and_ends_at_its_target(chunk_transactions, li
 def test_the_frontier_begins_again_where_spark_says():
     source = ScriptedSource(id="frame", transactions=100, rows=1)
     frontier = Frontier(source)
-    frontier.advance({"tx": 10}, Limit(events=5), None)
+    frontier.advance({"tx": 10}, BatchLimit(events=5), None)
 
-    assert frontier.advance({"tx": 2}, Limit(events=5), None) == {"tx": 7}
-    assert frontier.advance({"tx": 100}, Limit(events=5), None) is None
+    assert frontier.advance({"tx": 2}, BatchLimit(events=5), None) == {"tx": 7}
+    assert frontier.advance({"tx": 100}, BatchLimit(events=5), None) is None
 
 
 def test_a_first_batch_that_is_run_again_behind_its_end_loses_nothing():
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
-    from airflow_provider_deltaforge.engine.spark.source import ChangeReader, Settings
+    from airflow_provider_deltaforge.engine.spark.source import ChangeReader, SourceOptions
 
     growing = "{type: scripted, config: {id: frame, transactions: 0, rate: 200, started_ms: %d}}"
     options = {"source": growing % (time.time() * 1000 - 1000)}
-    first = ChangeReader(Settings.of(options))
+    first = ChangeReader(SourceOptions.of(options))
     begun = first.initialOffset()
     pinned = first.latestOffset(begun, ReadMaxRows(10))
     assert pinned == begun
     time.sleep(0.1)
 
     # Killed before the first micro-batch was finished: Spark asks for the initial offset anew.
-    second = ChangeReader(Settings.of(options))
+    second = ChangeReader(SourceOptions.of(options))
     moved = second.initialOffset()
 
     assert moved != begun

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -74,7 +74,7 @@ def test_no_window_begins_behind_the_last_one_whatever_its_lane_could_store(
     lanes = lanes_that_say_nothing(place, why)
     monkeypatch.setattr(runner, "lane_source", lambda job, window_s: lanes)
     monkeypatch.setattr(runner, "_POLL_S", 2.0)  # A driver that looks late.
-    job = Job("", StoreLocation.from_dsn("memory://windows"), "driver", 1)
+    job = DriverAssignment("", StoreLocation.from_dsn("memory://windows"), "driver", 1)
 
     outcome = runner.SparkRunner(spark).stream(job, 1.0)
 

@@ -2,7 +2,7 @@
 
 import json
 
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetters
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.running import begun, events, run_to_the_end
 
 SCRIPT = """
@@ -22,7 +22,7 @@ def test_a_script_in_a_lane(monkeypatch):
 
     progress = run_to_the_end(pipeline)
 
-    (letter,) = DeadLetters(pipeline.store, pipeline.name).read()
+    (letter,) = DeadLetterRecords(pipeline.store, pipeline.name).read()
     assert (letter.event["after"]["tx"], letter.event["after"]["row"]) == (7, 1)
     sent = events(pipeline)
     source = sent[0]["source"]

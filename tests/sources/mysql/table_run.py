@@ -4,11 +4,11 @@ import itertools
 import json
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import Wish
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
-from airflow_provider_deltaforge.storage.records.tables import Tables
+from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from tests.engine.driving import DrivenRun
 from tests.waiting import wait_for
 
@@ -34,7 +34,7 @@ class TablesRun(DrivenRun):
 
     def __init__(self, name, document):
         super().__init__(name, document)
-        self.tables = Tables(self.store, name)
+        self.tables = TableRecords(self.store, name)
 
     def source(self):
         return load(self.control.document()).spec.source  # The process knows its secrets.
@@ -67,7 +67,7 @@ class TablesRun(DrivenRun):
         assert (op, row) in [(op and o, r) for o, r in self.rows(table)], self.driving.outcome
 
     def ask(self, table):
-        snapshots.request(self.store, self.name, Wish((table,)), f"copy {table}", "me")
+        snapshots.request(self.store, self.name, CopySelection((table,)), f"copy {table}", "me")
         wait_for("the copy", lambda: self.copy(table).settled)
         return self.copy(table)
 

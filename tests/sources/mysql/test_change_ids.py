@@ -4,11 +4,11 @@ import numpy as np
 
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import PlanSet
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import DecodePlans
 from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_chunk
-from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk, SchemaChange
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment, SchemaChange
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
-from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
+from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions, LogPosition
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -29,13 +29,13 @@ def _ids(first, *changes_of):
     )
     before = GtidSet.parse(f"{UUID}:1-{first - 1}")
     base = LogPosition("binlog.000001", 100 * first, before, UUID)
-    chunk = LogChunk(
+    chunk = BinlogSegment(
         nbytes=100,
         data=np.zeros(0, np.uint8),
         rows=np.zeros((0, framing_kernel.ROW_COLUMNS), np.int64),
         map_plans=np.zeros(0, np.int64),
-        plans=PlanSet(),
-        positions=TxPositions(base, "binlog.000001", transactions, (UUID,)),
+        plans=DecodePlans(),
+        positions=BinlogTxPositions(base, "binlog.000001", transactions, (UUID,)),
         changes=changes,
     )
     rows = decode_chunk(chunk, id_key("shop"), mariadb=False).rows

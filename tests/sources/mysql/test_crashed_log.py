@@ -5,8 +5,8 @@ import struct
 import numpy as np
 
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
-from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import Chunker
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
+from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import BinlogSegmenter
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Recorder
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
@@ -34,8 +34,8 @@ def test_the_transaction_after_the_crash_arrives_with_a_position_in_its_own_file
             _packet(f.XID, bytes(8), 300),
         ]
     )
-    info = ServerInfo(False, "uuid", gtids=False, checksum=False)
-    chunker = Chunker(info, LogPosition("binlog.000001", 4, None, "uuid"), Recorder())
+    info = MySqlServer(False, "uuid", gtids=False, checksum=False)
+    chunker = BinlogSegmenter(info, LogPosition("binlog.000001", 4, None, "uuid"), Recorder())
     raw = np.frombuffer(received, np.uint8).copy()
     chunker.feed(raw, 0, len(raw))
     chunker.cut()

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Ahead, Lookahead
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead, PendingDdl
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
@@ -28,7 +28,7 @@ class _Walker:
 
 def test_a_stop_ends_the_look_at_once():
     walker = _Walker()
-    ahead = Lookahead(lambda start, recorder: walker, 90, lambda: walker.reads > 0)
+    ahead = DdlLookahead(lambda start, recorder: walker, 90, lambda: walker.reads > 0)
     with pytest.raises(RetryableError, match="asked to stop"):
         ahead.between(START, END)
     assert walker.reads == 1
@@ -50,4 +50,4 @@ def test_a_stop_ends_the_look_at_once():
     ],
 )
 def test_what_lies_ahead_touches_only_the_tables_it_changes(statement, touched):
-    assert Ahead("shop", understand(statement), statement).touches(("shop", "t")) is touched
+    assert PendingDdl("shop", understand(statement), statement).touches(("shop", "t")) is touched

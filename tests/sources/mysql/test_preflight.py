@@ -3,8 +3,8 @@
 import pytest
 
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
+from airflow_provider_deltaforge.sources.mysql.catalog import TableSize
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
 from airflow_provider_deltaforge.sources.mysql.grants import granted_by_column, missing_privileges
 from airflow_provider_deltaforge.sources.mysql.preflight import log_findings
@@ -173,14 +173,14 @@ def test_a_badly_set_server_fails(tmp_path):
 
 
 def test_log_off_and_statement_format_fail():
-    server = ServerInfo(mariadb=False, uuid="u", gtids=True, checksum=True)
+    server = MySqlServer(mariadb=False, uuid="u", gtids=True, checksum=True)
     found = verdicts(log_findings({"log_bin": "OFF", "binlog_format": "STATEMENT"}, server))
     assert (found["log_bin"], found["binlog_format"]) == ("fail", "fail")
 
 
 @pytest.mark.parametrize("written", ["STATEMENT", "MIXED"])
 def test_a_log_of_statements_is_named(written):
-    server = ServerInfo(mariadb=True, uuid="u", gtids=True, checksum=True)
+    server = MySqlServer(mariadb=True, uuid="u", gtids=True, checksum=True)
     settings = {"log_bin": "ON", "binlog_format": written}
     found = {f.check: f for f in log_findings(settings, server)}
     assert found["binlog_format"].verdict == "fail"
@@ -255,7 +255,7 @@ def test_tables_whose_changes_the_log_does_not_tell_are_named(mariadb_server):
 
 
 def table_of(data_bytes):
-    return TableFacts(TableSchema("d", None, "t", ()), "InnoDB", 1, data_bytes)
+    return TableSize(TableSchema("d", None, "t", ()), "InnoDB", 1, data_bytes)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sources.mysql.binlog import reader as reader_module
 from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.shared import backoff
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
-INFO = ServerInfo(False, "uuid", True, True)
+INFO = MySqlServer(False, "uuid", True, True)
 
 
 class _Connection:

@@ -9,9 +9,9 @@ from airflow_provider_deltaforge.errors import FatalError, PositionLostError
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
 from airflow_provider_deltaforge.sources.postgres.wal import buffer
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
-from airflow_provider_deltaforge.sources.postgres.wal.segmenter import Chunker
+from airflow_provider_deltaforge.sources.postgres.wal.segmenter import WalSegmenter
 
 START = WalPosition(1000, "7", 1)
 RELATION = b"R" + struct.pack("!I", 5) + b"public\0t\0d" + struct.pack("!H", 0)
@@ -43,20 +43,20 @@ def row(size: int = 50, oid: int = 5) -> bytes:
     return frame(b"I" + struct.pack("!I", oid) + b"N\0\0" + bytes(size))
 
 
-def plan(relation: Relation) -> TablePlan | None:
+def plan(relation: Relation) -> WalTablePlan | None:
     if relation.table != "t":
         return None
-    return TablePlan(TableSchema("d", "public", relation.table, ()), captured=True)
+    return WalTablePlan(TableSchema("d", "public", relation.table, ()), captured=True)
 
 
 @pytest.fixture
-def chunker(monkeypatch: pytest.MonkeyPatch) -> Chunker:
+def chunker(monkeypatch: pytest.MonkeyPatch) -> WalSegmenter:
     monkeypatch.setattr(buffer, "CHUNK_BYTES", 4096)
     monkeypatch.setattr(buffer, "_ROOM", 512)
-    return Chunker("d", START, plan, lambda _: None, lambda _: None)
+    return WalSegmenter("d", START, plan, lambda _: None, lambda _: None)
 
 
-def feed(chunker: Chunker, *frames: bytes) -> list[Any]:
+def feed(chunker: WalSegmenter, *frames: bytes) -> list[Any]:
     """Give the chunker bytes as they fit, and return what it hands out."""
     data = b"".join(frames)
     while data:
@@ -72,7 +72,7 @@ def feed(chunker: Chunker, *frames: bytes) -> list[Any]:
 
 
 def test_what_was_handed_out_of_a_cut_transaction_is_left_out_when_it_comes_again(
-    chunker: Chunker,
+    chunker: WalSegmenter,
 ) -> None:
     whole = [begin(2000), RELATION_FRAME, OTHER_FRAME, *[row(), row(oid=6)] * 60]
     first = feed(chunker, *whole)
@@ -86,14 +86,14 @@ def test_what_was_handed_out_of_a_cut_transaction_is_left_out_when_it_comes_agai
     assert {chunk.end["lsn"] for chunk in (*first, *second[:-1])} == {"0/3E8"}
 
 
-def test_another_transaction_where_one_was_cut_is_refused(chunker: Chunker) -> None:
+def test_another_transaction_where_one_was_cut_is_refused(chunker: WalSegmenter) -> None:
     assert feed(chunker, begin(2000), RELATION_FRAME, *[row()] * 80)
     chunker.restart()
     with pytest.raises(FatalError, match="history changed"):
         feed(chunker, begin(2100), RELATION_FRAME, row(), end(2100))
 
 
-def test_a_keepalive_moves_only_between_transactions(chunker: Chunker) -> None:
+def test_a_keepalive_moves_only_between_transactions(chunker: WalSegmenter) -> None:
     assert feed(chunker, keepalive(1500)) == []
     assert chunker.moved
     chunker.cut_idle()
@@ -105,14 +105,14 @@ def test_a_keepalive_moves_only_between_transactions(chunker: Chunker) -> None:
     assert chunk.end["lsn"] == "0/7D8"
 
 
-def test_a_row_larger_than_a_chunk_is_one_chunk(chunker: Chunker) -> None:
+def test_a_row_larger_than_a_chunk_is_one_chunk(chunker: WalSegmenter) -> None:
     frames = [begin(2000), RELATION_FRAME, row(), row(50_000), row(), end(2000)]
     found = feed(chunker, *frames)
     sizes = [int(stop - start) for chunk in found for start, stop in chunk.rows[:, :2]]
     assert sizes == [53, 50_003, 53]
 
 
-def test_rows_nobody_wants_never_fill_the_memory(chunker: Chunker) -> None:
+def test_rows_nobody_wants_never_fill_the_memory(chunker: WalSegmenter) -> None:
     found = feed(chunker, begin(2000), RELATION_FRAME, OTHER_FRAME, row(), *[row(oid=6)] * 2000)
     assert found == []
     assert len(chunker.room()) <= 4096
@@ -125,17 +125,17 @@ def test_rows_nobody_wants_never_fill_the_memory(chunker: Chunker) -> None:
     [row(), b"d\0\0\0\x05z", frame(b"C" + bytes(25)), frame(b"Z")],
     ids=["row outside", "unknown frame", "commit outside", "unknown message"],
 )
-def test_what_cannot_be_is_never_passed(chunker: Chunker, wrong: bytes) -> None:
+def test_what_cannot_be_is_never_passed(chunker: WalSegmenter, wrong: bytes) -> None:
     with pytest.raises(FatalError, match="Nothing was skipped"):
         feed(chunker, RELATION_FRAME, wrong)
 
 
-def test_a_row_of_an_untold_table_is_never_passed(chunker: Chunker) -> None:
+def test_a_row_of_an_untold_table_is_never_passed(chunker: WalSegmenter) -> None:
     with pytest.raises(FatalError, match="Nothing was skipped"):
         feed(chunker, begin(2000), row())
 
 
-def test_the_servers_error_comes_through(chunker: Chunker) -> None:
+def test_the_servers_error_comes_through(chunker: WalSegmenter) -> None:
     body = b"SERROR\0C58P01\0Mrequested WAL segment has already been removed\0\0"
     with pytest.raises(PositionLostError, match="already been removed"):
         feed(chunker, b"E" + struct.pack("!i", len(body) + 4) + body)
@@ -144,7 +144,7 @@ def test_the_servers_error_comes_through(chunker: Chunker) -> None:
         feed(chunker, b"c\0\0\0\x04")
 
 
-def test_more_tables_than_the_first_hash_table_holds_are_found(chunker: Chunker) -> None:
+def test_more_tables_than_the_first_hash_table_holds_are_found(chunker: WalSegmenter) -> None:
     told = [
         frame(b"R" + struct.pack("!I", 100 + oid) + b"public\0t\0d" + struct.pack("!H", 0))
         for oid in range(1000)

@@ -8,12 +8,12 @@ from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_rows import decode_copy
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 
 
 def plan_of(*kinds, key=()):
     columns = tuple(Column(f"c{i}", "", "") for i in range(len(kinds)))
-    return TablePlan(
+    return WalTablePlan(
         TableSchema("db", "public", "t", columns),
         captured=True,
         chains=tuple((kind,) for kind in kinds),

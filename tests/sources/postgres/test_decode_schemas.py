@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
-from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Lent
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import BorrowedConnection
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
 from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -152,7 +152,7 @@ def test_a_catalog_that_cannot_be_read_is_asked_again(world):
         connection = connect()
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        return Lent(connection)
+        return BorrowedConnection(connection)
 
     relation = Relation(1, "public", "t", "d", ())
     with pytest.raises(RetryableError, match="reading the catalog"):

@@ -7,24 +7,24 @@ from functools import partial
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
 from tests.engine.spark_kills import Victim, run_cell
 from tests.sources.postgres.shop_run import ShopRun
 
 # The shop has no event that is refused or sent again, and one sink.
-NOT_CROSSED = {Border.DEAD_LETTERS_STORED, *OF_REPLAYS, *OF_LAGGARDS}
+NOT_CROSSED = {CrashPoint.DEAD_LETTERS_STORED, *OF_REPLAYS, *OF_LAGGARDS}
 ASK_NOTHING = {
-    Border.BATCH_RENDERED,
-    Border.CHUNK_RENDERED,
-    Border.CHUNK_WRITTEN,
-    Border.REQUEST_RECORDED,
-    Border.REQUEST_REMOVED,
+    CrashPoint.BATCH_RENDERED,
+    CrashPoint.CHUNK_RENDERED,
+    CrashPoint.CHUNK_WRITTEN,
+    CrashPoint.REQUEST_RECORDED,
+    CrashPoint.REQUEST_REMOVED,
 }
 """Borders of the engine alone: ``tests/engine/test_kills.py`` shows them in each run."""
 BORDERS = [
     pytest.param(border, marks=[pytest.mark.long] if border in ASK_NOTHING else [])
-    for border in Border
+    for border in CrashPoint
     if border not in NOT_CROSSED
 ]
 

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.postgres import borrowed_connection
-from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Kept
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
 from tests.sources.postgres.stream_reading import connect, execute
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -23,7 +23,7 @@ def opened(postgres_server):
         connections.append(connect(postgres_server))
         return connections[-1]
 
-    kept = Kept(open_one)
+    kept = SharedConnection(open_one)
     yield kept, connections
     kept.close()
 
@@ -69,7 +69,7 @@ def test_who_cannot_connect_is_told_and_may_ask_again(postgres_server):
             raise found
         return found
 
-    kept = Kept(open_one)
+    kept = SharedConnection(open_one)
     with pytest.raises(RetryableError, match="away"):
         kept()
     assert answer(kept) == (1,)

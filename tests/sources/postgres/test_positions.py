@@ -15,15 +15,15 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 from airflow_provider_deltaforge.sources.postgres.connection import (
-    Dsn,
+    PostgresDsn,
     SlotInUseError,
     error_response,
     parse_dsn,
     server_error,
 )
 from airflow_provider_deltaforge.sources.postgres.positions import (
-    TxPositions,
     WalPosition,
+    WalTxPositions,
     lsn_text,
     parse_lsn,
 )
@@ -34,9 +34,9 @@ BASE = WalPosition(100, "7", 1)
 SOURCE = {"id": "s", "dsn": "host=h", "publication": "p", "slot": "s"}
 
 
-def positions(*ends: int, reached: int = 0) -> TxPositions:
+def positions(*ends: int, reached: int = 0) -> WalTxPositions:
     count = np.arange(len(ends), dtype=np.int64)
-    return TxPositions(BASE, np.array(ends, np.int64), count, count, count, reached)
+    return WalTxPositions(BASE, np.array(ends, np.int64), count, count, count, reached)
 
 
 @pytest.mark.parametrize("text", ["0/0", "16/B374D848", "FFFFFFFF/FFFFFFFF"])
@@ -80,7 +80,7 @@ def test_both_forms_of_a_dsn_mean_the_same(text: str) -> None:
     wanted = {"host": "h", "port": "5433", "user": "u", "password": "p@ss", "dbname": "d"}
     assert {name: str(given[name]) for name in wanted} == wanted
     assert given["sslmode"] == "require"
-    dsn = Dsn(SecretStr(text), "me", 7)
+    dsn = PostgresDsn(SecretStr(text), "me", 7)
     assert dsn.address == "h:5433"
     assert "p@ss" not in repr(dsn)
     parameters = dsn.parameters(replication=True)
@@ -90,7 +90,7 @@ def test_both_forms_of_a_dsn_mean_the_same(text: str) -> None:
 
 def test_what_a_dsn_says_itself_wins() -> None:
     text = "host=h connect_timeout=3 application_name=mine options='-c search_path=x'"
-    parameters = Dsn(SecretStr(text)).parameters()
+    parameters = PostgresDsn(SecretStr(text)).parameters()
     assert (parameters["connect_timeout"], parameters["application_name"]) == ("3", "mine")
     assert parameters["options"].startswith("-c search_path=x -c datestyle=ISO")
 

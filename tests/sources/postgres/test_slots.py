@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from airflow_provider_deltaforge.engine.spark.frontier import Frontier, Limit, between
+from airflow_provider_deltaforge.engine.spark.frontier import BatchLimit, Frontier, between
 from airflow_provider_deltaforge.errors import (
     FatalError,
     PositionLostError,
@@ -278,7 +278,7 @@ def test_micro_batches_are_planned_on_one_slot_and_read_from_copies_of_it(
 
 
 def _planned(frontier: Frontier, ends: list[Position]) -> int:
-    end = frontier.advance(ends[-1], Limit(events=2), None)
+    end = frontier.advance(ends[-1], BatchLimit(events=2), None)
     if end is not None:
         ends.append(end)
     return len(ends)

@@ -259,7 +259,9 @@ def _read_in_pieces(monkeypatch: pytest.MonkeyPatch, *, plain: bool) -> None:
     def little(self: Any, view: memoryview, timeout_s: float) -> int:
         return receive(self, view[: chance.randint(1, 3000)], timeout_s)
 
-    def start(reading: replication_session.Reading, *rest: Any) -> replication_connection.LogSocket:
+    def start(
+        reading: replication_session.ReaderSettings, *rest: Any
+    ) -> replication_connection.LogSocket:
         return replication_session.start(replace(reading, plain=plain), *rest)
 
     monkeypatch.setattr(kind, "receive", little)

@@ -6,11 +6,11 @@ import psycopg
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
-from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
-from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Watch
+from airflow_provider_deltaforge.sources.postgres.publication import NewTables
+from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Housekeeping
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
-NEWCOMERS = Newcomers("df", TableMatcher(("*",)), 160000, add=True)
+NEWCOMERS = NewTables("df", TableMatcher(("*",)), 160000, add=True)
 
 
 @pytest.mark.parametrize("newcomers", [None, NEWCOMERS])
@@ -18,7 +18,7 @@ NEWCOMERS = Newcomers("df", TableMatcher(("*",)), 160000, add=True)
     "error", [RetryableError("away"), AccessError("refused"), psycopg.OperationalError("gone")]
 )
 def test_a_server_that_cannot_be_reached_is_asked_now_and_then(
-    newcomers: Newcomers | None, error: Exception
+    newcomers: NewTables | None, error: Exception
 ) -> None:
     attempts = 0
 
@@ -27,7 +27,7 @@ def test_a_server_that_cannot_be_reached_is_asked_now_and_then(
         attempts += 1
         raise error
 
-    watch = Watch(connect, newcomers, heartbeat_s=0.001)
+    watch = Housekeeping(connect, newcomers, heartbeat_s=0.001)
     due = watch._beat_at
     for second in range(30):
         assert watch.look(due + second) == ()

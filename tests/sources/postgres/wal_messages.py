@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_deltaforge.events.ids import id_key
-from airflow_provider_deltaforge.sources.postgres.positions import TxPositions, WalPosition
+from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, WalTxPositions
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_rows import decode_copy
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
     Planner,
-    PlanSet,
-    TablePlan,
+    WalDecodePlans,
+    WalTablePlan,
 )
 from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
-from airflow_provider_deltaforge.sources.postgres.wal.log_segment import ROW_COLUMNS, WalChunk
+from airflow_provider_deltaforge.sources.postgres.wal.log_segment import ROW_COLUMNS, WalSegment
 from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.servers.process import Server
@@ -72,9 +72,9 @@ def relation_of(message: bytes) -> Relation:
     return Relation(oid, schema, table, identity, tuple(columns))
 
 
-def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> WalChunk:
+def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> WalSegment:
     """Put messages into one chunk."""
-    plans: list[TablePlan] = []
+    plans: list[WalTablePlan] = []
     current: dict[int, int] = {}
     types: dict[int, dict[str, str]] = {}
     rows: list[list[int]] = []
@@ -105,12 +105,12 @@ def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> W
                 rows.append([start + 5, len(data), _KINDS[letter], tx, current[oid], index])
             index += 1
     ends, commits, xids, times = np.array(transactions or [(0,) * 4], np.int64).T.copy()
-    return WalChunk(
+    return WalSegment(
         nbytes=len(data),
         data=np.frombuffer(data, np.uint8),
         rows=np.array(rows, np.int64).reshape(-1, ROW_COLUMNS),
-        plans=PlanSet(tuple(plans)),
-        positions=TxPositions(_BASE, ends, commits, xids, times),
+        plans=WalDecodePlans(tuple(plans)),
+        positions=WalTxPositions(_BASE, ends, commits, xids, times),
         db=db,
     )
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.engine.scripted_run import kill
 from tests.sources.turso.database import Writer, copied, events_of, source, told
 from tests.sources.turso.shop_run import TABLES, ShopRun
@@ -16,10 +16,10 @@ from tests.sources.turso.shop_run import TABLES, ShopRun
 @pytest.mark.parametrize(
     ("mode", "snapshot", "border"),
     [
-        ("native", "initial", Border.CHUNK_WRITTEN),
-        ("native", "never", Border.SINK_WRITTEN),
-        ("triggers", "initial", Border.CHECKPOINT_STORED),
-        ("triggers", "never", Border.SOURCE_ACKNOWLEDGED),
+        ("native", "initial", CrashPoint.CHUNK_WRITTEN),
+        ("native", "never", CrashPoint.SINK_WRITTEN),
+        ("triggers", "initial", CrashPoint.CHECKPOINT_STORED),
+        ("triggers", "never", CrashPoint.SOURCE_ACKNOWLEDGED),
     ],
 )
 def test_a_driver_killed_at_a_border(tmp_path, mode, snapshot, border):
@@ -69,7 +69,7 @@ def test_polling_and_its_snapshot_through_a_whole_driver(tmp_path):
 def test_a_polling_driver_killed_before_its_checkpoint(tmp_path):
     run = ShopRun(tmp_path, mode="polling")
     run.begin()
-    driver = run.start(hold=(Border.SINK_WRITTEN, 2))
+    driver = run.start(hold=(CrashPoint.SINK_WRITTEN, 2))
     written = set()
 
     def insert():

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.memory import memory_log
@@ -47,7 +47,9 @@ def test_it_is_caught_up_with_nothing_lost_and_in_order(mode, tmp_path):
     control.update(lambda old: old.model_copy(update={"desired": "running", "generation": 1}))
     control.take_epoch("driver")
     ended = []
-    lane = Lane(Bench.open(Job(document, location, "driver", 1), renew=True), 600.0)
+    lane = Lane(
+        TaskContext.open(DriverAssignment(document, location, "driver", 1), renew=True), 600.0
+    )
     running = threading.Thread(target=lambda: ended.append(lane.run()), daemon=True)
     source = load(document, {}).spec.source
 

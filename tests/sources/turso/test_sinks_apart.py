@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.engine.base.task_context import Bench, Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.sinks.memory import memory_log
@@ -74,7 +74,9 @@ def test_no_sink_misses_a_row(path, tmp_path, one, two):
     checkpoints = Checkpoints(store, name, "app")
     store.transact([checkpoints.put("one", at(*one)), checkpoints.put("two", at(*two))])
     control.take_epoch("driver")
-    lane = Lane(Bench.open(Job(document, location, "driver", 1), renew=True), 600.0)
+    lane = Lane(
+        TaskContext.open(DriverAssignment(document, location, "driver", 1), renew=True), 600.0
+    )
     ended = []
     running = threading.Thread(target=lambda: ended.append(lane.run()), daemon=True)
     running.start()

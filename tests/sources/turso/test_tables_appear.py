@@ -6,10 +6,10 @@ import sqlite3
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.engine.base.crash_points import Border
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sources.contract import TellsAppeared
-from airflow_provider_deltaforge.storage.records.tables import Tables
+from airflow_provider_deltaforge.sources.contract import ReportsAppearedTables
+from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from tests.engine.scripted_run import NAME, kill
 from tests.sources.turso.database import Writer, chunks_of, events_of, source, told
 from tests.sources.turso.shop_run import ShopRun
@@ -19,7 +19,7 @@ FILLED = "INSERT INTO visits VALUES (1, 0, 'a'), (2, 0, 'b')"
 
 
 def tables_of(reader):
-    assert isinstance(reader, TellsAppeared)
+    assert isinstance(reader, ReportsAppearedTables)
     return [found.table for found in reader.appeared()]
 
 
@@ -131,7 +131,7 @@ def test_one_that_cannot_be_followed_is_named(path, opened, asked, remedy):
 def test_a_driver_killed_behind_the_checkpoint_leaves_the_copy_to_the_next(tmp_path, mode):
     run = ShopRun(tmp_path, mode=mode, tables='["*"]')
     run.begin()
-    driver = run.start(hold=(Border.CHECKPOINT_STORED, 1))
+    driver = run.start(hold=(CrashPoint.CHECKPOINT_STORED, 1))
     path = tmp_path / "shop.db"
     if mode == "native":
         other = Writer(path, capture=False)
@@ -143,7 +143,7 @@ def test_a_driver_killed_behind_the_checkpoint_leaves_the_copy_to_the_next(tmp_p
             other.execute(FILLED)
     kill(run.wait_held(driver))
     driver.wait()
-    assert [one.table for one in Tables(run.store, NAME).arrivals()] == ["main.visits"]
+    assert [one.table for one in TableRecords(run.store, NAME).arrivals()] == ["main.visits"]
     assert snapshots.requests(run.store, NAME) == []
 
     driver = run.start()

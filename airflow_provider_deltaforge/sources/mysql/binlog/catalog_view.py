@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.errors import SchemaError, TableError
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
-    TablePlan,
+    TableDecodePlan,
     captured_plan,
     computed_columns,
     needs_catalog,
@@ -28,9 +28,9 @@ from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
     period_of,
 )
 from airflow_provider_deltaforge.sources.mysql.catalog import load_locked, load_table, log_says_all
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import StatementJudge
-from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Lookahead
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import Key, evolve
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import (
     DROP,
@@ -39,7 +39,7 @@ from airflow_provider_deltaforge.sources.mysql.ddl.statements import (
     Statement,
 )
 from airflow_provider_deltaforge.sources.mysql.ddl.type_sizes import sized
-from airflow_provider_deltaforge.sources.mysql.outbox_tables import Tagging
+from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
@@ -62,11 +62,11 @@ class CatalogView:
     def __init__(
         self,
         matcher: TableMatcher,
-        info: ServerInfo,
+        info: MySqlServer,
         connect: Callable[[], Any],
-        lookahead: Lookahead,
+        lookahead: DdlLookahead,
         history: SchemaHistory | None = None,
-        tagging: Tagging | None = None,
+        tagging: OutboxTagger | None = None,
         *,
         decimal_numbers: bool = False,
     ) -> None:
@@ -160,7 +160,7 @@ class CatalogView:
             return ()
         return tuple(s for k, s in after.items() if s is not None and self.captures(*k))
 
-    def plan(self, table: TableMap) -> TablePlan:
+    def plan(self, table: TableMap) -> TableDecodePlan:
         """Return how to decode a captured table.
 
         Raises:
@@ -184,7 +184,7 @@ class CatalogView:
             plan = plan.with_decimal_numbers()
         return plan if self._tagging is None else replace(plan, tagged=self._tagging.of(*key))
 
-    def _plan(self, key: Key, table: TableMap) -> TablePlan:
+    def _plan(self, key: Key, table: TableMap) -> TableDecodePlan:
         charsets = self._info.charsets
         known = self._known(key)
         known = completed(known, table, charsets) if known is not None else None

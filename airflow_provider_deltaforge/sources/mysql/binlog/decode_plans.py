@@ -48,11 +48,11 @@ _NATIVE = {"uuid": (k.UUID, 16), "inet6": (k.INET, 16), "inet4": (k.INET, 4)}
 
 
 @dataclass(frozen=True)
-class TablePlan:
+class TableDecodePlan:
     """How one table's rows are decoded.
 
     ``columns`` are (kind, p1, p2, p3), see ``column_kinds``; of an enum or set p2 counts within
-    ``labels``, of a text ``PlanSet`` fills it in. ``schema`` is what its rows are said to have,
+    ``labels``, of a text ``DecodePlans`` fills it in. ``schema`` is what its rows are said to have,
     ``tagged`` says which of them are outbox messages. ``compressed`` are the columns whose values
     are compressed one by one, ``computed`` those that the log may lack although they changed,
     ``null_by_default`` those that are NULL where an insert does not say; ``hidden`` ones are not
@@ -96,7 +96,7 @@ class TablePlan:
             roles[place] = k.HIDDEN
         return roles
 
-    def with_decimal_numbers(self) -> "TablePlan":
+    def with_decimal_numbers(self) -> "TableDecodePlan":
         """Return the plan that writes DECIMAL as a JSON number."""
         columns = tuple(
             (kind, p1, p2, 1 if kind == k.DECIMAL else p3) for kind, p1, p2, p3 in self.columns
@@ -117,7 +117,7 @@ def needs_catalog(table: TableMap, *, mariadb: bool) -> bool:
     )
 
 
-def uncaptured_plan(db: str, table: str, body: bytes) -> TablePlan:
+def uncaptured_plan(db: str, table: str, body: bytes) -> TableDecodePlan:
     """Return a plan that only steps over rows, from a table map event's bytes behind its flags.
 
     Whatever the table holds ends nothing: rows that cannot be stepped over are not looked at, and
@@ -127,7 +127,7 @@ def uncaptured_plan(db: str, table: str, body: bytes) -> TablePlan:
         columns = tuple(_sized(column) for column in parse_columns(body))
     except SchemaError:
         columns = ()
-    return TablePlan(db, table, captured=False, columns=columns)
+    return TableDecodePlan(db, table, captured=False, columns=columns)
 
 
 def captured_plan(
@@ -136,7 +136,7 @@ def captured_plan(
     catalog: TableSchema | None,
     told: TableSchema | None = None,
     period: Period | None = None,
-) -> TablePlan:
+) -> TableDecodePlan:
     """Return the plan of a captured table.
 
     Args:
@@ -167,7 +167,7 @@ def captured_plan(
         schema = marked(schema, period)
     seen = len(table.columns)
     hidden = [_sized(column) for column in whole.columns[seen:]]
-    return TablePlan(
+    return TableDecodePlan(
         table.db,
         table.table,
         captured=True,
@@ -326,10 +326,10 @@ def _labels(column: LogColumn, known: Column | None, charset: str | None) -> lis
 
 
 @dataclass(frozen=True)
-class PlanSet:
+class DecodePlans:
     """The plans of a chunk, laid out for the kernel. Picklable; the arrays are made on demand."""
 
-    plans: tuple[TablePlan, ...] = field(default_factory=tuple)
+    plans: tuple[TableDecodePlan, ...] = field(default_factory=tuple)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"plans": self.plans}

@@ -18,9 +18,9 @@ from airflow_provider_deltaforge.sources.mysql.binlog import (
     packet_kernel,
     row_kernel,
 )
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import PlanSet
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import DecodePlans
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import DELETE, ROW_MAP, WRITE
-from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk, SchemaChange
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment, SchemaChange
 from airflow_provider_deltaforge.sources.mysql.binlog.plain_rows import with_plain_rows
 from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import RowColumns
 from airflow_provider_deltaforge.sources.mysql.binlog.row_schemas import schema_column, versions_of
@@ -34,7 +34,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.tx_text_kernel import (
     names_of,
     source_positions,
 )
-from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
+from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions, LogPosition
 
 _OPS = pa.array(["c", "u", "d", "ddl", "t"])
 _FULL = "set binlog_row_image=FULL on the server and in every session"
@@ -43,7 +43,7 @@ _TEXT_MAX = 2**31 - 1
 _TABLE_WIDTHS = (TX_COLUMNS, framing_kernel.ROW_COLUMNS, framing_kernel.MAP_COLUMNS)
 
 
-def decode_chunk(chunk: LogChunk, key: Any, *, mariadb: bool) -> ChangeBatch:
+def decode_chunk(chunk: BinlogSegment, key: Any, *, mariadb: bool) -> ChangeBatch:
     """Decode a chunk.
 
     Args:
@@ -79,23 +79,23 @@ def warm(server_uuid: str) -> None:
     packet_kernel.frame(nothing, 0, 0, nothing, 0, starts, 0, 0)
     framing_kernel.scan(nothing, starts, 0, 0, state, origins, *tables)
     maps, none = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    row_kernel.deliverable(nothing, tables[1][:0], maps, PlanSet().arrays, none)
-    row_kernel.count_rows(nothing, tables[1][:0], 0, maps, PlanSet().arrays, 0)
+    row_kernel.deliverable(nothing, tables[1][:0], maps, DecodePlans().arrays, none)
+    row_kernel.count_rows(nothing, tables[1][:0], 0, maps, DecodePlans().arrays, 0)
     rows = np.zeros((0, framing_kernel.ROW_COLUMNS), np.int64)
     transactions = np.zeros((0, TX_COLUMNS), np.int64)
     base = LogPosition("", 4, None, server_uuid)
-    chunk = LogChunk(
+    chunk = BinlogSegment(
         nbytes=0,
         data=nothing,
         rows=rows,
         map_plans=np.zeros(0, np.int64),
-        plans=PlanSet(),
-        positions=TxPositions(base, "", transactions, ()),
+        plans=DecodePlans(),
+        positions=BinlogTxPositions(base, "", transactions, ()),
     )
     decode_chunk(chunk, id_key(""), mariadb=False)
 
 
-def _decode_rows(chunk: LogChunk) -> tuple[RowColumns, Any]:
+def _decode_rows(chunk: BinlogSegment) -> tuple[RowColumns, Any]:
     """Run the kernel, with more room as often as it asks."""
     state = np.zeros(row_kernel.STATE_SIZE, np.int64)
     state[row_kernel.TX_ROW] = chunk.row_base
@@ -133,7 +133,7 @@ def _columns(rows: int, size: int) -> RowColumns:
     )
 
 
-def _larger(columns: RowColumns, state: Any, chunk: LogChunk) -> RowColumns:
+def _larger(columns: RowColumns, state: Any, chunk: BinlogSegment) -> RowColumns:
     """Return columns with twice the room, what was written copied over."""
     widest = int(chunk.plans.arrays.fixed.max(initial=0))
     size = 2 * len(columns.before) + 6 * chunk.nbytes + 2 * widest
@@ -151,7 +151,7 @@ def _larger(columns: RowColumns, state: Any, chunk: LogChunk) -> RowColumns:
     return grown
 
 
-def _failure(chunk: LogChunk, result: int, state: Any) -> Exception:
+def _failure(chunk: BinlogSegment, result: int, state: Any) -> Exception:
     event = chunk.rows[int(state[row_kernel.EVENT])]
     plan = chunk.plans.plans[int(chunk.map_plans[event[ROW_MAP]])]
     table = f"{plan.db}.{plan.table}"
@@ -168,7 +168,7 @@ def _failure(chunk: LogChunk, result: int, state: Any) -> Exception:
 
 
 def _record_batch(
-    chunk: LogChunk, columns: RowColumns, state: Any, key: Any, separator: str
+    chunk: BinlogSegment, columns: RowColumns, state: Any, key: Any, separator: str
 ) -> tuple[pa.RecordBatch, tuple[TableSchema, ...]]:
     n = int(state[row_kernel.OUT_ROWS])
     transactions = chunk.positions.transactions
@@ -228,7 +228,7 @@ def _record_batch(
     return pa.RecordBatch.from_arrays(filled, schema=CHANGE_SCHEMA), schemas
 
 
-def _table_names(chunk: LogChunk) -> tuple[list[str], list[str], Any, Any]:
+def _table_names(chunk: BinlogSegment) -> tuple[list[str], list[str], Any, Any]:
     """Return the distinct names of databases and tables, and which of them each plan has."""
     dbs: dict[str, int] = {}
     tables: dict[str, int] = {}
@@ -238,7 +238,7 @@ def _table_names(chunk: LogChunk) -> tuple[list[str], list[str], Any, Any]:
 
 
 def _with_changes(
-    chunk: LogChunk, parts: dict[str, Any], event: Any, dbs: list[str], tables: list[str]
+    chunk: BinlogSegment, parts: dict[str, Any], event: Any, dbs: list[str], tables: list[str]
 ) -> dict[str, Any]:
     """Put the schema changes among the rows, each in its place."""
     for change in chunk.changes:

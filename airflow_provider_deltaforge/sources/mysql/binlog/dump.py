@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, translated
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
@@ -15,7 +15,7 @@ _POS_MAX = 0xFFFFFFFF
 
 
 def start_dump(
-    connection: Any, info: ServerInfo, position: LogPosition, server_id: int, heartbeat_s: float
+    connection: Any, info: MySqlServer, position: LogPosition, server_id: int, heartbeat_s: float
 ) -> None:
     """Make the server send its log from ``position`` on.
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import PlanSet
-from airflow_provider_deltaforge.sources.mysql.positions import TxPositions
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import DecodePlans
+from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SchemaChange:
 
 
 @dataclass(frozen=True, slots=True)
-class LogChunk:
+class BinlogSegment:
     """What ``LogReader.read`` returns; picklable, and complete for decoding.
 
     Attributes:
@@ -54,8 +54,8 @@ class LogChunk:
     data: Any
     rows: Any
     map_plans: Any
-    plans: PlanSet
-    positions: TxPositions
+    plans: DecodePlans
+    positions: BinlogTxPositions
     changes: tuple[SchemaChange, ...] = ()
     row_base: int = 0
     skip: int = 0

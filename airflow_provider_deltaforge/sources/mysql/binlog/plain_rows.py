@@ -13,7 +13,7 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import SchemaError, TableError
 from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import (
     PARTIAL,
     ROW_KIND,
@@ -23,12 +23,12 @@ from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import (
     UPDATE,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.json_diffs import applied
-from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 
 _ZLIB = 8
 
 
-def with_plain_rows(chunk: LogChunk) -> LogChunk:
+def with_plain_rows(chunk: BinlogSegment) -> BinlogSegment:
     """Return a chunk all of whose captured rows the kernels can read.
 
     Raises:
@@ -71,7 +71,7 @@ def _reason(error: Exception) -> str:
 class _Event:
     """The body of one row event, from its number of columns on."""
 
-    def __init__(self, body: bytes, plan: TablePlan, kind: int) -> None:
+    def __init__(self, body: bytes, plan: TableDecodePlan, kind: int) -> None:
         self._body = body
         self._plan = plan
         self._kind = kind

@@ -8,17 +8,17 @@ import orjson
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import SchemaChange
 from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap
 from airflow_provider_deltaforge.sources.mysql.binlog.tagged_gtids import parse_tagged_gtid
 from airflow_provider_deltaforge.sources.mysql.binlog.unlogged_rows import unlogged
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
-from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
+from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions, LogPosition
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import Chunker
+    from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import BinlogSegmenter
 
 _IGNORABLE = 0x80
 _PREPARED = 0x40
@@ -54,11 +54,11 @@ class Catalog(Protocol):
     def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
         """Return if a statement that was logged instead of rows changed no captured table."""
 
-    def plan(self, table: TableMap) -> TablePlan:
+    def plan(self, table: TableMap) -> TableDecodePlan:
         """Return how to decode a captured table."""
 
 
-def handle(chunker: "Chunker", catalog: "Catalog", event: bytes, index: int) -> bool:
+def handle(chunker: "BinlogSegmenter", catalog: "Catalog", event: bytes, index: int) -> bool:
     """Deal with one event; return whether the scan goes on behind it.
 
     Raises:
@@ -87,14 +87,16 @@ def handle(chunker: "Chunker", catalog: "Catalog", event: bytes, index: int) -> 
     return True
 
 
-def here(chunker: "Chunker") -> LogPosition:
+def here(chunker: "BinlogSegmenter") -> LogPosition:
     """Return the position behind the last complete transaction that was read."""
     complete = int(chunker.state[f.TX_COUNT]) - int(chunker.state[f.IN_TX])
     transactions, origins = chunker.transactions[:complete], tuple(chunker.origins)
-    return TxPositions(chunker.position, chunker.file, transactions, origins).log_position(complete)
+    return BinlogTxPositions(chunker.position, chunker.file, transactions, origins).log_position(
+        complete
+    )
 
 
-def _refuse(chunker: "Chunker", event: bytes) -> None:
+def _refuse(chunker: "BinlogSegmenter", event: bytes) -> None:
     """Raise for an event that may not be passed; do nothing for one marked ignorable."""
     kind = event[4]
     if kind == f.INCIDENT:
@@ -109,11 +111,11 @@ def _refuse(chunker: "Chunker", event: bytes) -> None:
         )
 
 
-def _place(chunker: "Chunker") -> str:
+def _place(chunker: "BinlogSegmenter") -> str:
     return f"{chunker.file}:{int(chunker.state[f.POS])}"
 
 
-def _rotate(chunker: "Chunker", event: bytes) -> bool:
+def _rotate(chunker: "BinlogSegmenter", event: bytes) -> bool:
     pos = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
     file = event[f.HEADER + 8 :].decode()
     if file != chunker.file and chunker.state[f.TX_COUNT]:
@@ -130,13 +132,15 @@ def _server(event: bytes) -> int:
     return int.from_bytes(event[5:9], "little")
 
 
-def _begin(chunker: "Chunker", event: bytes, index: int, name: tuple[int, int, int]) -> None:
+def _begin(
+    chunker: "BinlogSegmenter", event: bytes, index: int, name: tuple[int, int, int]
+) -> None:
     """Begin a transaction named (origin, number, commit time in ms)."""
     start = int(chunker.state[f.POS]) - int.from_bytes(event[9:13], "little")
     f.begin_tx(chunker.state, chunker.transactions, *name, _server(event), start, index)
 
 
-def _tagged(chunker: "Chunker", event: bytes, index: int) -> None:
+def _tagged(chunker: "BinlogSegmenter", event: bytes, index: int) -> None:
     gtid = parse_tagged_gtid(event)
     # The scanner never looks for a tagged origin: its key is one that no server uses.
     origin = chunker.origin(gtid.origin, b"\xff" * 16)
@@ -145,7 +149,7 @@ def _tagged(chunker: "Chunker", event: bytes, index: int) -> None:
     _begin(chunker, event, index, (origin, gtid.number, time_ms))
 
 
-def _mariadb_xa(chunker: "Chunker", event: bytes, index: int) -> None:
+def _mariadb_xa(chunker: "BinlogSegmenter", event: bytes, index: int) -> None:
     body = event[f.HEADER :]
     parts = (int.from_bytes(part, "little") for part in (body[8:12], event[5:9]))
     origin = chunker.origin("-".join(map(str, parts)), body[8:12] + event[5:9])
@@ -155,7 +159,7 @@ def _mariadb_xa(chunker: "Chunker", event: bytes, index: int) -> None:
         chunker.state[f.STANDALONE] = 1
 
 
-def _prepare(chunker: "Chunker", event: bytes) -> None:
+def _prepare(chunker: "BinlogSegmenter", event: bytes) -> None:
     one_phase = event[f.HEADER]
     if not one_phase and chunker.rows_of_open_tx():
         raise FatalError(
@@ -167,7 +171,7 @@ def _prepare(chunker: "Chunker", event: bytes) -> None:
         f.end_tx(chunker.state, chunker.transactions)
 
 
-def _query(chunker: "Chunker", catalog: "Catalog", event: bytes) -> None:
+def _query(chunker: "BinlogSegmenter", catalog: "Catalog", event: bytes) -> None:
     body = event[f.HEADER :]
     status = _QUERY_HEAD if event[4] == f.QUERY else _LOAD_HEAD
     names = status + int.from_bytes(body[11:13], "little")
@@ -232,7 +236,7 @@ def _ansi_quotes(status: bytes) -> bool:
     return status[:1] == b"\1" and bool(int.from_bytes(status[1:9], "little") & _ANSI_QUOTES)
 
 
-def _control(chunker: "Chunker", verb: str, sql: str) -> bool:
+def _control(chunker: "BinlogSegmenter", verb: str, sql: str) -> bool:
     """Deal with a statement about transactions; return whether the open one goes on."""
     if verb.startswith("ROLLBACK"):
         if chunker.rows_of_open_tx():
@@ -246,7 +250,11 @@ def _control(chunker: "Chunker", verb: str, sql: str) -> bool:
 
 
 def _change(
-    chunker: "Chunker", catalog: "Catalog", statement: statements.Statement, db: str, sql: str
+    chunker: "BinlogSegmenter",
+    catalog: "Catalog",
+    statement: statements.Statement,
+    db: str,
+    sql: str,
 ) -> None:
     """Record a schema change if it concerns a captured table or database."""
     schemas = catalog.changed(statement, db, sql)

@@ -17,20 +17,20 @@ from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_chun
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import DumpSocket, start_dump
 from airflow_provider_deltaforge.sources.mysql.binlog.event_tables import CHUNK_BYTES
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import POS
-from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import Catalog
-from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import Chunker
+from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import BinlogSegmenter
 from airflow_provider_deltaforge.sources.mysql.connection import (
     KickedError,
-    ServerInfo,
+    MySqlServer,
     server_info,
 )
-from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Lookahead, Recorder
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead, Recorder
 from airflow_provider_deltaforge.sources.mysql.failover import check_reach, on_server
-from airflow_provider_deltaforge.sources.mysql.outbox_tables import Tagging
+from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.shared.backoff import Backoff
-from airflow_provider_deltaforge.sources.shared.silence import Silence
+from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class MySqlReader:
         stopping: Callable[[], bool],
         history: SchemaHistory | None = None,
         recorder: Recorder | None = None,
-        tagging: Tagging | None = None,
+        tagging: OutboxTagger | None = None,
         *,
         decimal_numbers: bool = False,
     ) -> None:
@@ -73,9 +73,9 @@ class MySqlReader:
         self._breaks: list[float] = []
         self._heard_at = time.monotonic()
         self._away: str | None = None
-        self._silence = Silence(1.2 * heartbeat_s + _HEARTBEAT_SLACK_S)
+        self._silence = ServerSilence(1.2 * heartbeat_s + _HEARTBEAT_SLACK_S)
         self._info = self._ask(position)
-        ahead = Lookahead(self._walk, read_timeout_s, stopping)
+        ahead = DdlLookahead(self._walk, read_timeout_s, stopping)
         self._view = CatalogView(
             matcher,
             self._info,
@@ -86,7 +86,7 @@ class MySqlReader:
             decimal_numbers=decimal_numbers,
         )
         catalog: Catalog = recorder or self._view
-        self._chunker = Chunker(self._info, on_server(position, self._info), catalog)
+        self._chunker = BinlogSegmenter(self._info, on_server(position, self._info), catalog)
         warm(self._info.uuid)
 
     @property
@@ -103,7 +103,7 @@ class MySqlReader:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
         self._view.leave_out(tables)
 
-    def read(self, timeout_s: float) -> LogChunk | None:
+    def read(self, timeout_s: float) -> BinlogSegment | None:
         """Return the next chunk, or None when nothing came in time.
 
         Raises:
@@ -114,7 +114,7 @@ class MySqlReader:
         with self._silence.reading():
             return self._read(timeout_s)
 
-    def _read(self, timeout_s: float) -> LogChunk | None:
+    def _read(self, timeout_s: float) -> BinlogSegment | None:
         ready = self._chunker.ready
         deadline = time.monotonic() + timeout_s
         while not ready and not self._closed and not self._stopping():
@@ -151,7 +151,7 @@ class MySqlReader:
         if socket is not None:
             socket.close()
 
-    def _ask(self, position: LogPosition) -> ServerInfo:
+    def _ask(self, position: LogPosition) -> MySqlServer:
         connection = self._connect()
         try:
             info = server_info(connection)
@@ -211,7 +211,7 @@ class MySqlReader:
             raise
         return connection
 
-    def _same_server(self, info: ServerInfo) -> None:
+    def _same_server(self, info: MySqlServer) -> None:
         if info.uuid != self._info.uuid:
             raise ServerChangedError(
                 f"server {info.uuid} answers where {self._info.uuid} did; the log is opened anew "

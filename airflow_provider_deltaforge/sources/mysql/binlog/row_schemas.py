@@ -8,16 +8,16 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import OUTBOX, TEXT
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import DELETE, UPDATE, WRITE
-from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 
 _KINDS = 5
 """Of rows, and of schema changes, which are never messages."""
 _TAGGED = {None: (), "inserts": (WRITE,), "all": (WRITE, UPDATE, DELETE)}
 
 
-def schema_column(plans: Sequence[TablePlan], plan: Any, kind: Any) -> pa.DictionaryArray:
+def schema_column(plans: Sequence[TableDecodePlan], plan: Any, kind: Any) -> pa.DictionaryArray:
     """Return the column ``schema``, which says here only whether a row is an outbox message.
 
     Args:
@@ -34,7 +34,9 @@ def schema_column(plans: Sequence[TablePlan], plan: Any, kind: Any) -> pa.Dictio
     return pa.DictionaryArray.from_arrays(codes, pa.array([OUTBOX]))
 
 
-def versions_of(chunk: LogChunk, plan: Any) -> tuple[tuple[TableSchema, ...], pa.DictionaryArray]:
+def versions_of(
+    chunk: BinlogSegment, plan: Any
+) -> tuple[tuple[TableSchema, ...], pa.DictionaryArray]:
     """Return the schemas in force, first use first, and which of them each row has.
 
     The dictionary holds one fingerprint for each schema, also where two tables look the same.
@@ -63,7 +65,7 @@ def versions_of(chunk: LogChunk, plan: Any) -> tuple[tuple[TableSchema, ...], pa
     )
 
 
-def _without_rows(chunk: LogChunk, plan: Any) -> list[TableSchema]:
+def _without_rows(chunk: BinlogSegment, plan: Any) -> list[TableSchema]:
     """Return what tables look like behind their last change, where no row shows it yet."""
     if not any(change.schemas for change in chunk.changes):
         return []

@@ -21,35 +21,35 @@ from airflow_provider_deltaforge.sources.mysql.binlog.compressed import (
     payload_events,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
-    PlanSet,
-    TablePlan,
+    DecodePlans,
+    TableDecodePlan,
     uncaptured_plan,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import server_error
 from airflow_provider_deltaforge.sources.mysql.binlog.event_tables import CHUNK_BYTES, EventTables
-from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import Catalog, handle, here
 from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import count_rows, deliverable
 from airflow_provider_deltaforge.sources.mysql.binlog.table_map import parse_table_map, table_name
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
-from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, TxPositions
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
+from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions, LogPosition
 
 
-class Chunker(EventTables):
+class BinlogSegmenter(EventTables):
     """Turns the bytes of a dump into chunks. ``special`` handles the events that are rare."""
 
-    def __init__(self, info: ServerInfo, position: LogPosition, catalog: Catalog) -> None:
+    def __init__(self, info: MySqlServer, position: LogPosition, catalog: Catalog) -> None:
         super().__init__()
         self.info = info
         self.position = position
-        self.ready: deque[LogChunk] = deque()
+        self.ready: deque[BinlogSegment] = deque()
         self.origins: list[str] = []
         self.file = position.file
         self.checksum = 0
         self._catalog = catalog
         self._keys = np.zeros((0, 16), np.uint8)
-        self._plans = PlanSet()
-        self._known: dict[TablePlan, int] = {}
+        self._plans = DecodePlans()
+        self._known: dict[TableDecodePlan, int] = {}
         self._by_hash: dict[int, int] = {}
         self._row_base = 0
         self._given = 0
@@ -210,7 +210,7 @@ class Chunker(EventTables):
             self._map_plans[ordinal] = plan
         self._resolved = count
 
-    def _plan(self, body: bytes) -> TablePlan:
+    def _plan(self, body: bytes) -> TableDecodePlan:
         """Return how to decode a table; what is not captured is not looked at but for its name."""
         db, table = table_name(body)
         if not self._catalog.captures(db, table):
@@ -221,10 +221,10 @@ class Chunker(EventTables):
             raise TableError(f"{db}.{table}: {error}", f"{db}.{table}") from error
         return self._catalog.plan(described)
 
-    def _add(self, plan: TablePlan) -> int:
+    def _add(self, plan: TableDecodePlan) -> int:
         if plan not in self._known:
             self._known[plan] = len(self._plans.plans)
-            self._plans = PlanSet((*self._plans.plans, plan))
+            self._plans = DecodePlans((*self._plans.plans, plan))
         return self._known[plan]
 
     def _captured(self, rows: Any) -> Any:
@@ -285,11 +285,11 @@ class Chunker(EventTables):
 
     def _chunk(
         self, complete: int, upto: int, changes: Any, size: int, *, open_tx: bool = False
-    ) -> LogChunk:
+    ) -> BinlogSegment:
         transactions = self.transactions[:complete].copy()
-        positions = TxPositions(self.position, self.file, transactions, tuple(self.origins))
+        positions = BinlogTxPositions(self.position, self.file, transactions, tuple(self.origins))
         data = self.data[:size]
-        return LogChunk(
+        return BinlogSegment(
             nbytes=size,
             data=data.copy() if size < CHUNK_BYTES // 4 else data,
             rows=self._rows[:upto].copy(),

@@ -38,7 +38,7 @@ def parenthesised(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
 
 
 @dataclass(eq=False)
-class _Place:
+class _ColumnPlace:
     """A column; clauses call it by the name it had before the statement."""
 
     column: Column
@@ -54,10 +54,10 @@ class ChangingTable:
 
     def __init__(self, schema: TableSchema, *, mariadb: bool) -> None:
         self._schema = schema
-        self._columns = [_Place(column, column.name.lower()) for column in schema.columns]
+        self._columns = [_ColumnPlace(column, column.name.lower()) for column in schema.columns]
         self._key = [self._former(name) for name in schema.primary_key]
         self._mariadb = mariadb
-        self._placed: list[tuple[_Place, str | None]] = []
+        self._placed: list[tuple[_ColumnPlace, str | None]] = []
         self._keyed_by: list[str] | None = None
 
     def schema(self) -> TableSchema:
@@ -87,7 +87,7 @@ class ChangingTable:
         """Take one element of CREATE TABLE's list: a column or a key."""
         if not self._keyed(clause):
             definition = parse_definition(clause, mariadb=self._mariadb)
-            self._insert(_Place(definition.column), definition.place)
+            self._insert(_ColumnPlace(definition.column), definition.place)
             self._take_key(definition)
 
     def default_charset(self, options: Sequence[Token]) -> None:
@@ -159,7 +159,7 @@ class ChangingTable:
                 continue
             definition = parse_definition(one, mariadb=self._mariadb)
             if not (tolerant and self._has(definition.column.name)):
-                self._placed.append((_Place(definition.column), definition.place))
+                self._placed.append((_ColumnPlace(definition.column), definition.place))
                 self._take_key(definition)
 
     def _alter_drop(self, upper: list[str], rest: list[Token]) -> None:
@@ -206,7 +206,7 @@ class ChangingTable:
             return True
         return _opens_key(upper)
 
-    def _insert(self, place: _Place, where: str | None) -> None:
+    def _insert(self, place: _ColumnPlace, where: str | None) -> None:
         at = len(self._columns)
         if where is not None:
             at = 0 if where == FIRST else self._columns.index(self._present(where)) + 1
@@ -243,14 +243,14 @@ class ChangingTable:
     def _has(self, name: str) -> bool:
         return any(place.before == name.lower() for place in self._columns)
 
-    def _former(self, name: str) -> _Place:
+    def _former(self, name: str) -> _ColumnPlace:
         """Return the column that had a name before the statement."""
         for place in self._columns:
             if place.before == name.lower():
                 return place
         raise SchemaError(f"there is no column {name}")
 
-    def _present(self, name: str) -> _Place:
+    def _present(self, name: str) -> _ColumnPlace:
         """Return the column that has a name now."""
         for place in self._columns:
             if place.column.name.lower() == name.lower():

@@ -69,7 +69,7 @@ def parse_definition(tokens: list[Token], *, mariadb: bool) -> Definition:
     tokens, place = _place(tokens)
     if len(tokens) < 2 or not tokens[0].is_name:
         raise _unknown(tokens)
-    words = _Words(tokens[1:])
+    words = _DefinitionTokens(tokens[1:])
     column = _type(tokens[0].text, words, mariadb=mariadb)
     column, primary = _constrained(column, words.left(), mariadb=mariadb)
     return Definition(column, primary, place)
@@ -87,7 +87,7 @@ def _unknown(tokens: list[Token]) -> SchemaError:
     return SchemaError(f"the column definition {written(tokens)[:200]!r} is not understood")
 
 
-class _Words:
+class _DefinitionTokens:
     """Tokens that are taken from the front."""
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -123,7 +123,7 @@ class _Words:
         return self._tokens[self._at :]
 
 
-def _type(name: str, words: _Words, *, mariadb: bool) -> Column:  # noqa: C901 - one type after another
+def _type(name: str, words: _DefinitionTokens, *, mariadb: bool) -> Column:  # noqa: C901 - one type after another
     first = words.take()
     if first.kind != WORD:
         raise _unknown([first])
@@ -159,7 +159,7 @@ def _modified(  # noqa: C901 - one modifier after another
     data_type: str,
     arguments: list[Token],
     charset: str | None,
-    words: _Words,
+    words: _DefinitionTokens,
     *,
     mariadb: bool,
 ) -> Column:

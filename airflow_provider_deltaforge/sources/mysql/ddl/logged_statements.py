@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Known:
+class _JudgedStatement:
     """What a server said of names; forgotten whenever a statement may have changed it."""
 
     functions: dict[str, bool] = field(default_factory=dict)
@@ -58,13 +58,13 @@ class StatementJudge:
         self._captures = captures
         self._connect = connect
         self._mariadb = mariadb
-        self._known = _Known()
+        self._known = _JudgedStatement()
         self._warned: set[Key] = set()
         self._temporary: set[tuple[int, Key]] = set()
 
     def forget(self) -> None:
         """Ask again about triggers, views and functions."""
-        self._known = _Known()
+        self._known = _JudgedStatement()
 
     def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
         """Return if a statement cannot have changed a captured table.

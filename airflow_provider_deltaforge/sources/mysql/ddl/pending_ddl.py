@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TablePlan
-from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import LogChunk
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
+from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import Key
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import INDEX, TRUNCATE, Statement
@@ -32,7 +32,7 @@ class Walker(Protocol):
     def position(self) -> Any:
         """Return the position behind what was read."""
 
-    def read(self, timeout_s: float) -> LogChunk | None:
+    def read(self, timeout_s: float) -> BinlogSegment | None:
         """Read on."""
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class Walker(Protocol):
 
 
 @dataclass(frozen=True)
-class Ahead:
+class PendingDdl:
     """One statement that lies ahead."""
 
     db: str
@@ -70,8 +70,8 @@ class Recorder:
     """Reads nothing but statements: the catalog of a reader that only looks ahead."""
 
     def __init__(self) -> None:
-        self.settled: list[Ahead] = []
-        self._since: list[Ahead] = []
+        self.settled: list[PendingDdl] = []
+        self._since: list[PendingDdl] = []
 
     def captures(self, db: str, table: str) -> bool:
         """Capture nothing."""
@@ -92,13 +92,13 @@ class Recorder:
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Take note of a statement."""
-        self._since.append(Ahead(db, statement, sql))
+        self._since.append(PendingDdl(db, statement, sql))
         return ()
 
     def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
         """Let every statement pass."""
 
-    def plan(self, table: TableMap) -> TablePlan:
+    def plan(self, table: TableMap) -> TableDecodePlan:
         """Describe no table: none is captured.
 
         Raises:
@@ -107,12 +107,12 @@ class Recorder:
         raise AssertionError(f"{table.db}.{table.table} is not captured")
 
     @property
-    def seen(self) -> list[Ahead]:
+    def seen(self) -> list[PendingDdl]:
         """Everything so far."""
         return self.settled + self._since
 
 
-class Lookahead:
+class DdlLookahead:
     """Knows the statements ahead of a reader; what was read once is not read again.
 
     Args:
@@ -130,7 +130,7 @@ class Lookahead:
         self._walk = walk
         self._timeout_s = timeout_s
         self._stopping = stopping
-        self._known: list[Ahead] = []
+        self._known: list[PendingDdl] = []
         self._upto: LogPosition | None = None
 
     def passed(self, count: int, position: LogPosition) -> None:
@@ -139,7 +139,7 @@ class Lookahead:
             self._known, self._upto = [], None
         del self._known[:count]
 
-    def between(self, start: LogPosition, end: LogPosition) -> list[Ahead]:
+    def between(self, start: LogPosition, end: LogPosition) -> list[PendingDdl]:
         """Return every statement behind ``start`` and up to ``end``, in order.
 
         Raises:
@@ -151,7 +151,7 @@ class Lookahead:
             self._upto = end
         return self._known
 
-    def _read(self, begin: LogPosition, end: LogPosition) -> list[Ahead]:
+    def _read(self, begin: LogPosition, end: LogPosition) -> list[PendingDdl]:
         recorder = Recorder()
         walker = self._walk(begin, recorder)
         heard_at, was = time.monotonic(), walker.place

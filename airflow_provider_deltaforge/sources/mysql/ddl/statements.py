@@ -73,7 +73,7 @@ def understand(  # noqa: PLR0911 - one per kind
         mariadb: which server logged it.
         ansi_quotes: its session reads double quotes as those of names.
     """
-    words = _Words(tokens_of(sql, mariadb=mariadb, ansi_quotes=ansi_quotes))
+    words = _StatementTokens(tokens_of(sql, mariadb=mariadb, ansi_quotes=ansi_quotes))
     verb = words.take_upper()
     if verb in _DML:
         return Statement(DML, verb)
@@ -106,7 +106,7 @@ def _tables(acts: tuple[Act, ...]) -> tuple[Name, ...]:
     return tuple(dict.fromkeys(found))
 
 
-class _Words:
+class _StatementTokens:
     """A statement's tokens, taken from the front."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
@@ -171,7 +171,7 @@ class _Words:
         return tuple(token for token in self._tokens[self._at :] if token.raw != ";")
 
 
-def _create(words: _Words, noise: set[str]) -> list[Act]:
+def _create(words: _StatementTokens, noise: set[str]) -> list[Act]:
     name = words.name()
     if name is None:
         return []
@@ -190,11 +190,11 @@ def _selects(body: Sequence[Token]) -> bool:
     return False
 
 
-def _drop(words: _Words, noise: set[str]) -> list[Act]:
+def _drop(words: _StatementTokens, noise: set[str]) -> list[Act]:
     return [Act(DROP, name, tolerant="EXISTS" in noise) for name in words.names()]
 
 
-def _rename(words: _Words, noise: set[str]) -> list[Act]:
+def _rename(words: _StatementTokens, noise: set[str]) -> list[Act]:
     del noise
     acts = []
     while (old := words.name()) is not None:
@@ -208,7 +208,7 @@ def _rename(words: _Words, noise: set[str]) -> list[Act]:
     return acts
 
 
-def _alter(words: _Words, noise: set[str]) -> list[Act]:
+def _alter(words: _StatementTokens, noise: set[str]) -> list[Act]:
     name = words.name()
     if name is None:
         return []
@@ -218,7 +218,7 @@ def _alter(words: _Words, noise: set[str]) -> list[Act]:
     for clause in clauses(body):
         upper = [token.upper for token in clause]
         if upper[:1] == ["RENAME"] and upper[1:2] not in (["COLUMN"], ["INDEX"], ["KEY"]):
-            new = _Words(clause[2 if upper[1] in ("TO", "AS", "=") else 1 :]).name()
+            new = _StatementTokens(clause[2 if upper[1] in ("TO", "AS", "=") else 1 :]).name()
             if new is not None:
                 acts.append(Act(RENAME, name, new))
         else:
@@ -229,7 +229,7 @@ def _alter(words: _Words, noise: set[str]) -> list[Act]:
 def _unlogged(name: Name, clause: list[Token], upper: list[str]) -> list[Act]:
     """Return what moves rows in or out without an event for each of them."""
     behind = clause[upper.index("TABLE") + 1 :] if "TABLE" in upper else []
-    other = _Words(behind).name()
+    other = _StatementTokens(behind).name()
     if upper[:2] == ["EXCHANGE", "PARTITION"] and other is not None:
         pairs = ((name, other), (other, name))
         return [Act(EXCHANGE, one, two, gains=True, loses=True) for one, two in pairs]
@@ -253,7 +253,7 @@ def _written(name: Name) -> list[Token]:
     return [Token(QUOTED, db, db, spaced=True), Token(SIGN, ".", ".", spaced=False), last]
 
 
-_ACTS: dict[str, Callable[[_Words, set[str]], list[Act]]] = {
+_ACTS: dict[str, Callable[[_StatementTokens, set[str]], list[Act]]] = {
     "CREATE": _create,
     "DROP": _drop,
     "RENAME": _rename,

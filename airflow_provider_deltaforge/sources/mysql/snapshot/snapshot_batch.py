@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.events.ids import row_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_stream import RowPart
-from airflow_provider_deltaforge.sources.shared.table_copy import Rows, View, copied_rows
+from airflow_provider_deltaforge.sources.shared.table_copy import RowColumnsJson, View, copied_rows
 
 NO_ROWS = RowPart(
     rows=pa.array([], pa.binary()),
@@ -26,4 +26,6 @@ def snapshot_batch(
 ) -> ChangeBatch:
     """Dress rows as change events; ``first`` is the number of the chunk's rows before them."""
     event_ids = row_ids(ids, part.key_bytes, part.key_ends)
-    return copied_rows(Rows(part.rows, part.keys, event_ids), chunk, view, first, schema, "mysql")
+    return copied_rows(
+        RowColumnsJson(part.rows, part.keys, event_ids), chunk, view, first, schema, "mysql"
+    )

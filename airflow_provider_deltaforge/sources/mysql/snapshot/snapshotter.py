@@ -19,15 +19,19 @@ from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.mysql.catalog import (
-    TableFacts,
+    TableSize,
     captured_facts,
     fetch,
     load_table,
     quote,
 )
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo, server_info, translated
+from airflow_provider_deltaforge.sources.mysql.connection import (
+    MySqlServer,
+    server_info,
+    translated,
+)
 from airflow_provider_deltaforge.sources.mysql.failover import check_reach
-from airflow_provider_deltaforge.sources.mysql.outbox_tables import Tagging
+from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_count
 from airflow_provider_deltaforge.sources.mysql.snapshot.snapshot_batch import (
@@ -75,7 +79,7 @@ class MySqlSnapshotter:
         connect: Callable[[], Any],
         matcher: TableMatcher,
         source_id: str,
-        tagging: Tagging | None = None,
+        tagging: OutboxTagger | None = None,
         *,
         decimal_numbers: bool = False,
     ) -> None:
@@ -86,7 +90,7 @@ class MySqlSnapshotter:
         self._tagging = tagging
         self._decimal_numbers = decimal_numbers
         self._connection: Any = None
-        self._server: ServerInfo | None = None
+        self._server: MySqlServer | None = None
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
@@ -178,7 +182,7 @@ class MySqlSnapshotter:
             # A result that is still on its way must not be drained: only drop the socket.
             connection._force_close()  # noqa: SLF001
 
-    def _open(self) -> tuple[Any, ServerInfo]:
+    def _open(self) -> tuple[Any, MySqlServer]:
         if self._connection is None or self._server is None:
             # Set at once, so that whoever sees an error below can close it.
             self._connection = self._connect()
@@ -235,7 +239,7 @@ class MySqlSnapshotter:
         _log.warning(text)
 
 
-def _check_where(connection: Any, chosen: Sequence[TableFacts], where: str) -> None:
+def _check_where(connection: Any, chosen: Sequence[TableSize], where: str) -> None:
     import pymysql
 
     if len(chosen) != 1:
@@ -261,7 +265,7 @@ def _check_bounds(schema: TableSchema, chunk: TableChunk) -> None:
         )
 
 
-def _check_kept(connection: Any, server: ServerInfo, position: LogPosition) -> None:
+def _check_kept(connection: Any, server: MySqlServer, position: LogPosition) -> None:
     """Raise PositionLostError unless the server still has everything after ``position``."""
     check_reach(connection, server, position)
     if position.gtids is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.sources.mysql.catalog import TableFacts, fetch, quote
+from airflow_provider_deltaforge.sources.mysql.catalog import TableSize, fetch, quote
 
 _INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "year"}
 _TEXTS = {"date", "datetime", "time", "timestamp", "uuid", "inet4", "inet6"}
@@ -25,7 +25,7 @@ Border = Sequence[Any]
 
 
 def plan_table(
-    connection: Any, facts: TableFacts, chunk_rows: int, where: str | None = None
+    connection: Any, facts: TableSize, chunk_rows: int, where: str | None = None
 ) -> Iterator[TableChunk]:
     """Yield a table's chunks in key order, at least one; borders are sampled as it goes on.
 

@@ -20,7 +20,7 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch, quote
-from airflow_provider_deltaforge.sources.mysql.connection import ServerInfo
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_pinned
@@ -47,7 +47,7 @@ def prepare_session(connection: Any) -> None:
 
 def begin_position(
     connection: Any,
-    server: ServerInfo,
+    server: MySqlServer,
     tables: Iterable[tuple[str, str]],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Position:
@@ -77,7 +77,7 @@ def begin_position(
     return position
 
 
-def open_view(connection: Any, server: ServerInfo, table: tuple[str, str] | None = None) -> View:
+def open_view(connection: Any, server: MySqlServer, table: tuple[str, str] | None = None) -> View:
     """Open a view on this connection and return its cut; ``close_view`` ends it.
 
     Raises:
@@ -136,7 +136,7 @@ def _gtid_binlog_pos(connection: Any) -> str:
     return str(fetch(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
 
 
-def _mariadb_cut(connection: Any, server: ServerInfo, logged_before: str) -> Position:
+def _mariadb_cut(connection: Any, server: MySqlServer, logged_before: str) -> Position:
     """Return the exact place of the view; ``logged_before`` was read before it opened."""
     status = {
         str(name).lower(): value
@@ -162,7 +162,7 @@ def _mariadb_cut(connection: Any, server: ServerInfo, logged_before: str) -> Pos
 
 def _settled(
     connection: Any,
-    server: ServerInfo,
+    server: MySqlServer,
     tables: Iterable[tuple[str, str]],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Position:

@@ -8,7 +8,10 @@ import pyarrow as pa
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.sources.postgres.json_columns import binary_column
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_kernel import decode_lines
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import PlanSet, TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
+    WalDecodePlans,
+    WalTablePlan,
+)
 from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import DONE, MARGIN
 
 _NEWLINE = 10
@@ -26,7 +29,7 @@ class CopiedRows(NamedTuple):
     consumed: int
 
 
-def decode_copy(data: bytes | bytearray | memoryview, plan: TablePlan) -> CopiedRows:
+def decode_copy(data: bytes | bytearray | memoryview, plan: WalTablePlan) -> CopiedRows:
     """Decode the complete lines of ``COPY (SELECT plan.select …) TO STDOUT``.
 
     Args:
@@ -39,7 +42,7 @@ def decode_copy(data: bytes | bytearray | memoryview, plan: TablePlan) -> Copied
     # A copy, because the kernel takes COPY's escapes out in place.
     text = np.array(np.frombuffer(data, np.uint8))
     lines = int(np.count_nonzero(text == _NEWLINE))
-    plans = PlanSet((plan,))
+    plans = WalDecodePlans((plan,))
     arrays = plans.arrays
     # Untouched pages cost nothing.
     room = 6 * len(text) + lines * int(arrays.fixed[0]) + MARGIN
@@ -65,4 +68,4 @@ def warm() -> None:
     from airflow_provider_deltaforge.events.schema import Column, TableSchema
 
     schema = TableSchema("db", "public", "t", (Column("c", "text", "text"),))
-    decode_copy(b"", TablePlan(schema, captured=True, chains=((0,),), identity=(False,)))
+    decode_copy(b"", WalTablePlan(schema, captured=True, chains=((0,),), identity=(False,)))

@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.events.ids import row_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.sources.shared.table_copy import Rows, View, copied_rows
+from airflow_provider_deltaforge.sources.shared.table_copy import RowColumnsJson, View, copied_rows
 
 CONNECTOR = "postgresql"
 
@@ -39,7 +39,7 @@ def snapshot_batch(
     key = rows.column("key")
     event_ids = row_ids(ids, *_names(key, first))
     return copied_rows(
-        Rows(rows.column("after"), key, event_ids), chunk, view, first, schema, CONNECTOR
+        RowColumnsJson(rows.column("after"), key, event_ids), chunk, view, first, schema, CONNECTOR
     )
 
 

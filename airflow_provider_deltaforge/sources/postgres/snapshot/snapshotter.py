@@ -11,11 +11,11 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Lent
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import BorrowedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import OWN_PATH, translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, compare
 from airflow_provider_deltaforge.sources.postgres.published import published_tables
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import check_slot, find_slot
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
     NO_PARTS,
@@ -45,7 +45,7 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
     captured_tables,
     table_named,
 )
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
 from airflow_provider_deltaforge.sources.shared.table_copy import View, chosen_tables, driver_errors
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
@@ -85,7 +85,7 @@ class PostgresSnapshotter:
         self._slot = slot
         self._decimal_numbers = decimal_numbers
         self._connection: Any = None
-        self._server: ServerInfo | None = None
+        self._server: PostgresServer | None = None
         self._plans: Planner | None = None
         self._slot_is_new = False
 
@@ -182,7 +182,7 @@ class PostgresSnapshotter:
         if connection is not None:
             connection.close()
 
-    def _open(self) -> tuple[Any, ServerInfo]:
+    def _open(self) -> tuple[Any, PostgresServer]:
         if self._connection is None or self._server is None:
             # Set at once, so that whoever sees an error below can close it.
             self._connection = self._connect()
@@ -190,10 +190,10 @@ class PostgresSnapshotter:
             self._server = server_info(self._connection)
         return self._connection, self._server
 
-    def _planner(self, server: ServerInfo) -> Planner:
+    def _planner(self, server: PostgresServer) -> Planner:
         """Return the planner, which reads the catalog as the open view shows it."""
         if self._plans is None:
-            lent: Callable[[], Any] = lambda: Lent(self._connection)  # noqa: E731 - one line says it
+            lent: Callable[[], Any] = lambda: BorrowedConnection(self._connection)  # noqa: E731 - one line says it
             self._plans = Planner(
                 server.db,
                 self._matcher,
@@ -216,7 +216,7 @@ class PostgresSnapshotter:
                     )
         return [facts for facts in named if facts.oid in published]
 
-    def _select(self, chunk: TableChunk, doing: str) -> tuple[View, TablePlan | None, RowParts]:
+    def _select(self, chunk: TableChunk, doing: str) -> tuple[View, WalTablePlan | None, RowParts]:
         """Open a view and start the COPY; without a plan, and nothing to read, if it is gone."""
         import psycopg
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.sources.shared.table_copy import View
 
@@ -123,7 +123,7 @@ def settle_published(connection: Any, publication: str, tables: Sequence[int]) -
     )
 
 
-def open_view(connection: Any, server: ServerInfo, table: tuple[str, str]) -> View:
+def open_view(connection: Any, server: PostgresServer, table: tuple[str, str]) -> View:
     """Open a view on this connection and return its cut; ``close_view`` ends it.
 
     The table is locked first, against ALTER only: a table that is rewritten under an open view
@@ -139,7 +139,7 @@ def open_view(connection: Any, server: ServerInfo, table: tuple[str, str]) -> Vi
     return _look(connection, server)
 
 
-def open_empty_view(connection: Any, server: ServerInfo) -> View:
+def open_empty_view(connection: Any, server: PostgresServer) -> View:
     """Open a view of nothing: for a table that is gone."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     return _look(connection, server)
@@ -150,7 +150,7 @@ def close_view(connection: Any) -> None:
     connection.execute("ROLLBACK")
 
 
-def _look(connection: Any, server: ServerInfo) -> View:
+def _look(connection: Any, server: PostgresServer) -> View:
     snapshot, lsn, ts_ms = connection.execute(_VIEW).fetchone()
     cut = {**server.at(parse_lsn(lsn)).as_json(), "snapshot": snapshot}
     return View(cut, ts_ms)

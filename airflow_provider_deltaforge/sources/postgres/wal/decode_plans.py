@@ -13,14 +13,14 @@ import numpy as np
 from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.postgres import catalog
-from airflow_provider_deltaforge.sources.postgres.catalog import ColumnFacts, TableFacts, Types
+from airflow_provider_deltaforge.sources.postgres.catalog import ColumnFacts, TableCatalog, Types
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.sources.postgres.wal.dropped_types import unknown_columns
 from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import PlanArrays
+    from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import WalPlanArrays
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _MARGIN = bytes(8)  # The kernels copy names in words.
 
 
 @dataclass(frozen=True)
-class TablePlan:
+class WalTablePlan:
     """How one table's rows are decoded.
 
     Attributes:
@@ -69,10 +69,10 @@ class TablePlan:
 
 
 @dataclass(frozen=True)
-class PlanSet:
+class WalDecodePlans:
     """The plans of a chunk, laid out for the kernels. Picklable; the arrays are made on demand."""
 
-    plans: tuple[TablePlan, ...] = field(default_factory=tuple)
+    plans: tuple[WalTablePlan, ...] = field(default_factory=tuple)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"plans": self.plans}
@@ -88,16 +88,16 @@ class PlanSet:
         return np.empty(levels * longest + _VALUE_BYTES, np.uint8)
 
     @cached_property
-    def arrays(self) -> "PlanArrays":
+    def arrays(self) -> "WalPlanArrays":
         """The kernels' view of the plans."""
         # Imported where rows are decoded: a document is read without the kernels' compiler.
-        from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import PlanArrays
+        from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import WalPlanArrays
 
         plans = self.plans
         chains = [chain for plan in plans for chain in plan.chains]
         names = [name for plan in plans for name in plan.escaped_names]
         identity = [carried for plan in plans for carried in plan.identity]
-        return PlanArrays(
+        return WalPlanArrays(
             first=_starts(len(plan.chains) for plan in plans),
             chains=np.array([kind for chain in chains for kind in chain] or [0], np.int64),
             chain_at=_starts(map(len, chains)),
@@ -144,7 +144,7 @@ class Planner:
         self._types = Types(decimal_numbers=decimal_numbers)
         self._keys: dict[int, tuple[str, ...]] = {}
 
-    def plan(self, relation: Relation) -> TablePlan:
+    def plan(self, relation: Relation) -> WalTablePlan:
         """Return the plan of a table as a ``Relation`` message describes it.
 
         Raises:
@@ -154,7 +154,7 @@ class Planner:
         name = f"{relation.schema}.{relation.table}"
         if not self._matcher.matches(relation.schema, relation.table):
             schema = TableSchema(self._db, relation.schema, relation.table, ())
-            return TablePlan(schema, captured=False)
+            return WalTablePlan(schema, captured=False)
         if not relation.readable:
             raise TableError(f"{name}: the log's description of its columns cannot be read", name)
         with self._connect() as connection, catalog.asked(connection):
@@ -168,7 +168,7 @@ class Planner:
             )
         return self._made(relation, facts)
 
-    def plan_of_table(self, schema: str, table: str) -> TablePlan | None:
+    def plan_of_table(self, schema: str, table: str) -> WalTablePlan | None:
         """Return the plan of a table as it is now, None if there is none of this name.
 
         It has the columns the log's rows have: generated ones only if they are published.
@@ -192,13 +192,13 @@ class Planner:
         self._types.learn(connection, ((c.type_oid, c.typmod) for c in relation.columns))
         return unknown_columns(connection, self._types, relation.columns)
 
-    def _made(self, relation: Relation, facts: TableFacts | None) -> TablePlan:
+    def _made(self, relation: Relation, facts: TableCatalog | None) -> WalTablePlan:
         key = self._key(relation, facts)
         columns = tuple(
             self._column(place, column, facts.columns.get(column.name) if facts else None)
             for place, column in enumerate(relation.columns, 1)
         )
-        return TablePlan(
+        return WalTablePlan(
             schema=TableSchema(
                 self._db, relation.schema, relation.table, columns, _primary(relation, facts, key)
             ),
@@ -208,7 +208,7 @@ class Planner:
             identity=tuple(column.is_key for column in relation.columns),
         )
 
-    def _key(self, relation: Relation, facts: TableFacts | None) -> tuple[str, ...]:
+    def _key(self, relation: Relation, facts: TableCatalog | None) -> tuple[str, ...]:
         """Return the names of the key's columns.
 
         Deletes must have the key their inserts had: so it is the primary key only where rows
@@ -265,7 +265,9 @@ _NUMERIC = 1700
 _IDENTITIES = {"a": "ALWAYS", "d": "BY DEFAULT"}
 
 
-def _primary(relation: Relation, facts: TableFacts | None, key: tuple[str, ...]) -> tuple[str, ...]:
+def _primary(
+    relation: Relation, facts: TableCatalog | None, key: tuple[str, ...]
+) -> tuple[str, ...]:
     """Return the primary key, in its own order where the catalog's fits the log."""
     primary = facts.primary_key if facts is not None else key
     if relation.replica_identity == "d" and set(primary) != set(key):
@@ -278,7 +280,7 @@ def _scale(typmod: int) -> int:
     return (((typmod - _HEADER) & 0x7FF) ^ 1024) - 1024
 
 
-def _relation_of(name: tuple[str, str], facts: TableFacts, published: frozenset[str]) -> Relation:
+def _relation_of(name: tuple[str, str], facts: TableCatalog, published: frozenset[str]) -> Relation:
     """Return what the log would say of a table now."""
     identity = {
         "f": tuple(facts.columns),

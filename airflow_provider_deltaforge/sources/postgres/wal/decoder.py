@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.events.ids import stream_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.json_columns import binary_column
 from airflow_provider_deltaforge.sources.postgres.wal import row_kernel
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     DELETE,
     ROW_INDEX,
@@ -21,9 +21,9 @@ from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_STOP,
     ROW_TX,
     Marker,
-    WalChunk,
+    WalSegment,
 )
-from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import RowColumns
+from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import WalRowColumns
 from airflow_provider_deltaforge.sources.postgres.wal.tx_text_kernel import (
     names_of,
     numbers_of,
@@ -36,7 +36,7 @@ _IMAGES = ("before", "after", "key", "ddl", "unchanged")
 _OF_MARKERS = ("after", "ddl")
 
 
-def decode_chunk(chunk: WalChunk, key: Any) -> ChangeBatch:
+def decode_chunk(chunk: WalSegment, key: Any) -> ChangeBatch:
     """Decode a chunk.
 
     Args:
@@ -63,7 +63,7 @@ def decode_chunk(chunk: WalChunk, key: Any) -> ChangeBatch:
     )
 
 
-def _decode_rows(chunk: WalChunk) -> RowColumns:
+def _decode_rows(chunk: WalSegment) -> WalRowColumns:
     """Run the kernel, with more room as often as it asks."""
     # Of one layout always, or the kernel would be compiled for each.
     data, rows = np.ascontiguousarray(chunk.data), np.ascontiguousarray(chunk.rows)
@@ -86,7 +86,7 @@ def _decode_rows(chunk: WalChunk) -> RowColumns:
         columns = _larger(columns, state, 6 * longest)
 
 
-def _failure(plan: TablePlan, state: Any) -> TableError:
+def _failure(plan: WalTablePlan, state: Any) -> TableError:
     table, column = plan.schema.full_name, int(state[row_kernel.BAD_COLUMN])
     reason = f"a row of the log does not have the {len(plan.chains)} columns of its description"
     if column >= 0:
@@ -95,13 +95,13 @@ def _failure(plan: TablePlan, state: Any) -> TableError:
     return TableError(f"{table}: {reason}", table)
 
 
-def _columns(rows: int, size: int) -> RowColumns:
+def _columns(rows: int, size: int) -> WalRowColumns:
     before, after, key, names = (np.empty(size, np.uint8) for _ in range(4))
     before_ends, after_ends, key_ends, ends = (np.zeros(rows + 1, np.int64) for _ in range(4))
-    return RowColumns(before, before_ends, after, after_ends, key, key_ends, names, ends)
+    return WalRowColumns(before, before_ends, after, after_ends, key, key_ends, names, ends)
 
 
-def _larger(columns: RowColumns, state: Any, extra: int) -> RowColumns:
+def _larger(columns: WalRowColumns, state: Any, extra: int) -> WalRowColumns:
     """Return columns with twice the room, what was written copied over."""
     grown = _columns(0, 2 * len(columns.after) + extra)
     written = {name: getattr(grown, name) for name in ("before", "after", "key", "unchanged")}
@@ -111,7 +111,7 @@ def _larger(columns: RowColumns, state: Any, extra: int) -> RowColumns:
     return columns._replace(**written)
 
 
-def _parts(chunk: WalChunk, columns: RowColumns) -> dict[str, Any]:
+def _parts(chunk: WalSegment, columns: WalRowColumns) -> dict[str, Any]:
     """Return the columns of the rows alone; names and schemas by their plan's number."""
     rows = chunk.rows
     count = len(rows)
@@ -132,7 +132,7 @@ def _parts(chunk: WalChunk, columns: RowColumns) -> dict[str, Any]:
     }
 
 
-def _unchanged(columns: RowColumns, count: int) -> pa.BinaryArray:
+def _unchanged(columns: WalRowColumns, count: int) -> pa.BinaryArray:
     ends = columns.unchanged_offsets
     if not ends[-1]:
         return pa.nulls(count, pa.binary())
@@ -142,7 +142,7 @@ def _unchanged(columns: RowColumns, count: int) -> pa.BinaryArray:
 class _Names:
     """What tables are called and look like, by number: first the plans, then what markers add."""
 
-    def __init__(self, chunk: WalChunk) -> None:
+    def __init__(self, chunk: WalSegment) -> None:
         self.schemas = [plan.schema for plan in chunk.plans.plans]
         self._pairs = [(schema.schema or "", schema.table) for schema in self.schemas]
         self._numbers = {pair: number for number, pair in enumerate(self._pairs)}
@@ -207,7 +207,7 @@ def _with_markers(
 
 
 def _record_batch(
-    chunk: WalChunk,
+    chunk: WalSegment,
     parts: dict[str, Any],
     tables: tuple[pa.Array, pa.Array],
     versions: pa.Array,

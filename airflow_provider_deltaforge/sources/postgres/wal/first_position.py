@@ -6,20 +6,20 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.publication import (
-    Newcomers,
+    NewTables,
     creation_of,
     ensure_publication,
     publication_exists,
 )
 from airflow_provider_deltaforge.sources.postgres.published import check_roots
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, read_head
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, read_head
 from airflow_provider_deltaforge.sources.postgres.settings import (
     PublicationSettings,
     SlotSettings,
     StartPosition,
 )
 from airflow_provider_deltaforge.sources.postgres.slots import (
-    Slot,
+    ReplicationSlot,
     check_usable,
     create_slot,
     find_slot,
@@ -31,11 +31,11 @@ _NAME_MAX = 63
 
 def prepare(
     connection: Any,
-    info: ServerInfo,
+    info: PostgresServer,
     slot: SlotSettings,
     publication: PublicationSettings,
     matcher: TableMatcher,
-) -> tuple[Slot, bool]:
+) -> tuple[ReplicationSlot, bool]:
     """See that publication and slot are there; return the slot, and whether it is new.
 
     The publication comes first: what was written before it existed cannot be read.
@@ -59,7 +59,7 @@ def prepare(
             raise FatalError(too_old(slot, name, create))
     ensure_publication(connection, info, name, matcher, create=publication.create)
     if publication.create and matcher.patterns:
-        Newcomers(name, matcher, info.version, add=True).look(connection)
+        NewTables(name, matcher, info.version, add=True).look(connection)
     check_roots(connection, name, matcher)
     if found is not None:
         return found, False
@@ -86,7 +86,12 @@ def too_old(slot: SlotSettings, publication: str, create: str) -> str:
 
 
 def first_position(
-    connection: Any, info: ServerInfo, slot: Slot, start: StartPosition, *, is_new: bool
+    connection: Any,
+    info: PostgresServer,
+    slot: ReplicationSlot,
+    start: StartPosition,
+    *,
+    is_new: bool,
 ) -> WalPosition:
     """Return where the first run starts.
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import let_go
-from airflow_provider_deltaforge.sources.postgres.publication import Newcomers, Table
+from airflow_provider_deltaforge.sources.postgres.publication import NewTables, UnpublishedTable
 from airflow_provider_deltaforge.sources.postgres.server import end_of_log, rows_of
 from airflow_provider_deltaforge.sources.postgres.wal.messages import HEARTBEAT
-from airflow_provider_deltaforge.sources.postgres.wal.table_names import Names
+from airflow_provider_deltaforge.sources.postgres.wal.table_names import TableNamesWatch
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _LOOK_S = 10.0
 _STATEMENT = "SET statement_timeout = '10s'"
 
 
-class Watch:
+class Housekeeping:
     """Looks for new tables and writes heartbeats. Its failures never stop the stream.
 
     Args:
@@ -31,9 +31,9 @@ class Watch:
     def __init__(
         self,
         connect: Callable[[], Any],
-        newcomers: Newcomers | None,
+        newcomers: NewTables | None,
         heartbeat_s: float,
-        names: Names | None = None,
+        names: TableNamesWatch | None = None,
     ) -> None:
         self._connect = connect
         self._newcomers = newcomers
@@ -45,9 +45,9 @@ class Watch:
         self._look_at = 0.0 if newcomers or names else float("inf")
         self._beat_at = time.monotonic() + heartbeat_s if heartbeat_s else float("inf")
 
-    def look(self, now: float) -> Sequence[Table]:
+    def look(self, now: float) -> Sequence[UnpublishedTable]:
         """Do what is due; return tables that were published and the log does not tell of."""
-        found: Sequence[Table] = ()
+        found: Sequence[UnpublishedTable] = ()
         if now < self._look_at and now < self._beat_at:
             return found
         import psycopg

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sources.postgres.positions import TxPositions
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import PlanSet
+from airflow_provider_deltaforge.sources.postgres.positions import WalTxPositions
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalDecodePlans
 
 INSERT, UPDATE, DELETE = 0, 1, 2
 
@@ -43,7 +43,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class WalChunk:
+class WalSegment:
     """What ``LogReader.read`` returns; picklable, and complete for decoding.
 
     Attributes:
@@ -61,8 +61,8 @@ class WalChunk:
     nbytes: int
     data: Any
     rows: Any
-    plans: PlanSet
-    positions: TxPositions
+    plans: WalDecodePlans
+    positions: WalTxPositions
     db: str
     markers: tuple[Marker, ...] = ()
     open_tx: bool = False

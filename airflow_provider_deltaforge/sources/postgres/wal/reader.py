@@ -11,15 +11,15 @@ from airflow_provider_deltaforge.errors import FatalError, PositionLostError, Re
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.sources.contract import Appeared, NamedTables
-from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Kept
+from airflow_provider_deltaforge.sources.contract import AppearedTable, NamedTables
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
-from airflow_provider_deltaforge.sources.postgres.publication import Newcomers
+from airflow_provider_deltaforge.sources.postgres.publication import NewTables
 from airflow_provider_deltaforge.sources.postgres.server import end_of_log
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, TablePlan
-from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Watch
-from airflow_provider_deltaforge.sources.postgres.wal.log_segment import WalChunk
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Housekeeping
+from airflow_provider_deltaforge.sources.postgres.wal.log_segment import WalSegment
 from airflow_provider_deltaforge.sources.postgres.wal.messages import LogicalMessage, appeared_table
 from airflow_provider_deltaforge.sources.postgres.wal.registered_schema import as_told
 from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
@@ -27,12 +27,16 @@ from airflow_provider_deltaforge.sources.postgres.wal.replication_connection imp
     LogSocket,
     status_message,
 )
-from airflow_provider_deltaforge.sources.postgres.wal.replication_session import Reading, ask, start
-from airflow_provider_deltaforge.sources.postgres.wal.segmenter import Chunker
-from airflow_provider_deltaforge.sources.postgres.wal.table_names import Names
-from airflow_provider_deltaforge.sources.postgres.wal.untouched_values import Untouched
+from airflow_provider_deltaforge.sources.postgres.wal.replication_session import (
+    ReaderSettings,
+    ask,
+    start,
+)
+from airflow_provider_deltaforge.sources.postgres.wal.segmenter import WalSegmenter
+from airflow_provider_deltaforge.sources.postgres.wal.table_names import TableNamesWatch
+from airflow_provider_deltaforge.sources.postgres.wal.untouched_values import UntouchedValues
 from airflow_provider_deltaforge.sources.shared.backoff import Backoff
-from airflow_provider_deltaforge.sources.shared.silence import Silence
+from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +59,7 @@ class PostgresReader:
 
     def __init__(
         self,
-        reading: Reading,
+        reading: ReaderSettings,
         position: WalPosition,
         stopping: Callable[[], bool],
         history: SchemaHistory | None = None,
@@ -71,10 +75,10 @@ class PostgresReader:
         self._lost: PositionLostError | None = None
         self._in_use_since: float | None = None
         self._heard_at = self._told_at = self._cut_at = 0.0
-        self._appeared: list[Appeared] = []
+        self._appeared: list[AppearedTable] = []
         self._named: NamedTables | None = None
         self._info, slot = ask(reading, position)
-        self._silence = Silence(1.5 * self._status_s + _KEEPALIVE_SLACK_S)
+        self._silence = ServerSilence(1.5 * self._status_s + _KEEPALIVE_SLACK_S)
         # A reader that vanished holds the slot until the server misses it.
         self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
         # What a slot of ours has confirmed is never taken back.
@@ -83,8 +87,8 @@ class PostgresReader:
         position = self._info.at(position.lsn)  # Told to be in this server's history.
         connection = partial(connect, reading.dsn)
         self._history = history
-        self._catalog = Kept(connection)
-        self._untouched = Untouched(connection, self._copied_upto(), self._has_ended)
+        self._catalog = SharedConnection(connection)
+        self._untouched = UntouchedValues(connection, self._copied_upto(), self._has_ended)
         self._planner = Planner(
             self._info.db,
             reading.matcher,
@@ -93,10 +97,12 @@ class PostgresReader:
             decimal_numbers=reading.decimal_numbers,
         )
         schema_of = reading.prefixes.schema_of
-        self._chunker = Chunker(self._info.db, position, self._plan, schema_of, self._take_note)
-        self._names = Names(reading.publication, self._info, reading.matcher)
+        self._chunker = WalSegmenter(
+            self._info.db, position, self._plan, schema_of, self._take_note
+        )
+        self._names = TableNamesWatch(reading.publication, self._info, reading.matcher)
         names = None if reading.original is not None else self._names
-        self._watch = Watch(connection, self._newcomers(), reading.heartbeat_s, names)
+        self._watch = Housekeeping(connection, self._newcomers(), reading.heartbeat_s, names)
 
     @property
     def position(self) -> Position:
@@ -107,7 +113,7 @@ class PostgresReader:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
         self._left_out = frozenset(tables)
 
-    def read(self, timeout_s: float) -> WalChunk | None:
+    def read(self, timeout_s: float) -> WalSegment | None:
         """Return the next chunk, or None when nothing came in time.
 
         Raises:
@@ -119,7 +125,7 @@ class PostgresReader:
         with self._silence.reading():
             return self._read(timeout_s)
 
-    def _read(self, timeout_s: float) -> WalChunk | None:
+    def _read(self, timeout_s: float) -> WalSegment | None:
         ready = self._chunker.ready
         deadline = time.monotonic() + timeout_s
         while not ready and not self._closed and not self._stopping():
@@ -150,7 +156,7 @@ class PostgresReader:
         """Let the server forget what lies before ``position``; ``read`` tells it so."""
         self._flushed = max(self._flushed, parse_lsn(str(position["lsn"])))
 
-    def appeared(self) -> Sequence[Appeared]:
+    def appeared(self) -> Sequence[AppearedTable]:
         """Return tables that were published while we read, whose rows were there before."""
         return tuple(self._appeared)
 
@@ -268,7 +274,7 @@ class PostgresReader:
         while self._watch.renamed:
             name, end = self._watch.renamed.pop()
             at = replace(self._chunker.position, lsn=end).as_json()
-            self._appeared.append(Appeared(name, at))
+            self._appeared.append(AppearedTable(name, at))
         self._named = self._names.known
 
     @property
@@ -300,7 +306,7 @@ class PostgresReader:
                 ) from error
         self._backoff.failed()
 
-    def _plan(self, relation: Relation) -> TablePlan | None:
+    def _plan(self, relation: Relation) -> WalTablePlan | None:
         captured = self._reading.matcher.matches(relation.schema, relation.table)
         if not captured or f"{relation.schema}.{relation.table}" in self._left_out:
             return None
@@ -317,14 +323,14 @@ class PostgresReader:
             self._add_appeared(*table, replace(commit, lsn=commit.lsn + 1).as_json())
 
     def _add_appeared(self, schema: str, table: str, position: Position | None) -> None:
-        found = Appeared(f"{schema}.{table}", position)
+        found = AppearedTable(f"{schema}.{table}", position)
         if found not in self._appeared:
             self._appeared.append(found)
 
-    def _newcomers(self) -> Newcomers | None:
+    def _newcomers(self) -> NewTables | None:
         reading = self._reading
         if reading.newcomers is None:
             return None
-        return Newcomers(
+        return NewTables(
             reading.publication, reading.matcher, self._info.version, add=reading.newcomers
         )

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import PlanSet, TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
+    WalDecodePlans,
+    WalTablePlan,
+)
 from airflow_provider_deltaforge.sources.postgres.wal.framing_kernel import place_of
 from airflow_provider_deltaforge.sources.postgres.wal.messages import parse_relation
 from airflow_provider_deltaforge.sources.postgres.wal.relation import (
@@ -27,7 +30,7 @@ class Relations:
         plan: makes a plan, or None for a table nobody captures.
     """
 
-    def __init__(self, plan: Callable[[Relation], TablePlan | None]) -> None:
+    def __init__(self, plan: Callable[[Relation], WalTablePlan | None]) -> None:
         self._plan = plan
         self.forget()
 
@@ -35,9 +38,9 @@ class Relations:
         """Begin anew: a new session tells of every table again."""
         self.keys = np.full(_PLACES, -1, np.int64)
         self.ordinals = np.full(_PLACES, -1, np.int64)
-        self.plans = PlanSet()
+        self.plans = WalDecodePlans()
         self._by_oid: dict[int, Relation] = {}
-        self._known: dict[TablePlan, int] = {}
+        self._known: dict[WalTablePlan, int] = {}
         self._types: dict[int, TypeName] = {}
 
     def take(self, body: bytes) -> None:
@@ -75,7 +78,7 @@ class Relations:
         plans = tuple(self.plans.plans[ordinal] for ordinal in used)
         moved = {ordinal: at for at, ordinal in enumerate(used)}
         self.ordinals = np.array([moved.get(int(o), -1) for o in self.ordinals], np.int64)
-        self.plans = PlanSet(plans)
+        self.plans = WalDecodePlans(plans)
         self._known = {plan: ordinal for ordinal, plan in enumerate(plans)}
 
     def _with_types(self, relation: Relation) -> Relation:
@@ -87,10 +90,10 @@ class Relations:
             columns.append(column)
         return replace(relation, columns=tuple(columns))
 
-    def _ordinal(self, plan: TablePlan) -> int:
+    def _ordinal(self, plan: WalTablePlan) -> int:
         if plan not in self._known:
             self._known[plan] = len(self.plans.plans)
-            self.plans = PlanSet((*self.plans.plans, plan))
+            self.plans = WalDecodePlans((*self.plans.plans, plan))
         return self._known[plan]
 
     def _put(self, oid: int, ordinal: int) -> None:

@@ -6,15 +6,15 @@ from functools import partial
 
 from airflow_provider_deltaforge.errors import ServerChangedError
 from airflow_provider_deltaforge.sources.postgres.connection import (
-    Dsn,
+    PostgresDsn,
     connect,
     replication_connection,
 )
 from airflow_provider_deltaforge.sources.postgres.failover import check_history, check_promoted
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, server_info
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import (
-    Slot,
+    ReplicationSlot,
     check_free,
     check_slot,
     copy_slot,
@@ -31,7 +31,7 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReaderSettings:
     """What a source says about its reader.
 
     Attributes:
@@ -52,7 +52,7 @@ class Reading:
     """
 
     source_id: str
-    dsn: Dsn
+    dsn: PostgresDsn
     slot: str
     publication: str
     matcher: TableMatcher
@@ -67,8 +67,8 @@ class Reading:
 
 
 def ask(
-    reading: Reading, position: WalPosition, known: ServerInfo | None = None
-) -> tuple[ServerInfo, Slot]:
+    reading: ReaderSettings, position: WalPosition, known: PostgresServer | None = None
+) -> tuple[PostgresServer, ReplicationSlot]:
     """See that server and slot can be read from after a position.
 
     Args:
@@ -99,7 +99,7 @@ def ask(
         connection.close()
 
 
-def start(reading: Reading, position: WalPosition, info: ServerInfo) -> LogSocket:
+def start(reading: ReaderSettings, position: WalPosition, info: PostgresServer) -> LogSocket:
     """Make the server send its log after a position.
 
     Raises:
@@ -119,7 +119,7 @@ def start(reading: Reading, position: WalPosition, info: ServerInfo) -> LogSocke
     return log_socket(connection, command, plain=reading.plain)
 
 
-def _same_server(info: ServerInfo, known: ServerInfo | None) -> None:
+def _same_server(info: PostgresServer, known: PostgresServer | None) -> None:
     if known is not None and (known.system_id, known.timeline) != (info.system_id, info.timeline):
         raise ServerChangedError(
             f"cluster {info.system_id} on timeline {info.timeline} answers, before it was "

@@ -26,7 +26,7 @@ _OLD_KEY, _OLD_ROW, _NEW_ROW = 75, 79, 78
 _NULL, _UNCHANGED, _TEXT = 110, 117, 116
 
 
-class PlanArrays(NamedTuple):
+class WalPlanArrays(NamedTuple):
     """Plans as the kernels read them.
 
     Attributes:
@@ -52,7 +52,7 @@ class PlanArrays(NamedTuple):
     fixed: Any
 
 
-class RowColumns(NamedTuple):
+class WalRowColumns(NamedTuple):
     """Where the kernel writes: JSON bytes, and offsets per row."""
 
     before: Any

@@ -14,14 +14,14 @@ import numpy as np
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sources.postgres.connection import check_report
 from airflow_provider_deltaforge.sources.postgres.positions import (
-    TxPositions,
     WalPosition,
+    WalTxPositions,
     lsn_text,
 )
 from airflow_provider_deltaforge.sources.postgres.wal import framing_kernel as f
 from airflow_provider_deltaforge.sources.postgres.wal import messages
 from airflow_provider_deltaforge.sources.postgres.wal.buffer import Received
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_COLUMNS,
     ROW_INDEX,
@@ -29,7 +29,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_STOP,
     ROW_TX,
     Marker,
-    WalChunk,
+    WalSegment,
 )
 from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
 from airflow_provider_deltaforge.sources.postgres.wal.relations import Relations
@@ -37,7 +37,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.relations import Relations
 _TX_MAX, _ROWS_MAX = 1 << 15, 1 << 16
 
 
-class Chunker:
+class WalSegmenter:
     """Turns the bytes of a session into chunks.
 
     Args:
@@ -52,12 +52,12 @@ class Chunker:
         self,
         db: str,
         position: WalPosition,
-        plan: Callable[[Relation], TablePlan | None],
+        plan: Callable[[Relation], WalTablePlan | None],
         schema_of: Callable[[str], str | None],
         told: Callable[[messages.LogicalMessage], None],
     ) -> None:
         self.position = position
-        self.ready: deque[WalChunk] = deque()
+        self.ready: deque[WalSegment] = deque()
         self.asked = False
         self._db = db
         self._schema_of = schema_of
@@ -187,7 +187,7 @@ class Chunker:
         self._state[f.INDEX] += 1
 
     def _begin_alone(self, message: messages.LogicalMessage) -> None:
-        """Make a transaction of a message that belongs to none; see ``TxPositions``."""
+        """Make a transaction of a message that belongs to none; see ``WalTxPositions``."""
         if self._state[f.TX_COUNT] >= len(self._transactions):
             self.cut()
         ordinal = int(self._state[f.TX_COUNT])
@@ -279,12 +279,12 @@ class Chunker:
         """Add a chunk to ``ready``; return whether it took the array of bytes with it."""
         ends, commits, xids, times_ms = self._transactions[:count].copy().T
         data, whole = self._log.give(size if upto else 0)
-        chunk = WalChunk(
+        chunk = WalSegment(
             nbytes=size,
             data=data,
             rows=self._rows[:upto].copy(),
             plans=self._relations.plans,
-            positions=TxPositions(self.position, ends, commits, xids, times_ms, reached),
+            positions=WalTxPositions(self.position, ends, commits, xids, times_ms, reached),
             db=self._db,
             markers=tuple(markers),
             open_tx=open_tx,

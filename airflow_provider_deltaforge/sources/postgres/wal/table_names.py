@@ -3,7 +3,7 @@
 from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import NamedTables
-from airflow_provider_deltaforge.sources.postgres.server import ServerInfo, rows_of
+from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, rows_of
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 # What is not published yet is published, and copied, by ``Newcomers``. Partitions count as their
@@ -19,14 +19,14 @@ SELECT DISTINCT rn.nspname, r.relname, r.oid
 """
 
 
-def named_tables(connection: Any, info: ServerInfo, publication: str) -> NamedTables:
+def named_tables(connection: Any, info: PostgresServer, publication: str) -> NamedTables:
     """Return which published table has which name now."""
     rows = rows_of(connection, _NAMED, "looking for renamed tables", (publication,))
     tables = {f"{schema}.{table}": str(oid) for schema, table, oid in sorted(rows)}
     return NamedTables(f"{info.system_id}/{info.db}", tables)
 
 
-class Names:
+class TableNamesWatch:
     """Finds tables that have taken a captured name. Used by the reader's thread.
 
     Args:
@@ -35,7 +35,7 @@ class Names:
         matcher: which tables are captured.
     """
 
-    def __init__(self, publication: str, info: ServerInfo, matcher: TableMatcher) -> None:
+    def __init__(self, publication: str, info: PostgresServer, matcher: TableMatcher) -> None:
         self._publication, self._info, self._matcher = publication, info, matcher
         self.known: NamedTables | None = None
 

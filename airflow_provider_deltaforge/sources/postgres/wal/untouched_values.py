@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Kept
+from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.server import end_of_log
 from airflow_provider_deltaforge.sources.postgres.tables import quote
-from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import TablePlan
+from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_KIND,
     ROW_PLAN,
@@ -32,7 +32,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_STOP,
     ROW_TX,
     UPDATE,
-    WalChunk,
+    WalSegment,
 )
 from airflow_provider_deltaforge.sources.shared.backoff import Backoff
 
@@ -57,7 +57,7 @@ Value = tuple[bytes, bytes]
 """The letter of a value in a tuple, and its text."""
 
 
-class Untouched:
+class UntouchedValues:
     """Completes rows whose key changed. Used by the decoder's thread.
 
     Args:
@@ -68,13 +68,13 @@ class Untouched:
 
     def __init__(self, connect: Callable[[], Any], upto: int, ended: Callable[[], bool]) -> None:
         self._upto = upto
-        self._kept = Kept(connect)
+        self._kept = SharedConnection(connect)
         self._ended = ended
         self._told: set[str] = set()
         self._visible = 0
         self._asked = False
 
-    def complete(self, chunk: WalChunk) -> WalChunk:
+    def complete(self, chunk: WalSegment) -> WalSegment:
         """Return the chunk with what can be found of the values that its rows lack.
 
         Raises:
@@ -117,7 +117,7 @@ class Untouched:
             self._asked = False
         return commit > self._upto
 
-    def _whole(self, message: bytes, plan: TablePlan, xid: int) -> bytes | None:
+    def _whole(self, message: bytes, plan: WalTablePlan, xid: int) -> bytes | None:
         """Return an update's tuples with the values that the new one lacks; None if it has all."""
         count = len(plan.chains)
         try:
@@ -151,7 +151,12 @@ class Untouched:
         raise RetryableError("ended before the large values of a row were read")
 
     def _found(
-        self, connection: Any, plan: TablePlan, key: dict[int, str], lacks: Sequence[int], xid: int
+        self,
+        connection: Any,
+        plan: WalTablePlan,
+        key: dict[int, str],
+        lacks: Sequence[int],
+        xid: int,
     ) -> list[bytes | None] | None:
         """Return the values as the server prints them; None if there is no such row now."""
         import psycopg

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_deltaforge.control.launch import Handle, Job
+from airflow_provider_deltaforge.control.launch import Handle, LaunchSpec
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from tests.airflow.service.drivers import compose
@@ -33,7 +33,7 @@ def hold(pipeline: str, place: str) -> None:
         time.sleep(0.05)
 
 
-def _held_submit(self: LocalBackend, job: Job) -> Handle:
+def _held_submit(self: LocalBackend, job: LaunchSpec) -> Handle:
     hold(job.pipeline, "before_submit")
     handle = _submit(replace(self, compose=compose), job)
     hold(job.pipeline, "after_submit")

@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.spec.document import Spec
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RequiredSinks:
     """The sinks that are waited for.
 
     Attributes:
@@ -21,7 +21,7 @@ class Policy:
     count: int
 
     @classmethod
-    def of(cls, spec: Spec) -> "Policy":
+    def of(cls, spec: Spec) -> "RequiredSinks":
         """Return what a document says.
 
         Where no sink is required, one of them is waited for: a log that nobody takes is not read.
