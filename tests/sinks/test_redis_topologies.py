@@ -341,13 +341,13 @@ class TestCluster:
         old.fence(right(pipeline))
         old.recover()
         name = f"{{{stream}}}:a"
-        old.write_once(rows(name, range(1)), Cursor({"n": 0}), Cursor({"n": 1}))
+        old.write_once(rows(name, range(1)), SinkPosition({"n": 0}), SinkPosition({"n": 1}))
         new.fence(right(pipeline))
-        assert new.recover() == Cursor({"n": 1})
+        assert new.recover() == SinkPosition({"n": 1})
 
         with pytest.raises(FencedError):
-            old.write_once(rows(name, range(1, 2)), Cursor({"n": 1}), Cursor({"n": 2}))
-        new.write_once(rows(name, range(2, 3)), Cursor({"n": 1}), Cursor({"n": 2}))
+            old.write_once(rows(name, range(1, 2)), SinkPosition({"n": 1}), SinkPosition({"n": 2}))
+        new.write_once(rows(name, range(2, 3)), SinkPosition({"n": 1}), SinkPosition({"n": 2}))
 
         assert cluster.values(name) == [value(0), value(2)]
 

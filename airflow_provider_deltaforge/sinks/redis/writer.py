@@ -227,7 +227,7 @@ class RedisWriter:
     def _ask(self, stream: str, *commands: bytes) -> list[Any]:
         return self._ask_on(self._line(stream), commands)
 
-    def _ask_on(self, line: Line, commands: Sequence[bytes]) -> list[Any]:
+    def _ask_on(self, line: RedisPipeline, commands: Sequence[bytes]) -> list[Any]:
         """Return the answers to whole commands on one connection; no step is under way there."""
         if line.is_waiting:
             self._answers(line, math.inf)  # To what somebody asked, and did not wait for.
