@@ -161,14 +161,19 @@ class _Attending:
 
 
 def _end(task: Attendance, handle: Handle) -> None:
-    """Stop a driver: it is asked through the store, and ended if that does not help in time."""
+    """Stop a driver: it is asked through the store, and ended if that does not help in time.
+
+    One that somebody else has adopted goes on.
+    """
     store, name = task.store, task.job.pipeline
     asked = threading.Event()
     failed: list[DeltaForgeError] = []
+    is_ours = True
 
     def ask() -> None:
+        nonlocal is_ours
         try:
-            pipelines.ask_to_stop_if_owner(store, name, task.owner)
+            is_ours = pipelines.ask_to_stop_if_owner(store, name, task.owner) is not None
         except DeltaForgeError as error:
             failed.append(error)
         else:
@@ -185,6 +190,9 @@ def _end(task: Attendance, handle: Handle) -> None:
             "back",
             highlight=False,
         )
+    if not is_ours:
+        err.print(f"{name} goes on: somebody else supervises it by now", highlight=False)
+        return
     pipelines.end_driver(store, name, task.backend, handle, _DRAIN_S if asked.is_set() else 0.0)
 
 

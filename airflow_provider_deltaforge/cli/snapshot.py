@@ -175,7 +175,6 @@ class _SnapshotCommand:
     def copy(self, wish: snapshots.CopySelection) -> None:
         """Ask for a copy, see to it that somebody makes it, and wait."""
         request_id = f"cli:{uuid.uuid4().hex[:12]}"
-        snapshots.request(self.state, self.name, wish, request_id, self.owner)
 
         def ask() -> snapshots.RequestState | None:
             return snapshots.request_state(self.state, self.name, request_id)
@@ -185,6 +184,7 @@ class _SnapshotCommand:
             return now is None or now.settled
 
         try:
+            snapshots.request(self.state, self.name, wish, request_id, self.owner)
             self._serve()
             code = self._show(over, lambda: _counts(ask()))
             if self.started is None and not over():
@@ -272,15 +272,17 @@ class _SnapshotCommand:
         self.interrupts.ignore()
         started = self.started
         err.print("stopping …" if started else "withdrawing; the pipeline's own driver goes on …")
-        over = threading.Event()
+        over, is_ours = threading.Event(), started is not None
 
         def ask() -> None:
+            nonlocal is_ours
             while not over.is_set():
                 try:
                     with opened(self.job.store) as state:  # What was interrupted may hang in ours.
                         withdraw(state)
-                        if started is not None:
-                            pipelines.ask_to_stop(state, self.name)
+                        if is_ours:
+                            stopped = pipelines.ask_to_stop_if_owner(state, self.name, self.owner)
+                            is_ours = stopped is not None
                 except RetryableError:
                     over.wait(_ASK_AGAIN_S)
                 else:
@@ -290,13 +292,20 @@ class _SnapshotCommand:
         asking.start()
         try:
             if started is not None:
-                self.backend.stop(started.handle, _DRAIN_S)
+                began_s = time.monotonic()
+                asking.join(_ASK_S)
+                if is_ours:
+                    drain_s = _DRAIN_S - (time.monotonic() - began_s)
+                    self.backend.stop(started.handle, max(0.0, drain_s))
         except RetryableError as error:
             err.print(redacted(f"the driver was not ended: {error}"), highlight=False)
             raise typer.Exit(FAILED) from None
         finally:
             asking.join(_ASK_S if started is None else 0.0)
             over.set()
+        if started is not None and not is_ours:
+            err.print(f"interrupted; somebody else supervises the driver of {self.name} by now")
+            raise typer.Exit(RETRY)
         ended = "its driver has ended; " if started is not None else ""
         err.print(f"the snapshot of {self.name} is interrupted; {ended}run it again to go on")
         raise typer.Exit(RETRY)

@@ -10,8 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from airflow_provider_deltaforge.cli import run
 from airflow_provider_deltaforge.cli.exit_codes import driver_exit_code, exit_code
 from airflow_provider_deltaforge.control import pipelines, starting
+from airflow_provider_deltaforge.control.attend import Attendance
+from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import (
     AccessError,
@@ -311,3 +314,13 @@ def test_a_snapshot_stopped_by_somebody_else_is_not_called_done(tmp_path, docume
     assert command.returncode == 1
     assert "not finished" in said
     assert "done" not in said
+
+
+def test_run_leaves_a_driver_alone_that_somebody_else_supervises_by_now(pipeline, backend, dsn):
+    handle = starting.start(pipeline, job_of(dsn), backend, "somebody").handle
+    wait_until(lambda: status(pipeline, "orders", backend).status == "running")
+
+    run._end(Attendance(pipeline, backend, job_of(dsn), "me"), handle)
+
+    assert backend.status(handle).state is JobState.RUNNING
+    assert Control(pipeline, "orders").read().desired == "running"

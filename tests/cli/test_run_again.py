@@ -190,7 +190,7 @@ HANGING = """
 import sys, time
 from airflow_provider_deltaforge.cli import leaving
 from airflow_provider_deltaforge.cli.app import main
-from airflow_provider_deltaforge.engine import local
+from airflow_provider_deltaforge.engine.driver import local
 leaving.LIMIT_S = 1.0
 def hangs(*_):
     print("hanging", file=sys.stderr, flush=True)

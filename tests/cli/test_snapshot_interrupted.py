@@ -97,6 +97,19 @@ def test_the_driver_of_a_copy_ends_and_its_request_is_withdrawn(begun):
     store.close()
 
 
+@pytest.mark.parametrize("words", [(), ("--again",)])
+def test_a_driver_that_somebody_else_supervises_by_now_goes_on(begun, words):
+    process, session, store = begun(*words)
+    Control(store, "orders").update(lambda old: old.model_copy(update={"owner": "another"}))
+    said = ended(process, signal.SIGTERM)
+
+    assert process.returncode == 3, said
+    assert "somebody else" in said
+    assert living(session)
+    assert Control(store, "orders").read().desired == "running"
+    store.close()
+
+
 def test_a_driver_that_hears_nothing_ends_while_the_store_is_away(begun, volume):
     """The store, and the place of the driver's lock, are on a volume that is not there."""
     process, session, store = begun(behaviour="deaf")
