@@ -6,8 +6,10 @@ read from is decided by the checkpoints in the state store.
 """
 
 import json
+import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -15,7 +17,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.spec.load import load
 
 FORMAT = "deltaforge_lanes"
 SCHEMA = "outcome string"
@@ -94,10 +97,29 @@ def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
     try:
         bench = TaskContext.open(job, renew=True)
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
-        return Outcome.of(error)
+        return on_executor(job, Outcome.of(error))
     try:
         return Lane(bench, window_s).run()
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return Outcome.of(error)
     finally:
         bench.store.close()
+
+
+def on_executor(job: DriverAssignment, outcome: Outcome) -> Outcome:
+    """Return how a task ended that could not begin, with what helps if it could not be read here.
+
+    The driver has read the same document: what is missing is missing in the executor's environment.
+    """
+    if outcome.error_class != SpecError.error_class:
+        return outcome
+    try:
+        load(job.document)
+    except SpecError:
+        reason = (
+            f"on the Spark executor at {socket.gethostname()}, which has the environment of its "
+            "Spark worker and not the driver's: write ${NAME} in place of inline secrets, and set "
+            f"the document's variables where Spark's workers are started. {outcome.reason}"
+        )
+        return replace(outcome, reason=reason)
+    return outcome

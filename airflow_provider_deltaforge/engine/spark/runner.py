@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from queue import SimpleQueue
 
 from pyspark import SparkContext
@@ -24,7 +25,7 @@ from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
     copy_chunks,
     until_done,
 )
-from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source
+from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source, on_executor
 from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
@@ -135,7 +136,11 @@ def _copied(
 ) -> Iterator[ChunkResult]:
     stay_lean()
     for chunks in hands:
-        yield from copy_chunks(job, run_id, chunks)
+        for copied in copy_chunks(job, run_id, chunks):
+            outcome = copied.outcome
+            if outcome is not None and not copied.chunk_id:
+                outcome = on_executor(job, outcome)
+            yield replace(copied, outcome=outcome)
 
 
 def _cancel(context: SparkContext) -> None:

@@ -1,11 +1,17 @@
 """When the streaming query begins another window."""
 
+import os
+import socket
+
 import pytest
 
+from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.lanes import LaneReader, run_lane
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from tests.engine.in_process import DRIVER, InProcess
 
@@ -76,3 +82,30 @@ def test_a_lane_that_cannot_even_be_made_ends_with_its_class(pipeline, monkeypat
     monkeypatch.setattr(Lane, "__init__", refuse)
     outcome = run_lane(_job(pipeline), 60)
     assert (outcome.why, outcome.error_class) == ("failed", "spec")
+
+
+@pytest.fixture
+def elsewhere(pipeline, monkeypatch):
+    """Return the job of a document with a secret in it, where only its driver has the secret."""
+    sink = "type: redis, config: {id: r, uri: 'redis://:s3cret@127.0.0.1:9/0', stream: s}"
+    text = pipeline.document.replace("  sinks:\n", f"  sinks:\n    - {{{sink}}}\n")
+    pipelines.apply(pipeline.store, text)
+    for name in [name for name in os.environ if name.startswith(INLINE_PREFIX)]:
+        monkeypatch.delenv(name)
+    return DriverAssignment(pipeline.control.document(), pipeline.location, DRIVER, 1, "app-1")
+
+
+@pytest.mark.parametrize("work", ["lane", "copy"])
+def test_an_executor_without_the_drivers_variables_says_what_helps(elsewhere, work):
+    if work == "lane":
+        outcome = run_lane(elsewhere, 60)
+    else:
+        [copied] = runner._copied(elsewhere, "run", [[]])
+        outcome = copied.outcome
+
+    assert outcome.error_class == "spec"
+    assert socket.gethostname() in outcome.reason
+    assert "the environment of its Spark worker" in outcome.reason
+    assert "write ${NAME}" in outcome.reason
+    assert "sinks[0].config.uri" in outcome.reason
+    assert "s3cret" not in outcome.reason
