@@ -74,13 +74,21 @@ _FINGERPRINTED_POSTGRES = (
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A table's columns in order, and its primary key."""
+    """A table's columns in order, and its key."""
 
     db: str
     schema: str | None
     table: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
+    """The PRIMARY KEY; see ``implicit_key``."""
+    implicit_key: bool = False
+    """MySQL and MariaDB: there is no PRIMARY KEY, and the first UNIQUE index over whole NOT NULL
+    columns, which the server uses in its place, is the key."""
+    unique_indexes: bool = False
+    """MySQL and MariaDB: there are UNIQUE indexes, so another key may take the key's place."""
+    hash_columns: int = 0
+    """MariaDB keeps as many unlisted columns behind the others, for UNIQUE keys of long values."""
     system_versioned: bool = False
     """MariaDB keeps the table's rows of the past, by times in columns that it does not list."""
 
@@ -97,6 +105,8 @@ class TableSchema:
             for c in self.columns
         ]
         shape: dict[str, Any] = {"columns": columns, "primary_key": list(self.primary_key)}
+        if self.implicit_key:
+            shape["implicit_key"] = True
         if self.system_versioned:
             shape["system_versioned"] = True
         text = json.dumps(shape, separators=(",", ":"), ensure_ascii=False)

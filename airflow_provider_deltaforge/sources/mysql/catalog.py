@@ -6,7 +6,7 @@ the catalog; such labels are asked for as values of the column.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
@@ -38,11 +38,11 @@ SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, ORDINAL_POS
  WHERE TABLE_SCHEMA = %s{one}
  ORDER BY TABLE_NAME, ORDINAL_POSITION"""
 
-_KEYS = """
-SELECT TABLE_NAME, COLUMN_NAME
+_UNIQUE_INDEXES = """
+SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, NULLABLE, INDEX_TYPE
   FROM information_schema.STATISTICS
- WHERE TABLE_SCHEMA = %s AND INDEX_NAME = 'PRIMARY'{one}
- ORDER BY TABLE_NAME, SEQ_IN_INDEX"""
+ WHERE TABLE_SCHEMA = %s AND NON_UNIQUE = 0{one}
+ ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
 
 _TABLES = """
 SELECT TABLE_NAME, ENGINE, COALESCE(TABLE_ROWS, 0),
@@ -50,6 +50,10 @@ SELECT TABLE_NAME, ENGINE, COALESCE(TABLE_ROWS, 0),
   FROM information_schema.TABLES
  WHERE TABLE_SCHEMA = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED'){one}
  ORDER BY TABLE_NAME"""
+
+_PRIMARY = "PRIMARY"
+_HASHING_ENGINES = {"MEMORY", "HEAP"}
+"""Engines whose indexes of hashes need no column of their own."""
 
 _LABEL_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
 
@@ -74,6 +78,20 @@ class TableSize:
     def transactional(self) -> bool:
         """Say whether a consistent view holds this table's rows still."""
         return self.engine.lower() in TRANSACTIONAL_ENGINES
+
+
+class _IndexPart(NamedTuple):
+    """One part of an index, as the catalog describes it; an expression has no column."""
+
+    column: str | None
+    prefix: int | None
+    nullable: str
+    kind: str
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole column that takes no NULL."""
+        return self.column is not None and self.prefix is None and self.nullable != "YES"
 
 
 def fetch(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -137,14 +155,15 @@ def _facts(connection: Any, db: str, table: str | None = None) -> list[TableSize
         columns.setdefault(name, []).append(_column(column))
     for name, listed in columns.items():
         columns[name] = [_with_labels(connection, db, name, column) for column in listed]
-    keys: dict[str, list[str]] = {}
-    for name, column_name in fetch(connection, _KEYS.format(one=one), values):
-        keys.setdefault(name, []).append(column_name)
+    unique: dict[str, dict[str, list[_IndexPart]]] = {}
+    for name, index, *part in fetch(connection, _UNIQUE_INDEXES.format(one=one), values):
+        unique.setdefault(name, {}).setdefault(index, []).append(_IndexPart(*part))
     found = []
     for name, engine, rows, size, kind in fetch(connection, _TABLES.format(one=one), values):
         if name not in columns:
             continue
-        schema = TableSchema(db, None, name, tuple(columns[name]), tuple(keys.get(name, ())))
+        schema = TableSchema(db, None, name, tuple(columns[name]))
+        schema = _with_key(connection, schema, engine or "", unique.get(name, {}))
         if kind == "SYSTEM VERSIONED" and explicit_period(schema) is None:
             schema = replace(schema, system_versioned=True)
         schema = without_key_part(schema)
@@ -178,6 +197,45 @@ def _column(row: Sequence[Any]) -> Column:
         numeric_scale=_number(scale),
         datetime_precision=_number(fraction),
     )
+
+
+def _with_key(
+    connection: Any, schema: TableSchema, engine: str, unique: Mapping[str, list[_IndexPart]]
+) -> TableSchema:
+    """Return a schema with its key and what else its UNIQUE indexes, by name, tell."""
+    in_memory = engine.upper() in _HASHING_ENGINES
+    hashed = {n for n, parts in unique.items() if parts[0].kind == "HASH" and not in_memory}
+    schema = replace(
+        schema, unique_indexes=bool(unique.keys() - {_PRIMARY}), hash_columns=len(hashed)
+    )
+    if _PRIMARY in unique:
+        return replace(schema, primary_key=tuple(str(part.column) for part in unique[_PRIMARY]))
+    virtual = {c.name for c in schema.columns if "VIRTUAL GENERATED" in (c.extra or "").upper()}
+    usable = [
+        name
+        for name, parts in unique.items()
+        if name not in hashed and all(part.whole and part.column not in virtual for part in parts)
+    ]
+    if len(usable) > 1:
+        # The catalog does not tell their order, by which the server chooses.
+        usable = [n for n in _index_names(connection, schema) if n in usable] or usable
+    if not usable:
+        return schema
+    key = tuple(str(part.column) for part in unique[usable[0]])
+    return replace(schema, primary_key=key, implicit_key=True)
+
+
+def _index_names(connection: Any, schema: TableSchema) -> list[str]:
+    """Return the names of a table's indexes in the server's order; none when it is gone."""
+    import pymysql
+
+    try:
+        listed = fetch(connection, f"SHOW INDEX FROM {quote(schema.db, schema.table)}")
+    except pymysql.err.MySQLError as error:
+        if error.args[0] not in NO_SUCH_TABLE:
+            raise
+        return []
+    return [str(row[2]) for row in listed]
 
 
 def _with_labels(connection: Any, db: str, table: str, column: Column) -> Column:

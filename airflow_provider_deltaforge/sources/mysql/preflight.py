@@ -282,6 +282,13 @@ def table_findings(tables: Sequence[TableSize], patterns: Sequence[str]) -> list
             )
         ]
     found = [Finding("tables", "ok", f"{len(tables)} tables are captured", {"count": len(tables)})]
+    implicit = [t.schema.full_name for t in tables if t.schema.implicit_key]
+    if implicit:
+        text = (
+            "no primary key: the server uses a UNIQUE index in its place, so that is the key of "
+            "their events; their snapshot is one chunk"
+        )
+        found.append(_listed("unique_key", implicit, text))
     without_key = [t.schema.full_name for t in tables if not t.schema.primary_key]
     if without_key:
         text = (

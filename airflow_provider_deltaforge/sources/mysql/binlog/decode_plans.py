@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.table_map import (
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
     Period,
+    listed_columns,
     marked,
     without_period,
 )
@@ -56,8 +57,7 @@ class TableDecodePlan:
     ``tagged`` says which of them are outbox messages. ``compressed`` are the columns whose values
     are compressed one by one, ``computed`` those that the log may lack although they changed,
     ``null_by_default`` those that are NULL where an insert does not say; ``hidden`` ones are not
-    delivered, and ``period_end`` is ROW END of a table that keeps its
-    history.
+    delivered, and ``period_end`` is ROW END of a table that keeps its history.
     """
 
     db: str
@@ -150,7 +150,7 @@ def captured_plan(
     Raises:
         SchemaError: log and catalog disagree, or a column's type cannot be decoded.
     """
-    whole, table = table, without_period(table, period)
+    whole, table = table, without_period(listed_columns(table, told or catalog), period)
     described = _checked(table, catalog)
     columns, charsets, labels = _decoded(table, described, charset_names)
     names = tuple(
@@ -374,6 +374,7 @@ class DecodePlans:
             key_columns=np.array(keys, np.int64),
             captured=np.array([plan.captured for plan in self.plans], np.bool_),
             period_end=np.array([plan.period_end for plan in self.plans], np.int64),
+            hides=np.array([bool(p.hidden) or p.period_end >= 0 for p in self.plans], np.bool_),
             fixed=np.array([plan.fixed for plan in self.plans], np.int64),
             charsets=np.concatenate(charsets),
         )

@@ -57,6 +57,7 @@ class PlanArrays(NamedTuple):
         key_columns: int64, column indexes of the primary keys, in key order.
         captured: bool per table.
         period_end: int64 per table, the column that says until when a row is current; -1: none.
+        hides: bool per table, some of its columns or rows are not delivered.
         fixed: int64 per table, the bytes of a row's JSON that do not depend on its length.
         charsets: uint32, see ``charsets.table_of``.
     """
@@ -70,6 +71,7 @@ class PlanArrays(NamedTuple):
     key_columns: Any
     captured: Any
     period_end: Any
+    hides: Any
     fixed: Any
     charsets: Any
 

@@ -191,7 +191,7 @@ def _decode_partial_event(
     src, pos, stop, kind, plan, end, key, fixed, first, count, present, tables, numbers, images,
     ends, room, rows_room, spans, base_spans, state,
 ):  # fmt: skip
-    """Decode the rows of an event whose images lack columns, or whose table keeps its history.
+    """Decode the rows of an event whose images lack columns, or whose table hides some or rows.
 
     ``end`` is the table's column ROW END, -1 for none. Of a system-versioned table an update that
     ends a row is its deletion, and rows of the past are not delivered. The rest is as of
@@ -292,7 +292,7 @@ def decode_rows(src, rows, maps, plans, columns, state, spans, skip):
     """
     # Taken out once: every look into the tuples costs two atomic counts.
     firsts, captured, fixed, key_first = plans.first, plans.captured, plans.fixed, plans.key_first
-    period_end = plans.period_end
+    period_end, hides = plans.period_end, plans.hides
     room = min(len(columns.before), len(columns.after), len(columns.key)) - MARGIN
     rows_room = len(columns.op)
     tables, numbers, images, ends = _pointers(plans, columns)
@@ -316,7 +316,7 @@ def decode_rows(src, rows, maps, plans, columns, state, spans, skip):
             pos = state[OFFSET]
         key = (key_first[plan], key_first[plan + 1])
         unwanted = skip - state[TX_ROW] if state[TX] == 0 else np.int64(0)
-        is_partial = period_end[plan] >= 0 or _lacks_columns(data, present, count, kind)
+        is_partial = hides[plan] or _lacks_columns(data, present, count, kind)
         if unwanted > 0:
             pos, skipped = _skip_rows(
                 data, pos, stop, tables[0], first, count, kind, present, unwanted

@@ -4,6 +4,8 @@ The parts a log always has are column types and their parameters; ``binlog_row_m
 adds names, signedness, character sets, labels and the primary key.
 """
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import SchemaError
@@ -17,6 +19,7 @@ OLD_TIMESTAMP, OLD_TIME, OLD_DATETIME = 7, 11, 12
 _COMPRESSED_BLOB, _COMPRESSED_VARCHAR = 140, 141
 
 BINARY_COLLATION = 63
+_HASH_NAME = re.compile(r"DB_ROW_HASH_\d+")
 
 _METADATA_BYTES = {
     FLOAT: 1, DOUBLE: 1, VARCHAR: 2, BIT: 2, TIMESTAMP2: 1, DATETIME2: 1, TIME2: 1, VECTOR: 1,
@@ -148,6 +151,30 @@ def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     if primary_key is None and columns and columns[0].name is not None:
         primary_key = ()
     return TableMap(db, table, tuple(columns), primary_key)
+
+
+def without_hashes(table: TableMap, listed: Collection[str], count: int) -> TableMap:
+    """Return a map without MariaDB's own last columns, which hold the hashes of long UNIQUE values.
+
+    Args:
+        table: what the log says.
+        listed: names of the columns that the catalog lists, if it is known.
+        count: how many such columns there are, if the catalog is known; a log with names tells it.
+    """
+    seen = len(table.columns)
+    if table.named:
+        while seen > 1 and _is_hash(table.columns[seen - 1], listed):
+            seen -= 1
+    elif seen >= len(listed) + count:
+        last = table.columns[seen - count :] if count else ()
+        seen -= count * all(column.type == LONGLONG for column in last)
+    return table if seen == len(table.columns) else replace(table, columns=table.columns[:seen])
+
+
+def _is_hash(column: LogColumn, listed: Collection[str]) -> bool:
+    name = column.name or ""
+    own = column.type == LONGLONG and _HASH_NAME.fullmatch(name) is not None
+    return own and name not in listed
 
 
 def _column(code: int, parameters: _Reader) -> LogColumn:

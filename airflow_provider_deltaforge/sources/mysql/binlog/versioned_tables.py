@@ -13,7 +13,11 @@ from typing import NoReturn
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog import table_map as t
-from airflow_provider_deltaforge.sources.mysql.binlog.table_map import LogColumn, TableMap
+from airflow_provider_deltaforge.sources.mysql.binlog.table_map import (
+    LogColumn,
+    TableMap,
+    without_hashes,
+)
 
 ROW_START, ROW_END = "ROW START", "ROW END"
 IMPLICIT = ("row_start", "row_end")
@@ -79,6 +83,7 @@ def period_of(table: TableMap, told: TableSchema | None) -> Period | None:
     Raises:
         SchemaError: the log may hold rows of the past, and nobody can tell.
     """
+    table = listed_columns(table, told)
     explicit = explicit_period(told) if told is not None else None
     places = _places(table, explicit, told) if explicit is not None else None
     if places is not None:
@@ -115,11 +120,19 @@ def _is_implicit(table: TableMap, told: TableSchema | None) -> bool:
 
 def as_told(table: TableMap, told: TableSchema) -> TableMap:
     """Return a table's map as one who tells of the table would see it."""
+    table = listed_columns(table, told)
     try:
         period = period_of(table, told)
     except SchemaError:
         return table
     return without_period(table, period)
+
+
+def listed_columns(table: TableMap, told: TableSchema | None) -> TableMap:
+    """Return a table's map without the columns that MariaDB adds for its UNIQUE indexes."""
+    if told is None:
+        return without_hashes(table, (), 0)
+    return without_hashes(table, {c.name for c in told.columns}, told.hash_columns)
 
 
 def without_period(table: TableMap, period: Period | None) -> TableMap:

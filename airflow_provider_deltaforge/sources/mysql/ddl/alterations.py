@@ -59,6 +59,9 @@ class ChangingTable:
         self._mariadb = mariadb
         self._placed: list[tuple[_ColumnPlace, str | None]] = []
         self._keyed_by: list[str] | None = None
+        self._implicit = schema.implicit_key
+        self._unique = schema.unique_indexes
+        self._unsettled = False
 
     def schema(self) -> TableSchema:
         """Return the table behind the statement."""
@@ -67,16 +70,25 @@ class ChangingTable:
         self._placed = []
         if self._keyed_by is not None:
             self._key = [self._present(name) for name in self._keyed_by]
+            self._implicit = False
+        elif self._unsettled and (self._implicit or not self._key):
+            raise SchemaError("which UNIQUE index is the key now is the server's to say")
         columns = tuple(
             replace(
                 place.column,
                 ordinal_position=ordinal,
-                nullable=place.column.nullable and place not in self._key,
+                nullable=place.column.nullable and (self._implicit or place not in self._key),
             )
             for ordinal, place in enumerate(self._columns, 1)
         )
         key = tuple(place.column.name for place in self._key)
-        return replace(self._schema, columns=columns, primary_key=key)
+        return replace(
+            self._schema,
+            columns=columns,
+            primary_key=key,
+            implicit_key=self._implicit,
+            unique_indexes=self._unique,
+        )
 
     def is_key(self, clause: list[Token]) -> bool:
         """Say whether an element of CREATE TABLE's list is a key or constraint, not a column."""
@@ -164,10 +176,11 @@ class ChangingTable:
 
     def _alter_drop(self, upper: list[str], rest: list[Token]) -> None:
         what = upper[1]
+        self._unsettled |= self._unique
         if upper[1:3] == ["PRIMARY", "KEY"]:
             self._key = []
         elif what in (*_KEYS, "CONSTRAINT"):
-            if rest[-1].text.upper() == "PRIMARY":
+            if rest[-1].text.upper() == "PRIMARY" and not self._implicit:
                 self._key = []
         elif what in ("PARTITION", "SYSTEM") or _opens_key(upper[1:]):
             raise SchemaError("versions of rows are not understood")
@@ -204,6 +217,8 @@ class ChangingTable:
             inside, _ = parenthesised(clause[opening:])
             self._keyed_by = [part[0].text for part in statements.clauses(inside)]
             return True
+        if upper[0] == "UNIQUE":
+            self._unique = self._unsettled = True
         return _opens_key(upper)
 
     def _insert(self, place: _ColumnPlace, where: str | None) -> None:
@@ -215,10 +230,13 @@ class ChangingTable:
     def _take_key(self, definition: Definition) -> None:
         if definition.primary:
             self._keyed_by = [definition.column.name]
+        if definition.unique:
+            self._unique = self._unsettled = True
 
     def _put(self, old: str, definition: Definition) -> None:
         """Put another definition in a column's place, or move it elsewhere."""
         place = self._former(old)
+        self._unsettled |= self._unique  # A UNIQUE index may have become a key, or none.
         place.column = definition.column
         self._take_key(definition)
         if definition.place is not None:

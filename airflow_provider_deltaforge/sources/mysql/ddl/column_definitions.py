@@ -52,11 +52,13 @@ class Definition:
     Attributes:
         column: its ordinal position counts nothing here.
         primary: it says itself that it is the primary key.
+        unique: it says itself that its values are unique.
         place: ``FIRST``, the column before, or None: at the end, or where it was.
     """
 
     column: Column
     primary: bool = False
+    unique: bool = False
     place: str | None = None
 
 
@@ -71,8 +73,9 @@ def parse_definition(tokens: list[Token], *, mariadb: bool) -> Definition:
         raise _unknown(tokens)
     words = _DefinitionTokens(tokens[1:])
     column = _type(tokens[0].text, words, mariadb=mariadb)
+    unique = any(token.upper in ("UNIQUE", "SERIAL") for token in tokens[1:])
     column, primary = _constrained(column, words.left(), mariadb=mariadb)
-    return Definition(column, primary, place)
+    return Definition(column, primary, unique, place)
 
 
 def _place(tokens: list[Token]) -> tuple[list[Token], str | None]:

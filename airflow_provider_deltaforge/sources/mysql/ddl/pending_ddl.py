@@ -59,7 +59,7 @@ class PendingDdl:
         names = [
             name
             for act in statement.acts
-            if act.what != INDEX
+            if act.what != INDEX or act.body
             for name in (act.table, act.other)
             if name is not None
         ]

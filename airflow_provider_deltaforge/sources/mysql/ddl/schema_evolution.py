@@ -53,7 +53,9 @@ def evolve(
             other = (act.other[0] or db, act.other[1])
             changed[key] = None
             changed[other] = replace(moved, db=other[0], table=other[1]) if moved else None
-        elif act.what == statements.ALTER:
+        elif act.what == statements.ALTER or (
+            act.what == statements.INDEX and act.body and now(act.table)
+        ):
             former = now(act.table)
             after = _altered(act, former, mariadb=mariadb) if former is not None else None
             if after != former or former is None:

@@ -32,7 +32,8 @@ class Act:
         what: ``create``, ``drop``, ``rename``, ``alter``, ``exchange`` or ``index``.
         table: which one, by the name it had before.
         other: the new name, or the table a partition is exchanged with.
-        body: of a creation or alteration, what follows the name.
+        body: of a creation or alteration, what follows the name; of a change of UNIQUE indexes,
+            the clause that would alter the table so.
         gains: rows came in that no event of the log says.
         loses: rows went out that no event of the log says.
         tolerant: a table that is there already, or not there, is left alone.
@@ -94,8 +95,8 @@ def understand(  # noqa: PLR0911 - one per kind
         named = words.peek()
         return Statement(DDL, verb, databases=(named.text,) if named and named.is_name else ())
     if words.accept("INDEX"):
-        words.pass_to("ON")
-        acts = tuple(Act(INDEX, name) for name in words.names()[:1])
+        body = words.index_change(verb, unique="UNIQUE" in noise)
+        acts = tuple(Act(INDEX, name, body=body) for name in words.names()[:1])
         return Statement(DDL, verb, _tables(acts), acts=acts)
     return Statement(OTHER, verb)
 
@@ -142,10 +143,18 @@ class _StatementTokens:
             self._at += 1
         return passed
 
-    def pass_to(self, word: str) -> None:
-        """Pass over everything up to and with a word."""
-        while self.peek() is not None and self.take_upper() != word:
+    def index_change(self, verb: str, *, unique: bool) -> tuple[Token, ...]:
+        """Pass over everything up to and with ON; return the clause of ALTER TABLE for it.
+
+        None for an index that cannot be a key.
+        """
+        begin = self._at
+        while self.peek() is not None and self.take_upper() != "ON":
             pass
+        if verb == "CREATE":
+            return (_word("ADD"), _word("UNIQUE")) if unique else ()
+        named = [token for token in self._tokens[begin : self._at - 1] if token.is_name]
+        return (_word("DROP"), _word("INDEX"), *named[-1:])
 
     def name(self) -> Name | None:
         """Take a table's name, qualified or not."""
@@ -243,6 +252,10 @@ def _unlogged(name: Name, clause: list[Token], upper: list[str]) -> list[Act]:
     if upper[-1:] == ["TABLESPACE"] and upper[0] in ("DISCARD", "IMPORT"):
         return [Act(INDEX, name, gains=upper[0] == "IMPORT", loses=upper[0] == "DISCARD")]
     return []
+
+
+def _word(text: str) -> Token:
+    return Token(WORD, text, text, spaced=True)
 
 
 def _written(name: Name) -> list[Token]:

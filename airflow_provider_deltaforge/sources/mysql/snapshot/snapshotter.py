@@ -258,7 +258,7 @@ def _check_where(connection: Any, chosen: Sequence[TableSize], where: str) -> No
 
 def _check_bounds(schema: TableSchema, chunk: TableChunk) -> None:
     columns = tuple(chunk.bounds.get("columns", ()))
-    if columns and columns != schema.primary_key[: len(columns)]:
+    if columns and (schema.implicit_key or columns != schema.primary_key[: len(columns)]):
         raise SchemaError(
             f"{schema.full_name}: the primary key changed since its chunks were planned; start a "
             "new snapshot run"

@@ -52,8 +52,11 @@ def plan_table(
 def chunk_columns(schema: TableSchema) -> list[Column]:
     """Return the leading key columns that can be compared exactly; none means one chunk.
 
-    Enums are sorted by number but compared as text, floats do not survive being written as text.
+    Only the index PRIMARY is known by name here. Enums are sorted by number but compared as text,
+    floats do not survive being written as text.
     """
+    if schema.implicit_key:
+        return []
     known = {column.name: column for column in schema.columns}
     usable: list[Column] = []
     for name in schema.primary_key:
