@@ -5,6 +5,7 @@ is a *request* in the control record: the driver that runs serves it, and goes o
 a driver a snapshot job is started, which serves every request and ends.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,10 +14,11 @@ from airflow_provider_deltaforge.control import starting
 from airflow_provider_deltaforge.control.launch import Backend, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT_SCRIPT
-from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.control.status import START_PATIENCE_S, PipelineStatus, status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS
 from airflow_provider_deltaforge.storage.records.requests import (
     SnapshotRequest,
     SnapshotResult,
@@ -25,6 +27,8 @@ from airflow_provider_deltaforge.storage.records.requests import (
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 SCRIPT = SNAPSHOT_SCRIPT
+
+_POLL_S, _SPARE_S = 0.5, 5.0
 
 NOT_DUE = (
     "pipeline {name!r} is streaming, so its initial snapshot is over or was never wanted; ask for "
@@ -207,7 +211,7 @@ def serve(
     Raises:
         RetryableError: somebody else started a driver at the same moment.
     """
-    present = status(store, job.pipeline, backend)
+    present = _outlasted(store, job, backend) if force else status(store, job.pipeline, backend)
     if present.alive or present.desired == "paused" or (starting.comes_back(present) and not force):
         return None
     job = replace(job, script=SCRIPT, arguments=(REQUESTS_ONLY,))
@@ -227,13 +231,26 @@ def start(
         SpecError: the pipeline streams already, so its own snapshot is over or was never wanted.
         RetryableError: somebody else started a driver at the same moment.
     """
-    present = status(store, job.pipeline, backend)
+    present = _outlasted(store, job, backend) if force else status(store, job.pipeline, backend)
     ours = (present.handle or {}).get("script") == SCRIPT
     if ours or not (present.alive or (starting.comes_back(present) and not force)):
         return starting.start(store, job, backend, owner)
     if present.status == "running":
         raise SpecError(NOT_DUE.format(name=job.pipeline))
     return None
+
+
+def _outlasted(store: Store, job: LaunchSpec, backend: Backend) -> PipelineStatus:
+    """Return the status once a driver that starts has spoken, or had the time to.
+
+    Whoever waited for it was another process: what that has heard, or not, this one has not.
+    """
+    until = HEARTBEATS.now() + START_PATIENCE_S + _SPARE_S
+    while (present := status(store, job.pipeline, backend)).status == "starting":
+        if HEARTBEATS.now() >= until:
+            break
+        time.sleep(_POLL_S)
+    return present
 
 
 def is_done(store: Store, name: str) -> bool:

@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.control.pipelines import (
     still_speaks,
 )
 from airflow_provider_deltaforge.control.status import (
+    START_PATIENCE_S,
     PipelineStatus,
     has_spoken,
     job_status,
@@ -44,7 +45,7 @@ LOCAL_SCRIPT = "local"
 """In the handle of a driver inside `deltaforge run --local`, in the place of a script."""
 
 _RESTARTS_KEPT = 20
-_TURN_S = ALIVE_S + 5
+_SPARE_S = 5.0
 _TURN_POLL_S = 0.5
 
 
@@ -201,18 +202,22 @@ def _await_turn(
     rest: Callable[[float], object],
     stopping: Callable[[], bool],
 ) -> None:
-    until: float | None = None
+    began: float | None = None
     while (held := holder(store, name, backend)) is not None:
         seen = _read(existing(store, name))
         words = f"pipeline {name!r} already runs (generation {seen.generation}, {seen.owner})"
         if job_status(seen, backend).state is JobState.RUNNING:
             raise SpecError(f"{words}; stop it first, or wait for it with --standby")
-        if until is None:
-            until = HEARTBEATS.now() + _TURN_S
-            tell(f"{held.words} elsewhere; waiting for up to {_TURN_S:.0f} s until it is gone")
-        if HEARTBEATS.now() >= until or stopping():
+        # One that starts may be silent for longer. Whoever gave up earlier, and is started again,
+        # would listen from the beginning, and never outlast one that died while it started.
+        silent_s = START_PATIENCE_S if held.status == "starting" else ALIVE_S
+        if began is None:
+            began = HEARTBEATS.now()
+            wait_s = silent_s + _SPARE_S
+            tell(f"{held.words} elsewhere; waiting for up to {wait_s:.0f} s until it is gone")
+        if HEARTBEATS.now() >= began + silent_s + _SPARE_S or stopping():
             raise RetryableError(
-                f"{words} on another machine, and was heard within the last {ALIVE_S:.0f} s: stop "
+                f"{words} on another machine, and was heard within the last {silent_s:.0f} s: stop "
                 "it first, or wait for it with --standby"
             )
         rest(_TURN_POLL_S)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from airflow_provider_deltaforge.control import pipelines, starting
+from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control import status as status_module
 from airflow_provider_deltaforge.control.launch import JobState, JobStatus, LaunchSpec
 from airflow_provider_deltaforge.control.status import status, statuses
@@ -183,6 +183,43 @@ def test_a_driver_in_this_process_waits_for_one_elsewhere_and_says_so(store, clo
     assert "elsewhere; waiting for up to 20 s" in said[0]
 
 
+@pytest.mark.parametrize("has_spoken", [True, False])
+def test_one_elsewhere_that_died_while_it_started_is_succeeded(store, clock, has_spoken):
+    """Whoever is started again and again listens from the beginning each time."""
+    if has_spoken:
+        Remote(store).beat("starting")
+    else:
+        forget_where_it_started(store)
+    said = []
+
+    assert take(store, clock, said) == 2
+    assert "waiting for up to 125 s" in said[0]
+
+
+@pytest.mark.parametrize("begin", [snapshots.serve, snapshots.start])
+def test_a_copy_is_begun_at_last_where_a_driver_died_while_it_started(store, clock, begin):
+    """By a task that waited for it in another process, which has heard of it what it needs."""
+    Remote(store).beat("starting")
+    job = LaunchSpec("orders", 0, snapshots.SCRIPT, "unused")
+
+    assert begin(store, job, Elsewhere(), "me") is None
+    assert begin(store, job, Elsewhere(), "me", force=True).generation == 2
+
+
+def test_a_copy_leaves_a_driver_alone_that_starts_at_last(store, clock, monkeypatch):
+    remote = Remote(store)
+    remote.beat("starting")
+    job = LaunchSpec("orders", 0, snapshots.SCRIPT, "unused")
+
+    def sleep(seconds):
+        clock.wait(seconds)
+        if clock.now > 1100:
+            remote.beat("running")
+
+    monkeypatch.setattr(status_module.time, "sleep", sleep)
+    assert snapshots.serve(store, job, Elsewhere(), "me", force=True) is None
+
+
 def test_one_elsewhere_that_goes_on_is_left_alone(store, clock):
     said = []
     with Remote(store, HOUR_S) as remote:
@@ -208,12 +245,17 @@ def test_one_elsewhere_that_says_that_it_ended_is_succeeded_at_once(store, clock
     assert clock.now == 1000.0
 
 
-def test_a_start_elsewhere_is_waited_for_by_our_clock(store, clock):
+def forget_where_it_started(store):
+    """Let the driver that was started be one of another machine, of which nothing was heard."""
     Control(store, "orders").update(
         lambda old: old.model_copy(
             update={"handle": {**old.handle, "boot": "another", "submitted_at_ms": 1}}
         )
     )
+
+
+def test_a_start_elsewhere_is_waited_for_by_our_clock(store, clock):
+    forget_where_it_started(store)
     assert status(store, "orders").status == "starting"
     clock.wait(121)
     assert status(store, "orders").status == "lost"
