@@ -365,7 +365,7 @@ def test_a_lane_is_blocked_while_the_registry_is_away_and_loses_nothing(
     assert running.end().why == "stopped"
     gate.end()
 
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     expected = [(tx, row) for tx, row, _ in source.events(1, 20)]
     assert rows_in(registry, pipeline.log()) == expected
 
@@ -401,7 +401,7 @@ def test_an_optional_sink_waits_for_its_registry_alone_and_misses_nothing(
     pipeline.want("stopped")
     assert running.end().why == "stopped"
     gate.end()
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     expected = [(tx, row) for tx, row, _ in source.events(1, 20)]
     assert list(dict.fromkeys(rows_in(registry, pipeline.log("side")))) == expected
 

@@ -90,8 +90,8 @@ class InProcess:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.store, self.name, f"{self.name}-source")
 
-    def bench(self) -> TaskContext:
-        """Open a lane's bench under a driver of generation 1."""
+    def context(self) -> TaskContext:
+        """Open a lane's context under a driver of generation 1."""
         self.control.take_epoch(DRIVER)
         return TaskContext.open(
             DriverAssignment(self.document, self.location, DRIVER, 1), renew=True

@@ -13,7 +13,7 @@ class RunningLane:
     """Runs at once; ``end`` waits for it."""
 
     def __init__(self, pipeline):
-        self.lane = Lane(pipeline.bench(), 60.0)
+        self.lane = Lane(pipeline.context(), 60.0)
         self._outcome = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

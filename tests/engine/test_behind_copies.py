@@ -111,7 +111,7 @@ def test_what_is_refused_of_a_sink_that_is_caught_up_does_not_count_as_delivered
 
 def test_a_batch_that_is_tried_again_overtakes_dead_letters_as_any_other():
     made = pipeline(transactions=20, source="", journal="enabled: true")
-    source = made.bench().pipeline.spec.source
+    source = made.context().pipeline.spec.source
     last = {key: (tx, row) for tx, row, key in source.events(1, 20)}
     key = next(key for _, _, key in source.events(21, 30) if key in last)
     refused = b'{"id":%d,"tx":%d,"row":%d}' % (key, *last[key])

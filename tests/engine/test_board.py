@@ -35,10 +35,10 @@ def facts(ages_s):
 
 
 def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
-    board = LaneStats()
-    board.delivered(facts([20.0, 20.0, 0.0]), {"kafka": SinkCounts(1, 10)})
+    stats = LaneStats()
+    stats.delivered(facts([20.0, 20.0, 0.0]), {"kafka": SinkCounts(1, 10)})
 
-    latency = board.counters()["latency"]
+    latency = stats.counters()["latency"]
     counts = dict(zip([*LATENCY_BUCKETS_S, None], latency["counts"], strict=True))
     assert counts[30.0] == 2
     assert sum(counts.values()) == 3
@@ -46,27 +46,27 @@ def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
 
 
 def test_lag_is_the_age_of_the_newest_event():
-    board = LaneStats()
-    board.delivered(facts([90.0, 20.0]), {"kafka": SinkCounts(1, 10)})
+    stats = LaneStats()
+    stats.delivered(facts([90.0, 20.0]), {"kafka": SinkCounts(1, 10)})
 
-    assert board.lag_ms() == 20_000
+    assert stats.lag_ms() == 20_000
 
 
 def test_lag_grows_while_a_sink_is_away(clock):
-    board = LaneStats()
-    board.delivered(facts([0.0]), {"kafka": SinkCounts(1, 10)})
-    board.sink_trouble("kafka", RuntimeError("away"))
+    stats = LaneStats()
+    stats.delivered(facts([0.0]), {"kafka": SinkCounts(1, 10)})
+    stats.sink_trouble("kafka", RuntimeError("away"))
     clock.now_s += 7
 
-    assert board.lag_ms() == 7000
+    assert stats.lag_ms() == 7000
 
 
 def test_snapshot_rows_count_for_every_sink():
-    board = LaneStats()
-    board.copied("shop.orders", 7, {"kafka": SinkCounts(7, 700), "file": SinkCounts(7, 70)})
+    stats = LaneStats()
+    stats.copied("shop.orders", 7, {"kafka": SinkCounts(7, 700), "file": SinkCounts(7, 70)})
 
-    assert board.counters()["tables"] == {"shop.orders": {"r": 7}}
-    assert {name: (sink.events, sink.bytes) for name, sink in board.sinks.items()} == {
+    assert stats.counters()["tables"] == {"shop.orders": {"r": 7}}
+    assert {name: (sink.events, sink.bytes) for name, sink in stats.sinks.items()} == {
         "kafka": (7, 700),
         "file": (7, 70),
     }

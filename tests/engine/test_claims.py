@@ -34,9 +34,9 @@ def short_lease(monkeypatch):
     monkeypatch.setattr(sink_fences, "_LEAST_S", 0.0)
 
 
-def claim(bench, *, over=True):
+def claim(context, *, over=True):
     """Return a claim of its own; one that is over says at once that it would have to wait."""
-    return SinkFences(bench).of("out", lambda: over)
+    return SinkFences(context).of("out", lambda: over)
 
 
 def lives_s(pipeline):
@@ -46,28 +46,28 @@ def lives_s(pipeline):
 
 
 def test_of_two_writers_of_an_epoch_one_stays_known_when_the_other_is_closed(pipeline):
-    bench = pipeline.bench()
-    first, second = claim(bench), claim(bench)
+    context = pipeline.context()
+    first, second = claim(context), claim(context)
     first.enter(LEASE)
     second.enter(LEASE)
 
     first.leave()
 
-    assert [one.name for one in claim(pipeline.bench()).former()] == [LEASE]
+    assert [one.name for one in claim(pipeline.context()).former()] == [LEASE]
     second.leave()
-    assert claim(pipeline.bench()).former() == []
+    assert claim(pipeline.context()).former() == []
 
 
 def test_another_attempt_does_not_begin_to_wait_anew(pipeline, short_lease):
-    claim(pipeline.bench()).enter(LEASE, lives_s=0.2)
-    bench = pipeline.bench()
+    claim(pipeline.context()).enter(LEASE, lives_s=0.2)
+    context = pipeline.context()
 
     with pytest.raises(RetryableError, match=r"waiting .* more"):
-        take_lease(claim(bench))
+        take_lease(claim(context))
 
     def taken():
         try:
-            take_lease(claim(bench))
+            take_lease(claim(context))
         except RetryableError:
             return False
         return True
@@ -76,17 +76,17 @@ def test_another_attempt_does_not_begin_to_wait_anew(pipeline, short_lease):
 
 
 def test_a_writer_that_is_closed_is_not_waited_for(pipeline):
-    right = claim(pipeline.bench())
+    right = claim(pipeline.context())
     take_lease(right)
     right.leave()
 
-    take_lease(claim(pipeline.bench()))
+    take_lease(claim(pipeline.context()))
 
 
 def test_a_request_lives_as_long_as_the_kernel_may_send_it(pipeline):
     writer = HttpSink(id="out", url="http://127.0.0.1:9/", send_timeout_secs=7).open("p")
 
-    writer.fence(claim(pipeline.bench()))
+    writer.fence(claim(pipeline.context()))
 
     assert [seconds >= 7 for seconds in lives_s(pipeline)] == [True]
     writer.close()
@@ -95,9 +95,9 @@ def test_a_request_lives_as_long_as_the_kernel_may_send_it(pipeline):
 def test_a_file_that_was_not_open_yet_gets_nothing_old(pipeline, short_lease, tmp_path):
     sink = FileSink(id="out", path=f"{tmp_path}/${{source.table}}")
     old, new = sink.open("p"), sink.open("p")
-    old.fence(claim(pipeline.bench()))
+    old.fence(claim(pipeline.context()))
     old.write(messages([(f"{tmp_path}/a", None, value(1))]))
-    new.fence(claim(pipeline.bench(), over=False))
+    new.fence(claim(pipeline.context(), over=False))
     new.write(messages([(f"{tmp_path}/b", None, value(2))]))
     new.close()
 
@@ -117,7 +117,7 @@ def test_a_request_that_is_taken_slowly_outlasts_the_lease(pipeline, short_lease
         port = listener.getsockname()[1]
         sink = HttpSink(id="out", url=f"http://127.0.0.1:{port}/", send_timeout_secs=30)
         writer = sink.open("p")
-        writer.fence(claim(pipeline.bench()))
+        writer.fence(claim(pipeline.context()))
 
         assert list(writer.write(messages([(sink.url, None, body)]))) == []
 
@@ -139,7 +139,7 @@ def take_slowly(listener, size):
 
 
 def test_a_store_that_is_away_for_a_moment_ends_no_lease(pipeline, monkeypatch):
-    right = claim(pipeline.bench())
+    right = claim(pipeline.context())
     right.hold()
     monkeypatch.setattr(sink_fences, "_RENEWED_S", 0.0)
     monkeypatch.setattr(type(pipeline.control), "held_epoch", away)
@@ -157,7 +157,7 @@ def away(*_):
 
 def test_a_lease_that_ended_while_the_store_answered_is_asked_for_again(pipeline, monkeypatch):
     """Frozen between the store's answer and the write: the answer is of long ago."""
-    right = claim(pipeline.bench())
+    right = claim(pipeline.context())
     freeze_with_the_answer(pipeline, monkeypatch, lambda number: 60 if number == 1 else 0)
 
     right.hold()
@@ -166,15 +166,15 @@ def test_a_lease_that_ended_while_the_store_answered_is_asked_for_again(pipeline
 
 
 def test_nobody_writes_behind_who_came_while_the_store_answered(pipeline, monkeypatch):
-    right = claim(pipeline.bench())
-    freeze_with_the_answer(pipeline, monkeypatch, lambda number: pipeline.bench() and 60)
+    right = claim(pipeline.context())
+    freeze_with_the_answer(pipeline, monkeypatch, lambda number: pipeline.context() and 60)
 
     with pytest.raises(FencedError):
         right.hold()
 
 
 def test_a_store_that_answers_later_than_a_lease_lasts_gives_none(pipeline, monkeypatch):
-    right = claim(pipeline.bench())
+    right = claim(pipeline.context())
     freeze_with_the_answer(pipeline, monkeypatch, lambda _: 60)
 
     with pytest.raises(RetryableError, match="state store"):
@@ -254,7 +254,7 @@ def test_the_rights_that_the_page_of_redis_names_are_enough(pipeline, redis_serv
     )
     writer = sink.open(pipeline.name)
     try:
-        writer.fence(claim(pipeline.bench()))
+        writer.fence(claim(pipeline.context()))
         if is_exact:
             assert writer.recover() is None
         else:
@@ -290,7 +290,7 @@ class RedisPair:
         self.pipeline, self.stream, self.server = pipeline, stream, server
         self.admin = redis.Redis.from_url(server.dsn("0"))
         self.key = f"_deltaforge:fence:{pipeline.name}:out"
-        self.old, self.old_right = self.opened("old"), claim(pipeline.bench())
+        self.old, self.old_right = self.opened("old"), claim(pipeline.context())
         self.new = self.opened("new")
 
     def opened(self, name, **settings):
@@ -306,7 +306,7 @@ class RedisPair:
 
     def take_over(self):
         """Let the newer driver begin, and write."""
-        right = claim(self.pipeline.bench())
+        right = claim(self.pipeline.context())
         self.new.fence(right)
         self.write(self.new, 2)
         return right
@@ -392,7 +392,7 @@ def test_a_step_whose_answer_nobody_took_does_not_let_the_next_one_through(pair)
     with pytest.raises(RetryableError):
         pair.write(pair.old, 3)
     pair.server.resume()
-    pair.pipeline.bench()
+    pair.pipeline.context()
 
     with pytest.raises(FencedError):
         until_written(pair, pair.old, 4)

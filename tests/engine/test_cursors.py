@@ -29,7 +29,7 @@ class Running:
     def __init__(self, pipeline):
         self.outcome = None
         self._pipeline = pipeline
-        self._lane = Lane(pipeline.bench(), 60.0)
+        self._lane = Lane(pipeline.context(), 60.0)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

@@ -67,7 +67,7 @@ def test_what_a_processor_refuses_is_set_aside_as_it_came_to_it(picky):
     assert places(pipeline) == [(tx, 1) for tx in range(1, 21)]
     assert set_aside(pipeline) == [(tx, 0) for tx in range(1, 21)]
     first = letters(pipeline)[0]
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     assert first.model_dump(exclude={"timestamp", "event", "event_id", "rest"}) == {
         "v": 1,
         "seq": first.seq,
@@ -148,8 +148,8 @@ def test_of_a_long_event_only_its_names_are_kept(picky):
 
 def test_entries_and_position_are_stored_together_or_not_at_all(picky, monkeypatch):
     pipeline = begun(processors=PICKY, journal="enabled: true", batch="max_bytes: 500, ")
-    bench = pipeline.bench()
-    real, failures = bench.store.transact, [True, True]
+    context = pipeline.context()
+    real, failures = context.store.transact, [True, True]
 
     def broken(writes, fence=None):
         if failures and any(getattr(one, "namespace", "") == names.JOURNAL for one in writes):
@@ -158,8 +158,8 @@ def test_entries_and_position_are_stored_together_or_not_at_all(picky, monkeypat
             raise RetryableError("the store is away")
         real(writes, fence)
 
-    monkeypatch.setattr(type(bench.store), "transact", lambda _, *told: broken(*told))
-    monkeypatch.setattr(pipeline, "bench", lambda: bench)
+    monkeypatch.setattr(type(context.store), "transact", lambda _, *told: broken(*told))
+    monkeypatch.setattr(pipeline, "context", lambda: context)
     progress = run_to_the_end(pipeline)
 
     assert set_aside(pipeline) == [(tx, 0) for tx in range(1, 21)]

@@ -159,9 +159,9 @@ def test_a_driver_started_for_a_pipeline_that_was_stopped_meanwhile_reads_nothin
 
 @pytest.mark.parametrize("snapshot", ["never", "initial"])
 def test_a_driver_says_that_it_is_stopped_when_its_lane_or_copy_could_not(monkeypatch, snapshot):
-    def unheard(heart, outcome):
-        heart._done.set()
-        heart.ending.set()
+    def unheard(heartbeat, outcome):
+        heartbeat._done.set()
+        heartbeat.ending.set()
 
     pipeline = InProcess(snapshot=snapshot)
     pipeline.log().latency_s = 0.3

@@ -80,25 +80,25 @@ def outcomes(pipeline):
     return [(r.former["name"], r.present["name"], r.state) for r in records(pipeline).history()]
 
 
-def succession(pipeline, bench=None):
-    bench = bench or pipeline.bench()
-    return SourceIdentity(bench, registry_of(bench))
+def succession(pipeline, context=None):
+    context = context or pipeline.context()
+    return SourceIdentity(context, registry_of(context))
 
 
 def opened(pipeline, at=5):
     """Settle as a lane does that opens the log; return what goes on with it."""
-    bench = pipeline.bench()
-    made = succession(pipeline, bench)
-    store(bench, made.settle(None if at is None else {"tx": at}))
-    return bench, made
+    context = pipeline.context()
+    made = succession(pipeline, context)
+    store(context, made.settle(None if at is None else {"tx": at}))
+    return context, made
 
 
-def store(bench, writes):
-    bench.store.transact(writes, bench.fence)
+def store(context, writes):
+    context.store.transact(writes, context.fence)
 
 
 def known_tables(pipeline, *tables):
-    registry_of(pipeline.bench()).register_all([(each, {"tx": 1}) for each in tables])
+    registry_of(pipeline.context()).register_all([(each, {"tx": 1}) for each in tables])
 
 
 def statement(sql, *tables, database="shop"):
@@ -110,7 +110,7 @@ def statement(sql, *tables, database="shop"):
 
 def run(pipeline, until=None):
     """Run a lane until it ends; or until the checkpoint is there, and stop it then."""
-    lane = Lane(pipeline.bench(), 60.0)
+    lane = Lane(pipeline.context(), 60.0)
     ended = []
     thread = threading.Thread(target=lambda: ended.append(lane.run()), daemon=True)
     thread.start()
@@ -237,9 +237,9 @@ def test_a_table_dropped_before_the_failover_is_no_drift(servers, pipeline):
     known_tables(pipeline, table(n="int"), table(name="same"), table(name="later"))
     servers.policy, servers.tables = "halt", {"shop.t": None}
     # Dropped while nobody read; and, in a statement that was read, just before the other server.
-    bench, reading = opened(pipeline, 20)
+    context, reading = opened(pipeline, 20)
     reading.watch(statement("DROP TABLE `later`", "shop.later"))
-    store(bench, reading.passed({"tx": 20})[0])
+    store(context, reading.passed({"tx": 20})[0])
     servers.name, servers.tables = "B", {"shop.t": None, "shop.later": None}
     opened(pipeline, 20)
     assert outcomes(pipeline) == [("A", "B", "done")]
@@ -248,9 +248,9 @@ def test_a_table_dropped_before_the_failover_is_no_drift(servers, pipeline):
 def test_a_table_made_anew_before_the_failover_is_drift_when_it_is_missing(servers, pipeline):
     known_tables(pipeline, table(n="int"))
     servers.policy, servers.tables = "halt", {"shop.t": None}
-    bench, reading = opened(pipeline, 20)
+    context, reading = opened(pipeline, 20)
     reading.watch(statement("CREATE TABLE t (id int)", "shop.t"))
-    store(bench, reading.passed({"tx": 20})[0])
+    store(context, reading.passed({"tx": 20})[0])
     servers.name = "B"
     with pytest.raises(SchemaError, match=r"shop\.t: table_dropped"):
         opened(pipeline, 20)
@@ -258,8 +258,8 @@ def test_a_table_made_anew_before_the_failover_is_drift_when_it_is_missing(serve
 
 def test_drift_is_adapted_to(servers, pipeline):
     live = table(n="int", m="text")
-    bench, _ = drifted(servers, pipeline, live, policy="adapt")
-    assert registry_of(bench).latest("shop", None, "t").schema == live
+    context, _ = drifted(servers, pipeline, live, policy="adapt")
+    assert registry_of(context).latest("shop", None, "t").schema == live
     assert records(pipeline).latest().drift[0]["column"] == "m"
     assert outcomes(pipeline) == [("A", "B", "done")]
 
@@ -280,19 +280,19 @@ def test_a_changed_primary_key_stops_in_both_modes(servers, pipeline, policy):
     ],
 )
 def test_a_difference_the_log_explains_is_no_drift(servers, pipeline, policy, sql, tables):
-    bench, reading = drifted(servers, pipeline, table(n="int", m="text"), policy=policy, at=5)
+    context, reading = drifted(servers, pipeline, table(n="int", m="text"), policy=policy, at=5)
     assert records(pipeline).latest().state == "reading"
     assert records(pipeline).identity()["name"] == "A"
     reading.watch(statement(sql, *tables))
     writes, ends_by = reading.passed({"tx": 8})
     assert ends_by is None
-    store(bench, writes)
+    store(context, writes)
 
     # Killed here: the next lane begins behind the statement, and knows of it all the same.
-    bench, after = opened(pipeline, 8)
+    context, after = opened(pipeline, 8)
     writes, ends_by = after.passed({"tx": 20})
     assert ends_by is None
-    store(bench, writes)
+    store(context, writes)
     assert outcomes(pipeline) == [("A", "B", "done")]
     assert records(pipeline).identity()["name"] == "B"
 
@@ -307,23 +307,23 @@ UNRELATED = [
 @pytest.mark.parametrize("unrelated", UNRELATED)
 def test_what_the_log_does_not_explain_is_drift_once_it_is_read(servers, pipeline, unrelated):
     live = table(n="int", m="text")
-    bench, reading = drifted(servers, pipeline, live, policy="halt", at=5)
+    context, reading = drifted(servers, pipeline, live, policy="halt", at=5)
     reading.watch(unrelated)
     assert reading.passed({"tx": 19})[1] is None
     writes, ends_by = reading.passed({"tx": 20})
     assert isinstance(ends_by, SchemaError)
-    store(bench, writes)
+    store(context, writes)
     assert outcomes(pipeline) == [("A", "B", "failed")]
     assert run(pipeline).error_class == "schema"
 
 
 def test_drift_that_is_adapted_to_later_opens_the_log_anew(servers, pipeline):
     live = table(n="int", m="text")
-    bench, reading = drifted(servers, pipeline, live, policy="adapt", at=5)
+    context, reading = drifted(servers, pipeline, live, policy="adapt", at=5)
     writes, ends_by = reading.passed({"tx": 20})
     assert isinstance(ends_by, ServerChangedError)
-    store(bench, writes)
-    assert registry_of(bench).latest("shop", None, "t").schema == live
+    store(context, writes)
+    assert registry_of(context).latest("shop", None, "t").schema == live
     assert opened(pipeline, 20)[1].passed({"tx": 20}) == ([], None)
     assert outcomes(pipeline) == [("A", "B", "done")]
 
@@ -331,7 +331,7 @@ def test_drift_that_is_adapted_to_later_opens_the_log_anew(servers, pipeline):
 def test_a_driver_that_is_over_settles_nothing(servers, pipeline):
     opened(pipeline)
     old, made = opened(pipeline)
-    pipeline.bench()
+    pipeline.context()
     servers.name, servers.lost = "B", "gone"
     with pytest.raises(FencedError):
         made.settle({"tx": 5})

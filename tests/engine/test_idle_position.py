@@ -32,11 +32,11 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
     """Stored with an earlier position it would be there twice after a kill."""
     plant(monkeypatch, picky=refusing(lambda _: True))
     pipeline = begun(processors="{type: planted, id: picky}", journal="enabled: true")
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     reader = source.open({"tx": 0}, lambda: False)
     rows = reader.decode(reader.read(1.0)).rows
     queue = DeadLetterRecords(pipeline.store, pipeline.name)
-    lane, quiet = Lane(pipeline.bench(), 60.0), Quiet()
+    lane, quiet = Lane(pipeline.context(), 60.0), Quiet()
     lane._rendering.open()
     ahead = lane._rendering.ahead(lambda _: True)
     lane._delivering = quiet

@@ -23,7 +23,7 @@ class _Running:
 
     def __init__(self, pipeline, window_s=60.0):
         self.outcome = None
-        self.lane = Lane(pipeline.bench(), window_s)
+        self.lane = Lane(pipeline.context(), window_s)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -104,9 +104,9 @@ def test_a_log_is_closed_before_it_is_opened_again(monkeypatch):
 
 def test_a_lane_that_is_fenced_before_its_first_heartbeat_says_so():
     pipeline = InProcess()
-    bench = pipeline.bench()
+    context = pipeline.context()
     pipeline.control.take_epoch("newer")
-    assert Lane(bench, 60.0).run().why == "fenced"
+    assert Lane(context, 60.0).run().why == "fenced"
 
 
 def test_a_lane_whose_heartbeat_fails_for_good_ends_with_the_reason(monkeypatch):
@@ -114,7 +114,7 @@ def test_a_lane_whose_heartbeat_fails_for_good_ends_with_the_reason(monkeypatch)
     pipeline.begin_at(out=0)
     running = _Running(pipeline)
     wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
-    monkeypatch.setattr(running.lane._bench.control, "__class__", _Refusing)
+    monkeypatch.setattr(running.lane._context.control, "__class__", _Refusing)
     outcome = running.end()
     assert (outcome.why, outcome.error_class) == ("failed", "access")
     assert "refuses us" in outcome.reason
@@ -129,37 +129,37 @@ class _Refusing(Control):
 
 def test_a_late_heartbeat_does_not_overwrite_the_last_word(monkeypatch):
     pipeline = InProcess()
-    bench = pipeline.bench()
-    lane = Lane(bench, 60.0)
-    heart: Heartbeat = lane._heart
-    heart.start()
+    context = pipeline.context()
+    lane = Lane(context, 60.0)
+    heartbeat: Heartbeat = lane._heartbeat
+    heartbeat.start()
     held, go = threading.Event(), threading.Event()
-    real = bench.store.transact
+    real = context.store.transact
 
     def slow(writes, fence=None):
-        if threading.current_thread().name == "heart":
+        if threading.current_thread().name == "heartbeat":
             held.set()
             go.wait(PATIENCE_S)
         real(writes, fence)
 
-    monkeypatch.setattr(bench.store, "transact", slow)
+    monkeypatch.setattr(context.store, "transact", slow)
     assert held.wait(PATIENCE_S)
-    ending = threading.Thread(target=heart.finish, args=(Outcome("stopped"),))
+    ending = threading.Thread(target=heartbeat.finish, args=(Outcome("stopped"),))
     ending.start()
-    time.sleep(1.5)  # Longer than the patience with the heart's thread.
+    time.sleep(1.5)  # Longer than the patience with the heartbeat thread.
     go.set()
     ending.join(PATIENCE_S)
-    heart._thread.join(PATIENCE_S)
+    heartbeat._thread.join(PATIENCE_S)
     assert pipeline.status() == ("stopped", None)
 
 
 def test_a_removed_sink_does_not_hide_the_position():
     pipeline = InProcess()
     pipeline.begin_at(out=0)
-    bench = pipeline.bench()
-    heart = Lane(bench, 60.0)._heart
-    heart._board.sinks.setdefault("gone", type(heart._board.sinks["out"])())
-    heart._beat(None)
+    context = pipeline.context()
+    heartbeat = Lane(context, 60.0)._heartbeat
+    heartbeat._stats.sinks.setdefault("gone", type(heartbeat._stats.sinks["out"])())
+    heartbeat._beat(None)
     running = _Running(pipeline)
     wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
     pipeline.want("stopped")

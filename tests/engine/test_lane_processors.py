@@ -53,7 +53,7 @@ def test_fan_out_keeps_the_order_of_each_key(monkeypatch):
     pipeline = begun(processors="{type: planted, id: twice}")
     progress = run_to_the_end(pipeline)
 
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     expected = [(tx, row) for tx, row, _ in source.events(1, 20) for _ in range(2)]
     assert places(pipeline) == expected
     assert [event.get("synthetic") for event in events(pipeline)] == [None, "twice"] * 60
@@ -168,7 +168,7 @@ def test_a_lane_asked_to_end_while_a_processor_waits_ends_as_asked(monkeypatch):
 def test_a_processor_that_does_not_open_ends_the_lane_with_its_class(monkeypatch):
     plant(monkeypatch, one=doubling)
     pipeline = begun(processors="{type: planted, id: one}, {type: planted, id: two}")
-    outcome = Lane(pipeline.bench(), 60.0).run()
+    outcome = Lane(pipeline.context(), 60.0).run()
     assert (outcome.why, outcome.error_class) == ("failed", "fatal")
     assert "processor two" in outcome.reason
     assert CLOSED == ["one"]

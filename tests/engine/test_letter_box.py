@@ -30,7 +30,7 @@ class Box:
         self.answers = []
         self.newer = False
         self.box = DeadLetterQueue(
-            pipeline.bench(), self.tallies, self._told, threading.Event(), self._confirm
+            pipeline.context(), self.tallies, self._told, threading.Event(), self._confirm
         )
         real = DeadLetterRecords.count
 

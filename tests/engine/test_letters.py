@@ -38,7 +38,7 @@ def letters(images, max_event_bytes=1 << 20, why="why"):
         ],
         schema=CHANGE_SCHEMA,
     )
-    writer = DeadLetterWriter(InProcess().bench().origin, max_event_bytes)
+    writer = DeadLetterWriter(InProcess().context().origin, max_event_bytes)
     refused = [Rejection(row, "refused", why) for row in range(len(images))]
     told = writer.of_sink("out", refused, ProcessedBatch(rows))
     return [DeadLetter.from_stored(one.text, "letter") for one in told]

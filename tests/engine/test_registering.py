@@ -74,9 +74,9 @@ def inside():
 
 
 def registrar_of(inside, start=0):
-    bench = inside.bench()
+    context = inside.context()
     at = None if start is None else {"tx": start}
-    return Registrar(bench, registry_of(bench), lambda call: call(), at)
+    return Registrar(context, registry_of(context), lambda call: call(), at)
 
 
 def sequences(admitted):
@@ -90,7 +90,7 @@ def entries(inside):
 def test_each_row_has_the_sequence_of_its_tables_version(inside):
     registrar = registrar_of(inside)
     admitted = registrar.admit(batch((0, A), (1, TWIN), (2, None), (3, B), (4, TWIN)))
-    registry = registry_of(inside.bench())
+    registry = registry_of(inside.context())
 
     a, twin, b = (registry.find(one).sequence for one in (A, TWIN, B))
     assert A.fingerprint == TWIN.fingerprint
@@ -117,7 +117,7 @@ def test_one_transaction_registers_what_a_batch_brings(inside, monkeypatch):
 def test_a_form_that_comes_back_within_a_batch_is_registered_at_its_place(inside):
     registrar = registrar_of(inside)
     admitted = registrar.admit(batch((0, A), (2, B), (3, B), (6, A), (7, A)))
-    registry = registry_of(inside.bench())
+    registry = registry_of(inside.context())
 
     found = [(v.schema, v.position["tx"]) for v in registry.entries("d", None, "t")]
     assert found == [(A, 0), (B, 2), (A, 6)]
@@ -154,7 +154,7 @@ def check_readings(inside, size):
     for start in (1, 3, 6, 9):
         assert read(start, size) == {tx: pair for tx, pair in whole.items() if tx >= start}
     assert entries(inside) == written
-    registry = registry_of(inside.bench())
+    registry = registry_of(inside.context())
     compare = ScriptedSource().compare
     for (tx, schema), (_, sequence) in zip(log, whole.values(), strict=True):
         name = (schema.db, schema.schema, schema.table)
@@ -220,7 +220,7 @@ def test_an_aligned_dictionary_is_followed_by_index(inside):
         ChangeBatch(rows, plain.positions, plain.end, "scripted", 1, schemas=(A, TWIN))
     )
 
-    registry = registry_of(inside.bench())
+    registry = registry_of(inside.context())
     assert sequences(admitted) == [
         registry.find(A).sequence, registry.find(TWIN).sequence, None,
     ]  # fmt: skip
@@ -240,7 +240,7 @@ def test_the_rows_of_a_snapshot_are_registered_where_their_view_stands(inside):
     registrar = registrar_of(inside, start=None)
     registrar.admit(batch((0, A), end={"tx": 77}))
 
-    (version,) = registry_of(inside.bench()).versions("d", None, "t")
+    (version,) = registry_of(inside.context()).versions("d", None, "t")
     assert version.position == {"tx": 77}
 
 
@@ -267,7 +267,7 @@ def test_a_lane_delivers_what_is_in_force_and_a_second_reading_says_the_same():
     assert set(told) == set(range(1, 41))
     assert all(len(pairs) == 1 for pairs in told.values())
     assert entries(inside) == registered
-    registry = registry_of(inside.bench())
+    registry = registry_of(inside.context())
     for tx, ((version, sequence),) in told.items():
         assert version == source.schema_of(tx).fingerprint
         at = registry.at_sequence("script", None, "rows", sequence)
@@ -278,7 +278,7 @@ def test_a_lane_delivers_what_is_in_force_and_a_second_reading_says_the_same():
 
 
 def carry_all(inside):
-    lane = Lane(inside.bench(), 600.0)
+    lane = Lane(inside.context(), 600.0)
     thread = threading.Thread(target=lane.run, daemon=True)
     thread.start()
     wait_until(lambda: inside.checkpoints().load()["out"]["tx"] == 40)
@@ -293,7 +293,7 @@ def test_a_copy_carries_version_and_sequence():
     outcome = Driving(inside, drive_snapshot).end()
 
     events = [orjson.loads(message.value) for message in inside.log().messages()]
-    (version,) = registry_of(inside.bench()).all()
+    (version,) = registry_of(inside.context()).all()
     assert outcome.why == "finished"
     assert len(events) == 30
     assert {(e["schema_version"], e["schema_sequence"]) for e in events} == {
@@ -303,7 +303,7 @@ def test_a_copy_carries_version_and_sequence():
 
 def test_a_version_that_nobody_knows_any_more_is_read_as_the_latest(inside):
     registrar_of(inside).admit(batch((0, A), (1, B)))
-    find = lookup(registry_of(inside.bench()))
+    find = lookup(registry_of(inside.context()))
     assert find("d", None, "t", A.fingerprint) == A
     assert find("d", None, "t", "sha256:gone") == B
     assert find("d", None, "t", None) == B

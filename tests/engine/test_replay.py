@@ -60,7 +60,7 @@ def counts(told):
 
 
 def history(pipeline):
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     rows = defaultdict(list)
     for tx, row, key in source.events(1, pipeline.transactions):
         rows[key].append((tx, row))

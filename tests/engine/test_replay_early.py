@@ -25,7 +25,7 @@ def count(pipeline):
 
 def refuses_the_last(pipeline):
     """Let the sink refuse the last event of row 1."""
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     last = max(place[:2] for place in source.events(1, 20) if place[2] == 1)
     text = b'{"id":1,"tx":%d,"row":%d}' % last
     held(pipeline).refuses = lambda value: text in value
@@ -105,7 +105,7 @@ def test_what_is_held_beside_a_refusal_has_overtaken_nothing(ahead, monkeypatch)
     pipeline = exact_pipeline(monkeypatch, journal=HOLDS, batch="max_bytes: 500, ", **sinks)
     pipeline.begin_at(out=0, **ahead)
     rows = defaultdict(list)
-    for tx, row, key in pipeline.bench().pipeline.spec.source.events(1, 20):
+    for tx, row, key in pipeline.context().pipeline.spec.source.events(1, 20):
         rows[key].append(b'{"id":%d,"tx":%d,"row":%d}' % (key, tx, row))
     refused = [rows[key][0 if key <= 10 else -1] for key in range(1, 21)]
     held(pipeline).refuses = lambda value: any(text in value for text in refused)

@@ -17,7 +17,7 @@ def test_a_plan_finds_what_comes_first_without_asking_every_entry(monkeypatch):
     asked = []
     real = RowKey.meets
     monkeypatch.setattr(RowKey, "meets", lambda one, other: asked.append(1) or real(one, other))
-    spec = InProcess(journal="enabled: true").bench().pipeline.spec
+    spec = InProcess(journal="enabled: true").context().pipeline.spec
     plan = ReplayPlan(spec, DeadLetterFilter(kind="meant"), "skip", {})
     verdicts = []
     for seq in range(1, 201):

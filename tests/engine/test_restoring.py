@@ -61,7 +61,7 @@ def stored(letters):
 
 @pytest.fixture
 def writer():
-    return DeadLetterWriter(InProcess().bench().origin, 1 << 20)
+    return DeadLetterWriter(InProcess().context().origin, 1 << 20)
 
 
 def refusals(rows):
@@ -90,7 +90,7 @@ def test_what_a_processor_refused_comes_back_as_it_came_to_it(writer):
 def test_only_what_was_refused_unmasked_or_cut_cannot_come_back(writer):
     rows = batch(ROWS[:2])
     unmasked = RefusedEvents("p", rows, np.arange(2, dtype=np.int32), refusals(rows), masked=False)
-    cut = DeadLetterWriter(InProcess().bench().origin, 10)
+    cut = DeadLetterWriter(InProcess().context().origin, 10)
     for letters in (
         writer.of_processors(ProcessedBatch(rows, None, [unmasked])),
         cut.of_sink("out", refusals(rows), ProcessedBatch(rows)),

@@ -45,7 +45,7 @@ def keys(pipeline, sink="out"):
 
 
 def history(pipeline):
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     return [(key, tx) for tx, _, key in source.events(1, pipeline.transactions)]
 
 
@@ -170,7 +170,7 @@ class Behind:
     def __init__(self, *, holds):
         self.pipeline = InProcess(journal="enabled: true")
         self.queue = DeadLetterRecords(self.pipeline.store, self.pipeline.name)
-        writer = DeadLetterWriter(self.pipeline.bench().origin, 1 << 20)
+        writer = DeadLetterWriter(self.pipeline.context().origin, 1 << 20)
         (letter,) = writer.of_processors(self.refused(1))
         self.pipeline.store.transact([self.queue.push(letter.text)])
         self.order = RowOrdering(self.queue, ["out"], holds=holds, behind="out")

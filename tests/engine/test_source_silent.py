@@ -54,18 +54,18 @@ def test_a_pipeline_that_is_blocked_from_its_start_has_a_lag_and_is_not_ready(
 
 
 def test_a_sink_that_blocks_from_the_start_makes_a_lag_too():
-    board = LaneStats()
-    board.sink_trouble("out", RetryableError("away"))
-    board.sinks["out"].trouble.since_ms -= 5000
-    assert board.lag_ms() >= 5000
+    stats = LaneStats()
+    stats.sink_trouble("out", RetryableError("away"))
+    stats.sinks["out"].trouble.since_ms -= 5000
+    assert stats.lag_ms() >= 5000
 
 
 def test_the_lag_of_a_blocked_sink_goes_on_behind_a_restart():
-    board = LaneStats()
-    board.sink_trouble("out", RetryableError("away"))
-    board.last_commit_ms = board.sinks["out"].trouble.since_ms - 60_000
+    stats = LaneStats()
+    stats.sink_trouble("out", RetryableError("away"))
+    stats.last_commit_ms = stats.sinks["out"].trouble.since_ms - 60_000
     again = LaneStats()
-    counters = board.counters()
+    counters = stats.counters()
     again.resume(
         {
             **{key: counters.pop(key) for key in ("events", "bytes", "batches")},

@@ -49,32 +49,32 @@ def pipeline():
 
 def test_a_stream_that_begins_anew_learns_how_tables_look_by_then(pipeline, monkeypatch):
     former, present = (TableSchema("s", None, "t", (Column(n, "int", "int"),)) for n in "ab")
-    bench = pipeline.bench()
-    registry = registry_of(bench)
+    context = pipeline.context()
+    registry = registry_of(context)
     registry.register(former, {"tx": 1})
     monkeypatch.setattr(ScriptedSource, "schemas_at", lambda *_: [present])
     # Renamed while nobody read: nothing of the log says so any more.
-    lane = Lane(bench, 60.0)
+    lane = Lane(context, 60.0)
     lane._open()
     history = lane._tables.history()
     assert history.schema_at("s", None, "t", {"tx": 21}) == present
     monkeypatch.setattr(ScriptedSource, "schemas_at", lambda *_: pytest.fail("it goes on"))
-    Lane(pipeline.bench(), 60.0)._open()
+    Lane(pipeline.context(), 60.0)._open()
 
 
 def test_an_own_snapshot_that_begins_anew_learns_how_tables_look_by_then(monkeypatch):
     pipeline = InProcess(snapshot="initial")
     former, present = (TableSchema("s", None, "t", (Column(n, "int", "int"),)) for n in "ab")
-    bench = pipeline.bench()
-    registry_of(bench).register(former, {"tx": 1})
+    context = pipeline.context()
+    registry_of(context).register(former, {"tx": 1})
     monkeypatch.setattr(ScriptedSource, "schemas_at", lambda *_: [present])
-    SnapshotRun(bench).prepare()
-    assert registry_of(bench).latest("s", None, "t").schema == present
+    SnapshotRun(context).prepare()
+    assert registry_of(context).latest("s", None, "t").schema == present
 
 
 def watch_of(pipeline):
-    bench = pipeline.bench()
-    return bench, TableWatch(bench, registry_of(bench))
+    context = pipeline.context()
+    return context, TableWatch(context, registry_of(context))
 
 
 def wishes(pipeline):
@@ -82,23 +82,23 @@ def wishes(pipeline):
 
 
 def test_an_arrival_is_stored_with_the_checkpoint_and_asked_for_behind_it(pipeline):
-    bench, watch = watch_of(pipeline)
+    context, watch = watch_of(pipeline)
     watch.begin(Reader())
     watch.watch(statement())
     writes = watch.passed(AT, Reader())
     assert wishes(pipeline) == [], "before the checkpoint nothing may be copied"
-    bench.store.transact(writes, bench.fence)
+    context.store.transact(writes, context.fence)
     # Killed here, the next driver asks.
-    ask_for_arrivals(bench)
+    ask_for_arrivals(context)
     assert wishes(pipeline) == [["s.a"]]
     assert TableRecords(pipeline.store, pipeline.name).arrivals() == []
 
 
 def test_a_replay_asks_for_no_second_copy(pipeline):
-    bench, watch = watch_of(pipeline)
+    context, watch = watch_of(pipeline)
     for _ in range(2):
         watch.watch(statement())
-        bench.store.transact(watch.passed(AT, Reader()), bench.fence)
+        context.store.transact(watch.passed(AT, Reader()), context.fence)
         watch.stored()
     assert wishes(pipeline) == [["s.a"]]
     (request,) = pipeline.control.read().requests
@@ -107,41 +107,41 @@ def test_a_replay_asks_for_no_second_copy(pipeline):
     )
     pipeline.control.update(lambda old: old.model_copy(update={"requests": []}))
     watch.watch(statement())
-    bench.store.transact(watch.passed(AT, Reader()), bench.fence)
+    context.store.transact(watch.passed(AT, Reader()), context.fence)
     watch.stored()
     assert wishes(pipeline) == []
     # Another statement of the same words is another arrival.
     watch.watch(statement(b"2" * 16))
-    bench.store.transact(watch.passed(AT, Reader()), bench.fence)
+    context.store.transact(watch.passed(AT, Reader()), context.fence)
     watch.stored()
     assert wishes(pipeline) == [["s.a"]]
 
 
 def test_what_a_source_reports_is_asked_for_once_a_session(pipeline):
-    bench, watch = watch_of(pipeline)
+    context, watch = watch_of(pipeline)
     reader = Reader(AppearedTable("s.new", None))
     for _ in range(2):
-        bench.store.transact(watch.passed(AT, reader), bench.fence)
+        context.store.transact(watch.passed(AT, reader), context.fence)
         watch.stored()
     assert wishes(pipeline) == [["s.new"]]
 
 
 def test_what_the_log_says_later_is_not_copied_before(pipeline):
-    bench, watch = watch_of(pipeline)
+    context, watch = watch_of(pipeline)
     reader = Reader(AppearedTable("s.new", {"tx": 11}))
     assert watch.passed(AT, reader) == []
     # A lane that reads the same again, after a copy or a kill, asks for no second one.
     for _ in range(2):
-        bench.store.transact(watch.passed({"tx": 11}, reader), bench.fence)
+        context.store.transact(watch.passed({"tx": 11}, reader), context.fence)
         watch.stored()
         assert wishes(pipeline) == [["s.new"]]
         (request,) = pipeline.control.read().requests
-        bench, watch = watch_of(pipeline)
+        context, watch = watch_of(pipeline)
         watch.begin(reader)
     results = SnapshotResults(pipeline.store, pipeline.name)
     pipeline.store.transact(results.put(result_of(request, "done")))
     pipeline.control.update(lambda old: old.model_copy(update={"requests": []}))
-    bench.store.transact(watch.passed({"tx": 11}, reader), bench.fence)
+    context.store.transact(watch.passed({"tx": 11}, reader), context.fence)
     watch.stored()
     assert wishes(pipeline) == []
 
@@ -149,7 +149,7 @@ def test_what_the_log_says_later_is_not_copied_before(pipeline):
 def test_a_stop_is_fenced(pipeline):
     _, watch = watch_of(pipeline)
     pipeline.control.take_epoch("another")
-    watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
+    watch._context.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
     with pytest.raises(FencedError):
         watch.stop(TableError("no names", "s.a"), Reader())
     assert TableRecords(pipeline.store, pipeline.name).stopped() == {}
@@ -157,7 +157,7 @@ def test_a_stop_is_fenced(pipeline):
 
 def test_a_reason_that_quotes_a_statement_shows_no_password(pipeline, caplog):
     _, watch = watch_of(pipeline)
-    watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
+    watch._context.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
     said = "CREATE TABLE a (b int) ENGINE=FEDERATED CONNECTION='mysql://u:planted@h/s/a'"
     watch.stop(TableError(f"no names. The statement was: {said}", "s.a"), Reader())
     assert "planted" not in TableRecords(pipeline.store, pipeline.name).stopped()["s.a"].reason
@@ -182,7 +182,7 @@ def test_a_stopped_table_is_shown_and_left_out(pipeline):
 
 def test_a_table_that_was_left_out_in_vain_fails_the_pipeline(pipeline):
     _, watch = watch_of(pipeline)
-    watch._bench.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
+    watch._context.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
     watch.begin(Reader())
     watch.stop(TableError("no names", "s.a"), Reader())
     watch.stop(TableError("no names", "s.a"), Reader())  # The answer of the store was lost.

@@ -161,7 +161,7 @@ class TestSentinel:
 
 def right(pipeline):
     """Return the claim of a driver that begins now."""
-    return Claims(pipeline.bench()).of("r", lambda: True)
+    return Claims(pipeline.context()).of("r", lambda: True)
 
 
 def slot_of(name):

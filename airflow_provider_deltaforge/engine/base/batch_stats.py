@@ -1,4 +1,4 @@
-"""Counts of a batch, for the board."""
+"""Counts of a batch, for the statistics of its lane."""
 
 from collections import Counter
 from dataclasses import dataclass

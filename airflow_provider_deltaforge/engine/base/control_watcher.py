@@ -17,7 +17,7 @@ class ControlWatcher:
     """Notices that a worker must end. ``ending`` is set then, and ``why`` says for what.
 
     Args:
-        bench: whose control record to listen to.
+        context: whose control record to listen to.
         window_s: when the work ends in any case.
         makes_way: asked before making way for a snapshot or a replay that somebody wants.
         busy: asked before making way for a snapshot; True lets it wait.
@@ -26,14 +26,14 @@ class ControlWatcher:
 
     def __init__(
         self,
-        bench: TaskContext,
+        context: TaskContext,
         window_s: float,
         *,
         makes_way: Callable[[], bool] = lambda: False,
         busy: Callable[[], bool] = lambda: False,
         also: Callable[[], Why | None] = lambda: None,
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._makes_way, self._busy = makes_way, busy
         self._also = also
         self._deadline = time.monotonic() + window_s
@@ -43,7 +43,7 @@ class ControlWatcher:
         self.why: Why = "window"
         self.failure: Exception | None = None
         """Why it can listen no longer; ``why`` is ``failed`` then."""
-        if bench.job.leaving is not None:
+        if context.job.leaving is not None:
             threading.Thread(target=self._watch_leaving, daemon=True, name="leaving").start()
 
     def end(self, why: Why) -> None:
@@ -59,8 +59,8 @@ class ControlWatcher:
         Raises:
             RetryableError: the store is away.
         """
-        record = self._bench.control.read()
-        if record is None or record.generation != self._bench.job.generation:
+        record = self._context.control.read()
+        if record is None or record.generation != self._context.job.generation:
             self.end("superseded")
         elif record.desired != "running":
             self.end(record.desired)
@@ -97,7 +97,7 @@ class ControlWatcher:
         now = time.monotonic()
         if self._confirmed_at is not None and now - self._confirmed_at < _CONFIRMED_S:
             return
-        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+        if self._context.control.held_epoch(self._context.job.driver) != self._context.fence:
             raise FencedError("a newer worker of this driver has started; this one ends")
         self._confirmed_at = now
 
@@ -108,15 +108,15 @@ class ControlWatcher:
     def _watch_leaving(self) -> None:
         """End with the process: the store, through which wishes come, may be away."""
         while not self.ending.is_set():
-            self._bench.job.wait(_LEAVING_POLL_S)
-            if self._bench.job.leaves:
+            self._context.job.wait(_LEAVING_POLL_S)
+            if self._context.job.leaves:
                 self.end("stopped")
 
     def _watch(self, every_s: float) -> None:
         while not self.ending.wait(every_s):
             try:
-                fence = self._bench.control.held_epoch(self._bench.job.driver)
-                if fence != self._bench.fence:
+                fence = self._context.control.held_epoch(self._context.job.driver)
+                if fence != self._context.fence:
                     self.end("fenced")
                 self.listen()
             except FencedError:

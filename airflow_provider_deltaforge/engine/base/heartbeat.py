@@ -42,15 +42,15 @@ class Heartbeat:
 
     def __init__(
         self,
-        bench: TaskContext,
-        board: LaneStats,
+        context: TaskContext,
+        stats: LaneStats,
         window_s: float,
         status: Status,
         *,
         makes_way: bool = True,
     ) -> None:
-        self._bench = bench
-        self._board = board
+        self._context = context
+        self._stats = stats
         self._status: Status = status
         self._since_ms = _now_ms()
         self._was: tuple[str, str | None] = (status, None)
@@ -62,16 +62,16 @@ class Heartbeat:
         self._has_run = False
         self._distress: Distress | None = None
         self.failure: Exception | None = None
-        """What ended the heart; ``why`` is ``failed`` then."""
+        """What ended the heartbeat; ``why`` is ``failed`` then."""
         # Only a stream makes way for what was asked for; requests wait for each other.
         # Copied rows would reach a sink that is behind in front of older changes.
         self._streams = makes_way and status == "running"
         self._listener = ControlWatcher(
-            bench, window_s, makes_way=self._makes_way, busy=lambda: bool(board.lagging)
+            context, window_s, makes_way=self._makes_way, busy=lambda: bool(stats.lagging)
         )
         self.ending = self._listener.ending
         self.end = self._listener.end
-        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self, *, begins: bool = False) -> None:
         """Write the first progress and begin to beat; hear whether to run at all.
@@ -85,10 +85,10 @@ class Heartbeat:
             RetryableError: the store is away.
         """
         self._listener.obey()
-        former = self._former = self._bench.control.progress()
-        goes_on = former is not None and former.generation == self._bench.job.generation
+        former = self._former = self._context.control.progress()
+        goes_on = former is not None and former.generation == self._context.job.generation
         if former is not None and goes_on:
-            self._board.resume(former.model_dump())
+            self._stats.resume(former.model_dump())
         self.has_begun = not begins or (
             former is not None and goes_on and former.status == "running"
         )
@@ -116,7 +116,7 @@ class Heartbeat:
         if not self.ending.is_set():
             return False
         given_up = self.why in ("fenced", "superseded", "failed")
-        if given_up or self._board.blocked_by() is not None:
+        if given_up or self._stats.blocked_by() is not None:
             return True
         return time.monotonic() - self._listener.ended_at > _DRAIN_GRACE_S
 
@@ -138,7 +138,7 @@ class Heartbeat:
         if outcome.why in ("fenced", "superseded"):
             return
         try:
-            self._bench.job.in_time(lambda: self._beat(outcome))
+            self._context.job.in_time(lambda: self._beat(outcome))
         except Exception as error:  # noqa: BLE001 - how it ended matters more
             _log.warning("last progress not written", extra={"reason": redacted(str(error))})
 
@@ -147,9 +147,9 @@ class Heartbeat:
 
         The driver serves nothing before, and would begin lane after lane while the source is away.
         """
-        pipeline = self._bench.pipeline
+        pipeline = self._context.pipeline
         return self._streams and has_begun(
-            self._bench.store, pipeline.name, pipeline.spec.source.id
+            self._context.store, pipeline.name, pipeline.spec.source.id
         )
 
     def _run(self) -> None:
@@ -182,10 +182,10 @@ class Heartbeat:
             if outcome is None and self._done.is_set():
                 return  # The last word is, or will be, said.
             progress = self._progress(outcome)
-            write = self._bench.control.put_progress(progress)
+            write = self._context.control.put_progress(progress)
             # Another number also for the attempt that fails: perhaps it was stored all the same.
             self._former = progress
-            self._bench.store.transact([write], self._bench.fence)
+            self._context.store.transact([write], self._context.fence)
             if self._distress is not None:
                 self._distress = None
                 distress.say(None)
@@ -195,10 +195,10 @@ class Heartbeat:
         status, reason, error_class = self._judge(outcome)
         if (status, error_class) != self._was:
             self._was, self._since_ms = (status, error_class), _now_ms()
-        counters = self._board.counters()
+        counters = self._stats.counters()
         self._has_run = self._has_run or status == "running"
         counters["has_run"] = self._has_run
-        journal = self._bench.pipeline.spec.journal
+        journal = self._context.pipeline.spec.journal
         if journal.enabled:
             counters["dlq"]["max_entries"] = journal.dlq.max_entries
         host, pid = place()
@@ -207,12 +207,12 @@ class Heartbeat:
             since_ms=self._since_ms,
             reason=reason,
             error_class=error_class,
-            epoch=self._bench.fence.version,
-            generation=self._bench.job.generation,
+            epoch=self._context.fence.version,
+            generation=self._context.job.generation,
             **heartbeat(self._former),
             batch_id=counters["batches"],
-            position=self._board.position(),
-            lag_ms=self._board.lag_ms(),
+            position=self._stats.position(),
+            lag_ms=self._stats.lag_ms(),
             events=counters.pop("events"),
             bytes=counters.pop("bytes"),
             batches=counters.pop("batches"),
@@ -221,7 +221,7 @@ class Heartbeat:
             extra=counters,
             host=host,
             pid=pid,
-            application_id=self._bench.job.application_id,
+            application_id=self._context.job.application_id,
         )
 
     def _judge(self, outcome: Outcome | None) -> tuple[Status, str | None, str | None]:
@@ -230,7 +230,7 @@ class Heartbeat:
             if status == "failed" and outcome.error_class == RetryableError.error_class:
                 status = "starting"  # The driver begins again; if it gives up, it says so itself.
             return status, outcome.reason, outcome.error_class
-        blocked = self._board.blocked_by()
+        blocked = self._stats.blocked_by()
         if blocked is not None:
             name, trouble = blocked
             return "blocked", f"{name}: {trouble.reason}", trouble.error_class
@@ -251,7 +251,7 @@ class Heartbeat:
                 batches=state.batches,
                 retries=state.retries,
             )
-            for sink_id, state in self._board.sinks.items()
+            for sink_id, state in self._stats.sinks.items()
         }
 
 

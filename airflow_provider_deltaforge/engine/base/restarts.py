@@ -33,25 +33,25 @@ def say(control: Control, fence: Fence, status: Status, outcome: Outcome | None 
     control.store.transact([control.put_progress(progress.model_copy(update=said))], fence)
 
 
-def rest(bench: TaskContext) -> Outcome | None:
+def rest(context: TaskContext) -> Outcome | None:
     """Wait while the pipeline is paused; None when it goes on, else how it ended."""
     while True:
         try:
-            record = bench.control.read()
-            if record is None or record.generation != bench.job.generation:
+            record = context.control.read()
+            if record is None or record.generation != context.job.generation:
                 return Outcome("superseded")
-            desired = "stopped" if bench.job.leaves else record.desired
+            desired = "stopped" if context.job.leaves else record.desired
             if desired == "running":
                 return None
-            fence = bench.control.held_epoch(bench.job.driver)
-            say(bench.control, fence, desired)
+            fence = context.control.held_epoch(context.job.driver)
+            say(context.control, fence, desired)
             if desired == "stopped":
                 return Outcome("stopped")
         except RetryableError as error:
-            if bench.job.leaves:
+            if context.job.leaves:
                 return Outcome("stopped")
             _log.warning("the state store is away, still waiting: %s", error)
-        bench.job.wait(_POLL_S)
+        context.job.wait(_POLL_S)
 
 
 class Restarts:

@@ -68,16 +68,16 @@ class CatchUp:
         waits: bool = False,
     ) -> None:
         self._company = company
-        self._bench = bench = company.bench
+        self._context = context = company.context
         self._sink, self._id, self._hands = sink, sink.id, hands
-        self._board, self._meeting = company.board, company.meeting
+        self._stats, self._meeting = company.stats, company.meeting
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
         self.given_up = False
         self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
         self._letters = DeadLetterQueue(
-            bench,
-            self._board.letters,
+            context,
+            self._stats.letters,
             lambda _, error: self._tell(error),
             self._ending,
             company.confirm,
@@ -120,7 +120,7 @@ class CatchUp:
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
             self._tell(error)
             self._meeting.strays(self._id)
-            self._board.stands(self._id, "behind")
+            self._stats.stands(self._id, "behind")
             soon = isinstance(error, (RetryableError, TableError))  # The lane stops a table first.
             self._rest(_SOON_S if soon else _AGAIN_S)
             return False
@@ -164,7 +164,7 @@ class CatchUp:
             if carried.batch.position is not None:
                 self._own.idling.passes(carried.batch.position)
             return
-        self._board.stands(self._id, "catching_up", carried.first_ms)
+        self._stats.stands(self._id, "catching_up", carried.first_ms)
         if (later := carried.rendered.later.get(self._id)) is not None:
             self._hands.submit(later)
             carried = self._filled(carried)
@@ -202,7 +202,7 @@ class CatchUp:
         while (outcome := self._hands.result(_POLL_S)) is None:
             self._check()
             if self._hands.failing:
-                self._board.stands(self._id, "behind")
+                self._stats.stands(self._id, "behind")
                 self._meeting.strays(self._id)
         if outcome.error is not None and self._is_over():
             raise CatchUpEnded
@@ -214,8 +214,8 @@ class CatchUp:
         self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
         crossing(CrashPoint.CAUGHT_UP_WRITTEN)
         self._tell(None)
-        self._board.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
-        self._board.stands(self._id, "catching_up", carried.last_ms)
+        self._stats.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
+        self._stats.stands(self._id, "catching_up", carried.last_ms)
         self._own.idling.ends()
         if carried.batch.position is not None:
             self._own.commit(carried.batch.position)
@@ -242,26 +242,26 @@ class CatchUp:
         """See whether the sink is to be given up, or the lane ends."""
         if self._is_over():
             raise CatchUpEnded
-        why = self.unwanted or _too_late(self._sink, self._board.lag_of(self._id, unread=unread))
+        why = self.unwanted or _too_late(self._sink, self._stats.lag_of(self._id, unread=unread))
         if why is not None:
             raise PositionLostError(why)
 
     def _give_up(self, error: PositionLostError) -> None:
         """Record what the sink lacks from here on; nothing is kept for it any more."""
         try:
-            self._own.store([gap_of(self._bench, self._id, self.at, error)])
+            self._own.store([gap_of(self._context, self._id, self.at, error)])
         except (DeltaForgeError, CatchUpEnded):
             return  # Another lane is there, or this one ends: the next one judges anew.
         crossing(CrashPoint.SINK_GIVEN_UP)
         self._hands.has_ended()  # It would go on trying, and hide why the sink was given up.
-        log_gap(self._bench, self._id, self.at, error)
-        self._board.stands(self._id, "given_up")
+        log_gap(self._context, self._id, self.at, error)
+        self._stats.stands(self._id, "given_up")
         self._tell(error)
         self._ending.set()
         self.given_up = True
 
     def _tell(self, error: BaseException | None) -> None:
-        self._board.sink_trouble(self._id, error)
+        self._stats.sink_trouble(self._id, error)
 
     def _is_over(self) -> bool:
         return self._ending.is_set() or self._company.over()

@@ -33,13 +33,13 @@ class LaggingSinks:
     def __init__(
         self, company: CatchUpContext, sinks: SinkGroup, ahead: SkipList, checkpoints: Checkpoints
     ) -> None:
-        bench = company.bench
+        context = company.context
         self._company = company
-        self._bench, self._board, self._sinks, self._ahead = bench, company.board, sinks, ahead
-        self._source = bench.pipeline.spec.source
-        self._described = {sink.id: sink for sink in bench.pipeline.spec.sinks}
+        self._context, self._stats, self._sinks, self._ahead = context, company.stats, sinks, ahead
+        self._source = context.pipeline.spec.source
+        self._described = {sink.id: sink for sink in context.pipeline.spec.sinks}
         self._checkpoints = checkpoints
-        self._gaps = Gaps(bench.store, bench.pipeline.name)
+        self._gaps = Gaps(context.store, context.pipeline.name)
         self._patiently = company.patiently
         self.meeting = company.meeting
         self._given_up: dict[str, Gap] = {}
@@ -51,10 +51,10 @@ class LaggingSinks:
         self._given_up = dict(stood.given_up)
         for name, gap in self._given_up.items():
             self._ahead.leave(name)
-            self._board.given_up(name, gap.since_ms, gap.why)
+            self._stats.given_up(name, gap.since_ms, gap.why)
         for name in stood.known:
             if name not in stood.behind:
-                self._board.stands(name, "running")
+                self._stats.stands(name, "running")
         for name in stood.behind:
             self._leave(name, stood.known[name], None, None)
         self._patiently(self._forget_wishes)
@@ -69,7 +69,7 @@ class LaggingSinks:
         """
         at = self._patiently(self._checkpoints.load)[name]
         if error is not None:
-            self._board.sink_trouble(name, error)
+            self._stats.sink_trouble(name, error)
         lacks_ms = carried.first_ms if carried is not None else None
         self._leave(name, at, carried, lacks_ms, waits=error is not None)
         crossing(CrashPoint.SINK_LEFT)
@@ -143,7 +143,7 @@ class LaggingSinks:
         waits: bool = False,
     ) -> None:
         self._ahead.leave(name)
-        self._board.stands(name, "behind", lacks_ms)
+        self._stats.stands(name, "behind", lacks_ms)
         _log.warning(
             "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",
             name,
@@ -157,7 +157,7 @@ class LaggingSinks:
         self._patiently(self._checkpoints.load)  # It was moved meanwhile.
         del self._behind[name]
         self._ahead.join(name, position)
-        self._board.stands(name, "running")
+        self._stats.stands(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
         crossing(CrashPoint.SINK_JOINED)
 
@@ -195,8 +195,8 @@ class LaggingSinks:
         crossing(CrashPoint.SINK_RESUMED)
         del self._given_up[name]
         self._ahead.join(name, position)
-        self._board.stands(name, "running")
-        self._board.caught_up(name, position, None)
+        self._stats.stands(name, "running")
+        self._stats.caught_up(name, position, None)
         _log.warning(
             "sink %s goes on at %s; it lacks what lies between %s and there",
             name,
@@ -205,4 +205,4 @@ class LaggingSinks:
         )
 
     def _store(self, writes: list[Write]) -> None:
-        self._bench.store.transact(writes, self._bench.fence)
+        self._context.store.transact(writes, self._context.fence)

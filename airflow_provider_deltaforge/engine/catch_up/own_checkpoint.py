@@ -38,11 +38,11 @@ class OwnCheckpoint:
         at: Position,
         patiently: Callable[[Callable[[], Any]], Any],
     ) -> None:
-        bench = company.bench
+        context = company.context
         self._company, self._id, self._hands = company, sink_id, hands
         self._letters, self._patiently = letters, patiently
-        source_id = bench.pipeline.spec.source.id
-        self._checkpoints = Checkpoints(bench.store, bench.pipeline.name, source_id)
+        source_id = context.pipeline.spec.source.id
+        self._checkpoints = Checkpoints(context.store, context.pipeline.name, source_id)
         self.idling = EmptyProgress()
         """Up to where nothing is for the sink, stored or not."""
         self.at = at
@@ -77,7 +77,7 @@ class OwnCheckpoint:
         self.store([self._checkpoints.put(self._id, position, held)])
         self.at = position
         crossing(CrashPoint.CAUGHT_UP_STORED)
-        self._company.board.caught_up(self._id, position, None)
+        self._company.stats.caught_up(self._id, position, None)
 
     def store_early(self) -> None:
         """Store what is set aside before the sink holds the rest of its batch."""

@@ -61,8 +61,8 @@ class CatchUpContext:
     """What a lane shares with those that catch its sinks up.
 
     Attributes:
-        bench: its fence guards every write.
-        board: shows how the sinks are doing.
+        context: its fence guards every write.
+        stats: shows how the sinks are doing.
         meeting: where they join.
         over: says that the lane ends.
         confirm: raises if a newer lane has started.
@@ -70,8 +70,8 @@ class CatchUpContext:
         patiently: repeats the lane's calls to the store while it is away.
     """
 
-    bench: TaskContext
-    board: LaneStats
+    context: TaskContext
+    stats: LaneStats
     meeting: RejoinPoint
     over: Callable[[], bool]
     confirm: Callable[[], None]
@@ -102,19 +102,19 @@ class SecondReader:
     ) -> None:
         self._patiently = patiently
         self._meeting = company.meeting
-        self._bench = company.bench
+        self._context = company.context
         self._sink_id = sink_id
         self._at = at
         self._tell = tell
         self._over = over
         # Its processors are the lane's once more: what they did is not counted twice.
         self._rendering = RenderStage(
-            self._bench.pipeline,
-            self._bench.origin,
+            self._context.pipeline,
+            self._context.origin,
             ProcessorStats(),
             _Processors(tell),
             over,
-            lookup(registry_of(self._bench)),
+            lookup(registry_of(self._context)),
             only=(sink_id,),
         )
         self._reader: LogReader | None = None
@@ -130,21 +130,21 @@ class SecondReader:
         if self._reader is not None:
             self._reader.close()  # Of an attempt that did not come to its end.
         self._rendering.open()
-        bench, source = self._bench, self._bench.pipeline.spec.source
-        registry = registry_of(bench)
+        context, source = self._context, self._context.pipeline.spec.source
+        registry = registry_of(context)
         registry.refresh()
-        tables = TableWatch(bench, registry)
+        tables = TableWatch(context, registry)
         reader = source.behind(self._sink_id).open(self._at, self._over, tables.history())
         self._reader = reader
         tables.begin(reader)
         ahead = self._rendering.ahead(lambda _: True)
         self._pump = ReadAhead(
             reader,
-            _RejoinBatcher(bench.pipeline.spec, self._meeting, self._at),
+            _RejoinBatcher(context.pipeline.spec, self._meeting, self._at),
             lambda batch: PendingBatch(batch, ahead.render(batch.rows)),
             1,
             self._tell,
-            Registrar(bench, registry, self._patiently, self._at).admit,
+            Registrar(context, registry, self._patiently, self._at).admit,
         )
 
     def next(self, timeout_s: float) -> PendingBatch | None:

@@ -83,14 +83,14 @@ def laggards(store: Store, pipeline: Pipeline) -> list[str]:
     return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
 
 
-def show_laggards(store: Store, pipeline: Pipeline, board: LaneStats) -> None:
+def show_laggards(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
     """Show who does not go with the others, before the first word of a lane."""
     for name in laggards(store, pipeline):
-        board.stands(name, "behind")
+        stats.stands(name, "behind")
     ids = {sink.id for sink in pipeline.spec.sinks}
     for name, gap in Gaps(store, pipeline.name).open().items():
         if name in ids:
-            board.given_up(name, gap.since_ms, gap.why)
+            stats.given_up(name, gap.since_ms, gap.why)
 
 
 def _refuse(pipeline: Pipeline, needed: Sequence[str], given_up: Mapping[str, Gap]) -> None:

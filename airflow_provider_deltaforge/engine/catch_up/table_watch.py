@@ -42,46 +42,46 @@ ASKER = "deltaforge"
 _log = logging.getLogger(__name__)
 
 
-def learn(bench: TaskContext, registry: Registry, position: Position, *, anew: bool) -> None:
+def learn(context: TaskContext, registry: Registry, position: Position, *, anew: bool) -> None:
     """Register how tables look where reading begins.
 
     Where the log does not describe its rows, this is what later statements are applied to.
 
     Args:
-        bench: the opened job; its fence guards the write.
+        context: the opened job; its fence guards the write.
         registry: of the source.
         position: where the log is read from.
         anew: the log before it was not read; what was registered earlier may not hold here.
             Otherwise nothing is asked once something is registered.
     """
     registry.refresh()
-    _doubt_left_out(bench, registry)
-    _name(bench, anew=anew)
+    _doubt_left_out(context, registry)
+    _name(context, anew=anew)
     if registry.all() and not anew:
         return
-    source = bench.pipeline.spec.source
+    source = context.pipeline.spec.source
     found = [(schema, position) for schema in source.schemas_at(position)]
     if found:
-        registry.register_all(found, compare=source.compare, fence=bench.fence)
+        registry.register_all(found, compare=source.compare, fence=context.fence)
 
 
-def _name(bench: TaskContext, *, anew: bool) -> None:
+def _name(context: TaskContext, *, anew: bool) -> None:
     """Remember which table has which name where reading begins."""
-    records = TableRecords(bench.store, bench.pipeline.name)
+    records = TableRecords(context.store, context.pipeline.name)
     if anew or records.named() is None:
-        named = bench.pipeline.spec.source.named_tables()
+        named = context.pipeline.spec.source.named_tables()
         if named is not None:
-            bench.store.transact([records.name(named.server, named.tables)], bench.fence)
+            context.store.transact([records.name(named.server, named.tables)], context.fence)
 
 
-def _doubt_left_out(bench: TaskContext, registry: Registry) -> None:
+def _doubt_left_out(context: TaskContext, registry: Registry) -> None:
     """Trust no registered schema of a table that the document does not name any more.
 
     Nobody reads of its changes from here on; captured again, it is asked for anew.
     """
-    source = bench.pipeline.spec.source
+    source = context.pipeline.spec.source
     patterns = [str(pattern) for pattern in getattr(source, "tables", ())]
-    records = TableRecords(bench.store, bench.pipeline.name)
+    records = TableRecords(context.store, context.pipeline.name)
     former = records.captured()
     if former == patterns:
         return
@@ -92,21 +92,21 @@ def _doubt_left_out(bench: TaskContext, registry: Registry) -> None:
         live = source.catalog([version.schema for version in stored])
         left = [v.schema.full_name for v in stored if v.schema.full_name not in live]
     latest = max((version.sequence for version in stored), default=0)
-    bench.store.transact(records.capture(patterns, left, latest), bench.fence)
+    context.store.transact(records.capture(patterns, left, latest), context.fence)
 
 
 class TableWatch:
     """Keeps account of a lane's tables. Used by its delivery thread.
 
     Args:
-        bench: the opened job; its fence guards every write.
+        context: the opened job; its fence guards every write.
         registry: of the source.
     """
 
-    def __init__(self, bench: TaskContext, registry: Registry) -> None:
-        self._bench = bench
+    def __init__(self, context: TaskContext, registry: Registry) -> None:
+        self._context = context
         self._registry = registry
-        self._records = TableRecords(bench.store, bench.pipeline.name)
+        self._records = TableRecords(context.store, context.pipeline.name)
         self._arrivals: list[Arrival] = []
         self._reported: set[str] = set()
         self._left_out: frozenset[str] = frozenset()
@@ -131,7 +131,7 @@ class TableWatch:
     def history(self) -> "TrustedHistory":
         """Return what was registered, without what a stop has made worthless."""
         doubted = {name: told.sequence for name, told in self._records.marked().items()}
-        return TrustedHistory(self._registry, self._bench.pipeline.spec.source.compare, doubted)
+        return TrustedHistory(self._registry, self._context.pipeline.spec.source.compare, doubted)
 
     def begin(self, reader: LogReader) -> None:
         """Tell a reader which tables to leave out."""
@@ -151,7 +151,7 @@ class TableWatch:
             TableError: the document says that the pipeline stops, or the source cannot leave a
                 table out, or has not: the log would be opened again and again.
         """
-        policy = getattr(self._bench.pipeline.spec.source, "on_undecodable", "halt")
+        policy = getattr(self._context.pipeline.spec.source, "on_undecodable", "halt")
         repair = f"deltaforge snapshot FILE --tables {error.table}"
         may_stop = isinstance(reader, SkipsTables) and error.table not in self._left_out
         if policy == "halt" or not may_stop:
@@ -161,7 +161,7 @@ class TableWatch:
         reason = redacted(f"{error}. Its rows are passed over; copy it with: {repair}")
         _log.error("table %s stops alone: %s", error.table, reason)
         write = self._records.stop(error.table, reason, latest)
-        self._bench.store.transact([write], self._bench.fence)
+        self._context.store.transact([write], self._context.fence)
 
     def watch(self, rows: pa.RecordBatch) -> None:
         """Take note of what delivered statements say of rows without events."""
@@ -181,7 +181,7 @@ class TableWatch:
 
         A reader is ahead: what it has found behind the checkpoint, the next one finds again.
         """
-        covers, passed_all = self._bench.pipeline.spec.source.covers, True
+        covers, passed_all = self._context.pipeline.spec.source.covers, True
         named = reader.named() if isinstance(reader, ReportsTableNames) else None
         for found in reader.appeared() if isinstance(reader, ReportsAppearedTables) else ():
             name = _name_of(found)
@@ -200,7 +200,7 @@ class TableWatch:
         """Ask for the copies of tables whose arrival is durable now."""
         if self._arrivals:
             self._arrivals = []
-            ask_for_arrivals(self._bench)
+            ask_for_arrivals(self._context)
 
     def _note(self, table: str, name: str) -> None:
         self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))
@@ -213,21 +213,21 @@ def _name_of(found: AppearedTable) -> str:
     return f"{found.table}:{json.dumps(found.position, sort_keys=True)}"
 
 
-def ask_for_arrivals(bench: TaskContext) -> None:
+def ask_for_arrivals(context: TaskContext) -> None:
     """Turn every arrival into a snapshot request, once.
 
     Killed between asking and forgetting, the next call finds the request, or its result, under
     the same id.
     """
-    records = TableRecords(bench.store, bench.pipeline.name)
-    results = SnapshotResults(bench.store, bench.pipeline.name)
+    records = TableRecords(context.store, context.pipeline.name)
+    results = SnapshotResults(context.store, context.pipeline.name)
     for arrival in records.arrivals():
         # A name that a source reports without a place may arrive again.
         placed = arrival.id != f"appeared:{arrival.table}"
         if not (placed and results.latest(arrival.id)):
             _log.info("table %s appeared with rows of its own; it is copied", arrival.table)
-            bench.control.update(partial(_asked, arrival=arrival))
-        bench.store.transact([records.taken(arrival)], bench.fence)
+            context.control.update(partial(_asked, arrival=arrival))
+        context.store.transact([records.taken(arrival)], context.fence)
 
 
 def _asked(record: ControlRecord, arrival: Arrival) -> ControlRecord:

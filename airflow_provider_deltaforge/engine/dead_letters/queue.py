@@ -42,7 +42,7 @@ class DeadLetterQueue:
     Without a queue (``spec.journal``) an event that nobody takes stops the pipeline.
 
     Args:
-        bench: the opened job.
+        context: the opened job.
         tallies: where it is counted.
         trouble: told by name that the queue is full, and with None that it is not any more.
         ending: set when the lane ends.
@@ -52,28 +52,28 @@ class DeadLetterQueue:
 
     def __init__(
         self,
-        bench: TaskContext,
+        context: TaskContext,
         tallies: DeadLetterStats,
         trouble: Callable[[str, BaseException | None], None],
         ending: threading.Event,
         confirm: Callable[[], None],
         behind: str | None = None,
     ) -> None:
-        journal = bench.pipeline.spec.journal
+        journal = context.pipeline.spec.journal
         self.enabled = bool(journal.enabled)
         limits = self._limits = journal.dlq
-        self._store, self._fence = bench.store, bench.fence
-        self._queue = DeadLetterRecords(bench.store, bench.pipeline.name)
-        self._pipeline = bench.pipeline.name
-        self._writer = DeadLetterWriter(bench.origin, journal.max_event_bytes)
+        self._store, self._fence = context.store, context.fence
+        self._queue = DeadLetterRecords(context.store, context.pipeline.name)
+        self._pipeline = context.pipeline.name
+        self._writer = DeadLetterWriter(context.origin, journal.max_event_bytes)
         self._tallies = tallies
         self._trouble = trouble
         self._ending, self._confirm = ending, confirm
-        ids = [sink.id for sink in bench.pipeline.spec.sinks]
+        ids = [sink.id for sink in context.pipeline.spec.sinks]
         holds = limits.hold_keys
-        known = self._known = StoredEntries(bench)
+        known = self._known = StoredEntries(context)
         self.order = RowOrdering(self._queue, ids, holds=holds, behind=behind, also=known.know)
-        self._news = QueueLog(bench.pipeline.name, limits.overflow_policy)
+        self._news = QueueLog(context.pipeline.name, limits.overflow_policy)
         self._held: list[PreparedDeadLetter] = []
         self._chosen: list[PreparedDeadLetter] = []
         self._is_told = self._is_untrimmed = False

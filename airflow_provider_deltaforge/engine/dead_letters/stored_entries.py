@@ -21,11 +21,11 @@ class StoredEntries:
     """Leaves out what is in the queue. Used by one thread.
 
     Args:
-        bench: the opened job; where no sink holds the position itself, nothing is left out.
+        context: the opened job; where no sink holds the position itself, nothing is left out.
     """
 
-    def __init__(self, bench: TaskContext) -> None:
-        spec, self._bench = bench.pipeline.spec, bench
+    def __init__(self, context: TaskContext) -> None:
+        spec, self._context = context.pipeline.spec, context
         self._wanted = any(map(holds_position, spec.sinks))
         self._known: set[_Known] = set()
 
@@ -58,8 +58,8 @@ class StoredEntries:
         """
         if not early or not letters or not self._wanted:
             return [letter.text for letter in letters]
-        source_id = self._bench.pipeline.spec.source.id
-        stood = Checkpoints(self._bench.store, self._bench.pipeline.name, source_id).load()
+        source_id = self._context.pipeline.spec.source.id
+        stood = Checkpoints(self._context.store, self._context.pipeline.name, source_id).load()
         # The rows of a snapshot have no place in the log.
         return [
             each.text if _COPIED in each.text else stored_early(each.text, stood)

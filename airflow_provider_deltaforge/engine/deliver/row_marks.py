@@ -66,7 +66,7 @@ class RowMarkers:
         return self._opened[sink.id].leave()
 
 
-def lost_chunks(bench: TaskContext, run: SnapshotRecord, sink: Sink) -> list[str]:
+def lost_chunks(context: TaskContext, run: SnapshotRecord, sink: Sink) -> list[str]:
     """Return the chunks of a run whose rows a sink came back without.
 
     Rows from before somebody let it go on without what it had lost do not count.
@@ -74,12 +74,12 @@ def lost_chunks(bench: TaskContext, run: SnapshotRecord, sink: Sink) -> list[str
     Raises:
         RetryableError, AccessError, FatalError: as a sink's write does.
     """
-    name = bench.pipeline.name
-    gaps = [gap for gap in Gaps(bench.store, name).all() if gap.sink == sink.id]
+    name = context.pipeline.name
+    gaps = [gap for gap in Gaps(context.store, name).all() if gap.sink == sink.id]
     since_ms = max((gap.resumed_at_ms or 0 for gap in gaps), default=0)
     marked = {
         chunk_id: done.marks[sink.id]
-        for chunk_id, done in Snapshots(bench.store, name).done(run.id).items()
+        for chunk_id, done in Snapshots(context.store, name).done(run.id).items()
         if sink.id in done.marks and done.finished_at_ms > since_ms
     }
     opened = sink.open_row_marks(name) if marked else None

@@ -64,15 +64,15 @@ class SinkFences:
     """The claims of one worker. Safe to use from several threads.
 
     Args:
-        bench: the opened job; made just before, so that its epoch was the newest by now.
+        context: the opened job; made just before, so that its epoch was the newest by now.
     """
 
-    def __init__(self, bench: TaskContext) -> None:
-        self._bench = bench
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
         self._lock = threading.Lock()
         self._until = 0.0
-        self.token = f"{bench.job.driver}.{bench.fence.version}"
-        self.since = _since(f"{bench.pipeline.name}/{self.token}")
+        self.token = f"{context.job.driver}.{context.fence.version}"
+        self.since = _since(f"{context.pipeline.name}/{self.token}")
 
     def of(self, sink_id: str, over: Callable[[], bool]) -> "SinkFence":
         """Return the claim of one connection.
@@ -81,12 +81,12 @@ class SinkFences:
             sink_id: the sink.
             over: asked while waiting; True ends that with a RetryableError.
         """
-        return SinkFence(self._bench, self, sink_id, over)
+        return SinkFence(self._context, self, sink_id, over)
 
     def confirm(self) -> None:
         """Ask for the epoch, and renew the lease; see ``Claim``."""
         began = now_s()
-        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+        if self._context.control.held_epoch(self._context.job.driver) != self._context.fence:
             raise FencedError("a newer worker of this driver has started; this one ends")
         with self._lock:
             self._until = max(self._until, began + LEASE_S)
@@ -100,10 +100,10 @@ class SinkFence:
     """See ``Claim``. Used by the thread of one connection, but for ``left_s`` and ``hold``."""
 
     def __init__(
-        self, bench: TaskContext, claims: SinkFences, sink_id: str, over: Callable[[], bool]
+        self, context: TaskContext, claims: SinkFences, sink_id: str, over: Callable[[], bool]
     ) -> None:
-        self._bench, self._claims, self._sink, self._over = bench, claims, sink_id, over
-        self._prefix = f"{bench.pipeline.name}/{sink_id}/"
+        self._context, self._claims, self._sink, self._over = context, claims, sink_id, over
+        self._prefix = f"{context.pipeline.name}/{sink_id}/"
         self._number = secrets.token_hex(6)
         self._entered: set[str] = set()
         self.token = claims.token
@@ -172,7 +172,7 @@ class SinkFence:
         keys = [one.key for one in writers if isinstance(one, _FormerWriter)]
         if keys:
             gone = [Delete(names.WRITERS, key) for key in keys]
-            self._bench.store.transact(gone, self._bench.fence)
+            self._context.store.transact(gone, self._context.fence)
 
     def enter(self, name: str, lives_s: float = 0.0) -> None:
         """Store that a writer begins; see ``Claim``."""
@@ -190,18 +190,18 @@ class SinkFence:
         # Of its own: when another writer of the epoch says that it is closed, this one stays known.
         key = f"{self._prefix}{name}/{self.token}/{self._number}"
         put = Put(names.WRITERS, key, record.model_dump_json().encode())
-        self._bench.store.transact([put], self._bench.fence)
+        self._context.store.transact([put], self._context.fence)
         self._entered.add(key)
 
     def leave(self) -> None:
         """Say that everything that entered is closed; a store that is away need not know."""
         for key in list(self._entered):
             with suppress(DeltaForgeError):
-                self._bench.store.delete(names.WRITERS, key)
+                self._context.store.delete(names.WRITERS, key)
             self._entered.discard(key)
 
     def _records(self) -> list[tuple[str, WriterRecord]]:
-        stored = self._bench.store.items(names.WRITERS, self._prefix)
+        stored = self._context.store.items(names.WRITERS, self._prefix)
         told = [(key, WriterRecord.from_stored(text, f"writer {key}")) for key, text in stored]
         return [(key, one) for key, one in told if one.sink == self._sink]
 

@@ -12,13 +12,13 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 _log = logging.getLogger(__name__)
 
 
-def gap_of(bench: TaskContext, sink_id: str, at: Position, error: PositionLostError) -> Write:
+def gap_of(context: TaskContext, sink_id: str, at: Position, error: PositionLostError) -> Write:
     """Return the write that gives a sink up."""
-    gaps = Gaps(bench.store, bench.pipeline.name)
+    gaps = Gaps(context.store, context.pipeline.name)
     return gaps.give_up(sink_id, at, redacted(str(error)), error.error_class)
 
 
-def log_gap(bench: TaskContext, sink_id: str, at: Position, error: PositionLostError) -> None:
+def log_gap(context: TaskContext, sink_id: str, at: Position, error: PositionLostError) -> None:
     """Log what the sink lacks from now on, and the command that lets it go on."""
     _log.error(
         "sink %s is given up: %s. It lacks everything behind %s, until `deltaforge sinks resume %s "
@@ -26,6 +26,6 @@ def log_gap(bench: TaskContext, sink_id: str, at: Position, error: PositionLostE
         sink_id,
         redacted(str(error)),
         dict(at),
-        bench.pipeline.name,
+        context.pipeline.name,
         sink_id,
     )

@@ -51,7 +51,7 @@ class DriverArguments:
 
 def drive_stream(assignment: DriverArguments, runner: Runner) -> Outcome:
     """Run a pipeline: its own snapshot if due, then its stream, and what is asked for meanwhile."""
-    return _driven(assignment, lambda bench: _snapshot_then_stream(bench, runner))
+    return _driven(assignment, lambda context: _snapshot_then_stream(context, runner))
 
 
 def drive_snapshot(assignment: DriverArguments, runner: Runner, *, own: bool = True) -> Outcome:
@@ -62,21 +62,21 @@ def drive_snapshot(assignment: DriverArguments, runner: Runner, *, own: bool = T
         runner: where.
         own: False serves the requests only.
     """
-    return _driven(assignment, lambda bench: _snapshots_only(bench, runner, own=own))
+    return _driven(assignment, lambda context: _snapshots_only(context, runner, own=own))
 
 
 def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome]) -> Outcome:
     """Become the pipeline's driver and work; an error becomes an outcome."""
     driver = uuid.uuid4().hex
     try:
-        bench = _take_over(assignment, driver)
+        context = _take_over(assignment, driver)
         try:
             # Asked to pause or stop before it was there: then it must not read a thing.
-            outcome = rest(bench) or work(bench)
+            outcome = rest(context) or work(context)
             if outcome.why == "stopped":
-                _see_it_said(bench)
+                _see_it_said(context)
         finally:
-            bench.store.close()
+            context.store.close()
     except Exception as error:  # noqa: BLE001 - a driver's end is data, for its exit code
         outcome = logged(error)
     if outcome.why == "failed":
@@ -84,10 +84,10 @@ def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome])
     return outcome
 
 
-def _see_it_said(bench: TaskContext) -> None:
+def _see_it_said(context: TaskContext) -> None:
     """Say that it is stopped, if the store was away when its lane or its copy said so."""
     with suppress(DeltaForgeError):  # Started again meanwhile, perhaps.
-        bench.job.in_time(lambda: rest(bench))
+        context.job.in_time(lambda: rest(context))
 
 
 def _say_failed(assignment: DriverArguments, driver: str, outcome: Outcome) -> None:
@@ -144,10 +144,10 @@ def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
         assignment.application_id,
         assignment.leaving,
     )
-    bench = TaskContext.open(job, renew=False)
-    bench.pipeline.refuse_unbuilt()
+    context = TaskContext.open(job, renew=False)
+    context.pipeline.refuse_unbuilt()
     check_store(document, assignment.location)
-    return bench
+    return context
 
 
 def _starting(assignment: DriverArguments, epoch: int, former: Progress | None) -> Progress:
@@ -166,67 +166,72 @@ def _starting(assignment: DriverArguments, epoch: int, former: Progress | None) 
     )
 
 
-def _snapshot_then_stream(bench: TaskContext, runner: Runner) -> Outcome:
-    ended = _own_snapshot(bench, runner)
-    return ended if ended is not None else _stream(bench, runner)
+def _snapshot_then_stream(context: TaskContext, runner: Runner) -> Outcome:
+    ended = _own_snapshot(context, runner)
+    return ended if ended is not None else _stream(context, runner)
 
 
-def _snapshots_only(bench: TaskContext, runner: Runner, *, own: bool) -> Outcome:
-    ended = _own_snapshot(bench, runner) if own else None
+def _snapshots_only(context: TaskContext, runner: Runner, *, own: bool) -> Outcome:
+    ended = _own_snapshot(context, runner) if own else None
     if ended is None:
-        ended = serve(bench, runner)
+        ended = serve(context, runner)
     if ended is not None:
         return ended
     done = Outcome("finished", reason=_SNAPSHOT_DONE)
     with suppress(RetryableError):
-        say(bench.control, bench.control.held_epoch(bench.job.driver), "stopped", done)
+        say(context.control, context.control.held_epoch(context.job.driver), "stopped", done)
     return done
 
 
-def _own_snapshot(bench: TaskContext, runner: Runner) -> Outcome | None:
+def _own_snapshot(context: TaskContext, runner: Runner) -> Outcome | None:
     """Take the pipeline's own snapshot if it is due; None when the driver may go on."""
-    if not SnapshotRun(bench).due():
+    if not SnapshotRun(context).due():
         return None
-    outcome = take(bench, runner)
+    outcome = take(context, runner)
     return outcome if outcome.why != "finished" else None
 
 
-def _stream(bench: TaskContext, runner: Runner) -> Outcome:
+def _stream(context: TaskContext, runner: Runner) -> Outcome:
     deaths = Restarts()
-    window_s = float(bench.pipeline.spec.trigger.window)
+    window_s = float(context.pipeline.spec.trigger.window)
     while True:
         try:
             # A lane keeps where it begins before copies are made: one that began at the head after
             # a copy would miss what has changed meanwhile.
             ended = None
-            if has_begun(bench.store, bench.pipeline.name, bench.pipeline.spec.source.id):
-                lags = laggards(bench.store, bench.pipeline)
-                ended = serve_replays(bench) if lags else serve(bench, runner)
-            outcome = ended or _carry(bench, runner, window_s)
+            if has_begun(context.store, context.pipeline.name, context.pipeline.spec.source.id):
+                lags = laggards(context.store, context.pipeline)
+                ended = serve_replays(context) if lags else serve(context, runner)
+            outcome = ended or _carry(context, runner, window_s)
         except RetryableError as error:
             outcome = Outcome.of(error)
         if outcome.is_retryable and deaths.may_go_on():
             _log.warning("lane died, starting it again", extra={"reason": outcome.reason})
             with suppress(RetryableError):
-                say(bench.control, bench.control.held_epoch(bench.job.driver), "starting", outcome)
-            deaths.wait(bench.job)
-            if bench.job.leaves:
+                say(
+                    context.control,
+                    context.control.held_epoch(context.job.driver),
+                    "starting",
+                    outcome,
+                )
+            deaths.wait(context.job)
+            if context.job.leaves:
                 return Outcome("stopped")
             continue
         if outcome.why == "request":
             continue
         if outcome.why != "paused":
             return outcome
-        ended = rest(bench)
+        ended = rest(context)
         if ended is not None:
             return ended
 
 
-def _carry(bench: TaskContext, runner: Runner, window_s: float) -> Outcome:
+def _carry(context: TaskContext, runner: Runner, window_s: float) -> Outcome:
     """Run lanes; until one is placed, which may take a while, nobody else speaks."""
-    control = bench.control
+    control = context.control
     with suppress(RetryableError):
         said = control.progress()
         if said is not None and said.status != "starting":  # That may say why it begins again.
-            say(control, control.held_epoch(bench.job.driver), "starting")
-    return runner.stream(bench.job, window_s)
+            say(control, control.held_epoch(context.job.driver), "starting")
+    return runner.stream(context.job, window_s)

@@ -61,11 +61,11 @@ class LocalRunner:
     def stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run lanes one after the other in this thread."""
         while True:
-            bench = TaskContext.open(job, renew=True)
+            context = TaskContext.open(job, renew=True)
             try:
-                outcome = Lane(bench, window_s).run()
+                outcome = Lane(context, window_s).run()
             finally:
-                bench.store.close()
+                context.store.close()
             if outcome.why != "window":
                 return outcome
 

@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 _log = logging.getLogger(__name__)
 
 
-def serve(bench: TaskContext, runner: Runner) -> Outcome | None:
+def serve(context: TaskContext, runner: Runner) -> Outcome | None:
     """Serve every pending request, in order.
 
     Returns:
@@ -32,36 +32,38 @@ def serve(bench: TaskContext, runner: Runner) -> Outcome | None:
     Raises:
         RetryableError: the store is away.
     """
-    results = SnapshotResults(bench.store, bench.pipeline.name)
+    results = SnapshotResults(context.store, context.pipeline.name)
     while True:
-        if (ended := rest(bench)) is not None:
+        if (ended := rest(context)) is not None:
             return ended
-        if (ended := serve_replays(bench)) is not None:
+        if (ended := serve_replays(context)) is not None:
             return ended
-        ask_for_arrivals(replace(bench, fence=bench.control.held_epoch(bench.job.driver)))
-        pending = _pending(bench)
+        ask_for_arrivals(replace(context, fence=context.control.held_epoch(context.job.driver)))
+        pending = _pending(context)
         if not pending:
             return None
         request = pending[0]
         # Without this a driver killed between recording and removing would copy again.
         if results.of(request.ticket) is None:
-            ended = _serve_one(bench, runner, request)
+            ended = _serve_one(context, runner, request)
             if ended is not None:
                 return ended
-        _remove(bench.control, request.ticket)
+        _remove(context.control, request.ticket)
         crossing(CrashPoint.REQUEST_REMOVED)
 
 
-def _serve_one(bench: TaskContext, runner: Runner, request: SnapshotRequest) -> Outcome | None:
+def _serve_one(context: TaskContext, runner: Runner, request: SnapshotRequest) -> Outcome | None:
     _log.info("snapshot request %s, asked for by %s", request.id, request.by)
     outcome = Outcome("cancelled")
     if request.cancelled is None:
-        outcome = take(bench, runner, request)
+        outcome = take(context, runner, request)
     if outcome.why == "finished":
         return None  # Its result was written together with the end of its run.
-    run = SnapshotRun(replace(bench, fence=bench.control.held_epoch(bench.job.driver)), request)
+    run = SnapshotRun(
+        replace(context, fence=context.control.held_epoch(context.job.driver)), request
+    )
     if outcome.why == "cancelled":
-        run.end(request, "cancelled", _why_cancelled(bench, request))
+        run.end(request, "cancelled", _why_cancelled(context, request))
     elif fails_request(outcome):
         run.end(request, "failed", outcome.reason, outcome.error_class)
     else:
@@ -70,13 +72,13 @@ def _serve_one(bench: TaskContext, runner: Runner, request: SnapshotRequest) -> 
     return None
 
 
-def _pending(bench: TaskContext) -> list[SnapshotRequest]:
-    record = bench.control.read()
+def _pending(context: TaskContext) -> list[SnapshotRequest]:
+    record = context.control.read()
     return record.requests if record is not None else []
 
 
-def _why_cancelled(bench: TaskContext, request: SnapshotRequest) -> str:
-    latest = [known for known in _pending(bench) if known.ticket == request.ticket]
+def _why_cancelled(context: TaskContext, request: SnapshotRequest) -> str:
+    latest = [known for known in _pending(context) if known.ticket == request.ticket]
     return (latest[0].cancelled if latest else None) or "withdrawn"
 
 

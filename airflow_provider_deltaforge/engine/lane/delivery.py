@@ -49,7 +49,7 @@ class Delivery:
         ahead: which sinks lack a batch.
         checkpoints: the lane's.
         letters: hold back what waits behind dead letters.
-        heart: says when to give up.
+        heartbeat: says when to give up.
     """
 
     def __init__(
@@ -59,23 +59,23 @@ class Delivery:
         ahead: SkipList,
         checkpoints: Checkpoints,
         letters: DeadLetterQueue,
-        heart: Heartbeat,
+        heartbeat: Heartbeat,
     ) -> None:
-        pipeline = company.bench.pipeline
+        pipeline = company.context.pipeline
         spec = pipeline.spec
         self._sinks = SinkGroup(
             spec.sinks,
             pipeline.name,
-            company.board,
-            heart.ending,
+            company.stats,
+            heartbeat.ending,
             spec.sink_batch_deadline_secs,
-            SinkFences(company.bench),
+            SinkFences(company.context),
         )
         self._stragglers = LaggingSinks(company, self._sinks, ahead, checkpoints)
         self._checkpoints, self._storing = checkpoints, company.storing
         self._exact = {sink.id for sink in spec.sinks if holds_position(sink)}
         self._policy, self._ahead = policy, ahead
-        self._letters, self._heart, self._patiently = letters, heart, company.patiently
+        self._letters, self._heartbeat, self._patiently = letters, heartbeat, company.patiently
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
         self._given: list[str] = []
@@ -142,10 +142,10 @@ class Delivery:
         self._given, self._held = [], {}
         position = ready.batch.position
         parcels = self._parcels(ready, self._ahead.behind(position))
-        self._patiently(self._heart.confirm)
+        self._patiently(self._heartbeat.confirm)
         outcomes = self._sinks.deliver(
             parcels,
-            self._heart.gives_up,
+            self._heartbeat.gives_up,
             lambda taken: self._is_enough(taken, position),
             (lambda: self._joining(ready)) if self._stragglers.any else dict,
             lambda name, refused: self._refused(ready, name, refused),
@@ -172,7 +172,7 @@ class Delivery:
 
     def _made(self, ready: RenderedBatch, name: str) -> SinkBatch:
         """Return what a sink is given whose messages took a while to render."""
-        self._patiently(self._heart.confirm)
+        self._patiently(self._heartbeat.confirm)
         return self._filled(ready, [name])[name]
 
     def _filled(self, ready: RenderedBatch, sink_ids: Sequence[str]) -> dict[str, SinkBatch]:

@@ -73,40 +73,40 @@ class OpenLog:
 class Lane:
     """Carries one pipeline's changes until its window is over or the control record says so."""
 
-    def __init__(self, bench: TaskContext, window_s: float) -> None:
-        spec = bench.pipeline.spec
-        self._bench = bench
+    def __init__(self, context: TaskContext, window_s: float) -> None:
+        spec = context.pipeline.spec
+        self._context = context
         self._source = spec.source
         self._sink_ids = [sink.id for sink in spec.sinks]
         self._policy = RequiredSinks.of(spec)
-        self._board = LaneStats(
+        self._stats = LaneStats(
             {sink_id: SinkStats() for sink_id in self._sink_ids},
             policy=self._policy,
             processors=ProcessorStats(processor.id for processor in spec.processors),
         )
-        self._heart = Heartbeat(bench, self._board, window_s, "running")
-        self._registry = registry_of(bench)
+        self._heartbeat = Heartbeat(context, self._stats, window_s, "running")
+        self._registry = registry_of(context)
         self._rendering = RenderStage(
-            bench.pipeline,
-            bench.origin,
-            self._board.processors,
-            self._board,
-            self._heart.ending.is_set,
+            context.pipeline,
+            context.origin,
+            self._stats.processors,
+            self._stats,
+            self._heartbeat.ending.is_set,
             lookup(self._registry),
         )
         self._checkpoints = Checkpoints(
-            bench.store, bench.pipeline.name, spec.source.id, self._progress
+            context.store, context.pipeline.name, spec.source.id, self._progress
         )
-        self._succession = SourceIdentity(bench, self._registry)
-        self._tables = TableWatch(bench, self._registry)
+        self._succession = SourceIdentity(context, self._registry)
+        self._tables = TableWatch(context, self._registry)
         self._letters = DeadLetterQueue(
-            bench,
-            self._board.letters,
-            self._board.trouble,
-            self._heart.ending,
-            self._heart.confirm,
+            context,
+            self._stats.letters,
+            self._stats.trouble,
+            self._heartbeat.ending,
+            self._heartbeat.confirm,
         )
-        self._cursors = SinkPositions(bench, self._board, self._heart)
+        self._cursors = SinkPositions(context, self._stats, self._heartbeat)
         self._ahead = SkipList(self._source, self._sink_ids)
         self._delivering: Delivery
         self._storing = threading.Lock()
@@ -115,32 +115,32 @@ class Lane:
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
         try:
-            show_laggards(self._bench.store, self._bench.pipeline, self._board)
-            self._heart.start(begins=True)
+            show_laggards(self._context.store, self._context.pipeline, self._stats)
+            self._heartbeat.start(begins=True)
             outcome = self._stream()
         except Exception as error:  # noqa: BLE001 - an outcome must reach the driver as data
             outcome = self._ended_by(error)
         finally:
             self._rendering.close()
         self._letters.say()
-        self._heart.finish(outcome)
+        self._heartbeat.finish(outcome)
         return outcome
 
     def _ended_by(self, error: Exception) -> Outcome:
         """Return what an error makes of the lane; one that was asked to end ends as asked."""
-        asked = self._heart.ending.is_set() and self._heart.failure is None
+        asked = self._heartbeat.ending.is_set() and self._heartbeat.failure is None
         if asked and isinstance(error, (RetryableError, ServerChangedError)):
-            return Outcome(self._heart.why)
+            return Outcome(self._heartbeat.why)
         if isinstance(error, ServerChangedError):
             _log.warning("%s", redacted(str(error)))
         else:
             _log.error("%s", redacted("".join(traceback.format_exception(error))))
-        return Outcome.of(advised(error, self._bench.pipeline))
+        return Outcome.of(advised(error, self._context.pipeline))
 
     def _stream(self) -> Outcome:
         """Carry changes; a table that cannot be decoded is left out, and the others go on."""
-        if self._heart.ending.is_set():
-            return Outcome(self._heart.why)  # Asked for before the lane was there.
+        if self._heartbeat.ending.is_set():
+            return Outcome(self._heartbeat.why)  # Asked for before the lane was there.
         self._patiently(self._rendering.open)
         while True:
             opened = self._patiently(self._open)
@@ -150,13 +150,13 @@ class Lane:
             except TableError as error:
                 stopped = error
             except FencedError as error:
-                self._patiently(self._heart.confirm)
+                self._patiently(self._heartbeat.confirm)
                 self._cursors.taken_over(error)  # Only a sink has to be.
                 continue
             self._patiently(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
 
     def _carry(self, opened: OpenLog) -> Outcome:
-        spec, reader = self._bench.pipeline.spec, opened.reader
+        spec, reader = self._context.pipeline.spec, opened.reader
         pump = ReadAhead(
             reader,
             CuttingBatcher(
@@ -164,32 +164,32 @@ class Lane:
             ),
             partial(self._prepare, self._rendering.ahead(self._ahead.goes)),
             spec.batch.max_inflight,
-            self._board.source_trouble,
+            self._stats.source_trouble,
             opened.registrar.admit,
         )
         company = CatchUpContext(
-            self._bench,
-            self._board,
+            self._context,
+            self._stats,
             RejoinPoint(self._source, opened.start),
-            self._heart.ending.is_set,
-            self._heart.confirm,
+            self._heartbeat.ending.is_set,
+            self._heartbeat.confirm,
             self._storing,
             self._patiently,
         )
         delivering = self._delivering = Delivery(
-            company, self._policy, self._ahead, self._checkpoints, self._letters, self._heart
+            company, self._policy, self._ahead, self._checkpoints, self._letters, self._heartbeat
         )
         try:
             delivering.begin(opened.stood)
-            while not self._heart.ending.is_set():
+            while not self._heartbeat.ending.is_set():
                 self._step(pump, delivering, reader)
         finally:
-            self._board.read_by(None)
+            self._stats.read_by(None)
             pump.close()
             delivering.close()
-        if self._heart.failure is not None:
-            raise self._heart.failure
-        return Outcome(self._heart.why)
+        if self._heartbeat.failure is not None:
+            raise self._heartbeat.failure
+        return Outcome(self._heartbeat.why)
 
     def _step(
         self, pump: ReadAhead[RenderedBatch], delivering: Delivery, reader: LogReader
@@ -210,12 +210,12 @@ class Lane:
         self._letters.begin()  # What was refused behind the checkpoint is read again.
         self._cursors.settle()
         self._checkpoints.load()
-        stood = standing(self._bench.store, self._bench.pipeline, self._policy)
+        stood = standing(self._context.store, self._context.pipeline, self._policy)
         held = [at for name, at in stood.known.items() if name not in stood.behind]
         settled = [*self._succession.settle(stood.start, held), *stood.writes]
         is_new = stood.start is None
         start = self._source.beginning() if stood.start is None else stood.start
-        learn(self._bench, self._registry, start, anew=is_new)
+        learn(self._context, self._registry, start, anew=is_new)
         # Stored before the first read: a lane killed before its first batch must not begin at a
         # later head.
         missing = [name for name in self._sink_ids if is_new]
@@ -228,13 +228,13 @@ class Lane:
         left = (*stood.behind, *stood.given_up)
         self._ahead = SkipList(self._source, self._sink_ids, stood.known, start, exact, left)
         self._idling.ends()  # Read again, the log is behind it.
-        self._board.checkpointed(start, [])
+        self._stats.checkpointed(start, [])
         for name, at in stored.items():
-            self._board.caught_up(name, at, None)
-        registrar = Registrar(self._bench, self._registry, self._patiently, start)
-        reader = self._tables.open(self._source, start, self._heart.ending.is_set)
-        self._board.read_by(reader)
-        self._heart.begun()
+            self._stats.caught_up(name, at, None)
+        registrar = Registrar(self._context, self._registry, self._patiently, start)
+        reader = self._tables.open(self._source, start, self._heartbeat.ending.is_set)
+        self._stats.read_by(reader)
+        self._heartbeat.begun()
         return OpenLog(reader, registrar, stood, start)
 
     def _prepare(self, ahead: RenderAhead, batch: SourceBatch) -> RenderedBatch:
@@ -258,10 +258,10 @@ class Lane:
         self._letters.take(ready.rendered, batch.rows, refused)
         crossing(CrashPoint.SINK_WRITTEN)
         taken = {name: ready.rendered.taken(name, refused[name]) for name in refused}
-        self._board.delivered(ready.facts, taken)
+        self._stats.delivered(ready.facts, taken)
         self._succession.watch(batch.rows)
         self._tables.watch(batch.rows)
-        self._board.splits += batch.splits_transaction
+        self._stats.splits += batch.splits_transaction
         delivering.passed(ready)
         if batch.position is not None:
             self._commit(batch.position, reader)
@@ -285,7 +285,7 @@ class Lane:
         self._store([*(self._delivering.put(name, position) for name in names), *told])
         crossing(CrashPoint.CHECKPOINT_STORED)
         self._patiently(self._tables.stored)
-        self._board.checkpointed(position, names)
+        self._stats.checkpointed(position, names)
         self._delivering.acknowledge(reader, position)
         if ends_by is not None:
             raise ends_by
@@ -302,5 +302,5 @@ class Lane:
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""
-        ending = self._heart.ending
-        return patiently(call, self._board.source_trouble, ending.is_set, ending.wait)
+        ending = self._heartbeat.ending
+        return patiently(call, self._stats.source_trouble, ending.is_set, ending.wait)

@@ -42,16 +42,16 @@ class SourceIdentity:
     """Compares servers for one lane. Used by its delivery thread.
 
     Args:
-        bench: the opened job; its fence guards every write.
+        context: the opened job; its fence guards every write.
         registry: the schemas the source's tables have had.
     """
 
-    def __init__(self, bench: TaskContext, registry: Registry) -> None:
-        self._bench = bench
+    def __init__(self, context: TaskContext, registry: Registry) -> None:
+        self._context = context
         self._registry = registry
-        self._source = bench.pipeline.spec.source
+        self._source = context.pipeline.spec.source
         self._policy = getattr(self._source, "on_schema_drift", "adapt")
-        self._records = Failovers(bench.store, self._source.id)
+        self._records = Failovers(context.store, self._source.id)
         self._reading: Reconciliation | None = None
         halts = self._policy == "halt"
         self._gone = GoneTables(self._source, registry, self._records, wanted=halts)
@@ -202,7 +202,7 @@ class SourceIdentity:
             raise SchemaError(
                 f"the primary key changed with a failover: {described(keys)}. Events before and "
                 "after it cannot be told to belong together; give the table its key back, or take "
-                f"a new snapshot: {repair(self._bench.pipeline)}"
+                f"a new snapshot: {repair(self._context.pipeline)}"
             )
         if found and self._policy == "halt":
             raise SchemaError(
@@ -222,11 +222,11 @@ class SourceIdentity:
         self._registry.register_all(
             [(schema, position) for schema in live if schema is not None],
             compare=self._source.compare,
-            fence=self._bench.fence,
+            fence=self._context.fence,
         )
 
     def _store(self, writes: Sequence[Write]) -> None:
-        self._bench.store.transact(writes, self._bench.fence)
+        self._context.store.transact(writes, self._context.fence)
 
 
 def repair(pipeline: Pipeline) -> str:

@@ -23,10 +23,10 @@ _SEQUENCE = CHANGE_SCHEMA.get_field_index("schema_sequence")
 _NAMES = ("db", "schema", "table", "schema_version")
 
 
-def registry_of(bench: TaskContext) -> Registry:
+def registry_of(context: TaskContext) -> Registry:
     """Return the registry of a pipeline's source."""
-    pipeline = bench.pipeline
-    return Registry(bench.store, pipeline.spec.source.id, pipeline.metadata.tenant)
+    pipeline = context.pipeline
+    return Registry(context.store, pipeline.spec.source.id, pipeline.metadata.tenant)
 
 
 def lookup(registry: Registry) -> Schemas:
@@ -53,7 +53,7 @@ class Registrar:
     """Registers what batches bring. Used by one thread.
 
     Args:
-        bench: the open job; its fence guards every write.
+        context: the open job; its fence guards every write.
         registry: of the source.
         patiently: repeats a call to the store while it is away.
         start: where the log is read from; None for a snapshot, whose batches end where their
@@ -62,13 +62,13 @@ class Registrar:
 
     def __init__(
         self,
-        bench: TaskContext,
+        context: TaskContext,
         registry: Registry,
         patiently: Callable[[Callable[[], Any]], Any],
         start: Position | None = None,
     ) -> None:
-        self._compare = bench.pipeline.spec.source.compare
-        self._fence = bench.fence
+        self._compare = context.pipeline.spec.source.compare
+        self._fence = context.fence
         self._registry = registry
         self._patiently = patiently
         self._before = start

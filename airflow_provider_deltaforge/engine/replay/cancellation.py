@@ -14,12 +14,12 @@ class Cancellation:
     """Looks for it in the control record. Used by one thread at a time.
 
     Args:
-        bench: the open job.
+        context: the open job.
         ticket: of the replay.
     """
 
-    def __init__(self, bench: TaskContext, ticket: str) -> None:
-        self._control, self._ticket = bench.control, ticket
+    def __init__(self, context: TaskContext, ticket: str) -> None:
+        self._control, self._ticket = context.control, ticket
         self._looked_at = time.monotonic()
         self.reason: str | None = None
         """Why it was withdrawn, as far as we have looked."""

@@ -74,26 +74,26 @@ class ReplayDelivery:
     """The processors and sinks of one replay.
 
     Args:
-        bench: the opened job.
+        context: the opened job.
         here: where it runs.
         withdrawal: once it is known, nothing more is waited for.
     """
 
-    def __init__(self, bench: TaskContext, here: ReplayHost, withdrawal: Cancellation) -> None:
-        spec = bench.pipeline.spec
-        self._bench, self._here, self._withdrawal = bench, here, withdrawal
+    def __init__(self, context: TaskContext, here: ReplayHost, withdrawal: Cancellation) -> None:
+        spec = context.pipeline.spec
+        self._context, self._here, self._withdrawal = context, here, withdrawal
         self._lags = partial(RequiredSinks.of(spec).may_lag, sinks=len(spec.sinks))
         self._sinks = {sink.id: sink for sink in spec.sinks}
         self._groups: dict[str, SinkGroup] = {}
         self._away: set[str] = set()
         self._behind: set[str] = set()
         self._rendering = RenderStage(
-            bench.pipeline,
-            bench.origin,
+            context.pipeline,
+            context.origin,
             here.tallies,
             here,
             lambda: here.ending.is_set() or withdrawal.is_known(),
-            lookup(registry_of(bench)),
+            lookup(registry_of(context)),
         )
 
     def open(self, stands: Mapping[str, Position]) -> None:
@@ -105,7 +105,7 @@ class ReplayDelivery:
         Raises:
             RetryableError: see ``RenderStage.open``.
         """
-        self._behind = sinks_behind(self._bench, stands)
+        self._behind = sinks_behind(self._context, stands)
         self._rendering.open()
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class ReplayDelivery:
         if sink_id not in self._groups:
             sink = self._sinks[sink_id]
             try:
-                self._groups[sink_id] = opened(self._bench, sink, here, here.ending, leaves)
+                self._groups[sink_id] = opened(self._context, sink, here, here.ending, leaves)
             except RetryableError as error:
                 if not leaves():
                     raise

@@ -38,13 +38,13 @@ ROUND = 200
 class ReplayRun:
     """One replay, from the first entry that is meant to the last that is there when it begins."""
 
-    def __init__(self, bench: TaskContext, request: ReplayRequest, here: ReplayHost) -> None:
-        self._bench, self._request = bench, request
+    def __init__(self, context: TaskContext, request: ReplayRequest, here: ReplayHost) -> None:
+        self._context, self._request = context, request
         self._here = here
-        self._withdrawal = Cancellation(bench, request.ticket)
-        self._queue = DeadLetterRecords(bench.store, bench.pipeline.name)
-        self._replays = Replays(bench.store, bench.pipeline.name)
-        self._delivery = ReplayDelivery(bench, here, self._withdrawal)
+        self._withdrawal = Cancellation(context, request.ticket)
+        self._queue = DeadLetterRecords(context.store, context.pipeline.name)
+        self._replays = Replays(context.store, context.pipeline.name)
+        self._delivery = ReplayDelivery(context, here, self._withdrawal)
         self._plan: ReplayPlan
         self._told = Replay(ticket=request.ticket, started_at_ms=now_ms())
 
@@ -57,8 +57,8 @@ class ReplayRun:
         known = self._here.patiently(lambda: self._replays.of(self._request.ticket))
         self._told = known.begun_again() if known else self._told
         try:
-            stood = self._here.patiently(lambda: stands(self._bench))
-            spec, request = self._bench.pipeline.spec, self._request
+            stood = self._here.patiently(lambda: stands(self._context))
+            spec, request = self._context.pipeline.spec, self._request
             self._plan = ReplayPlan(spec, request.which, request.overtaken, stood)
             opens = partial(self._delivery.open, stood)
             if not self._here.patiently(lambda: self._withdrawal.outlives(opens)):
@@ -125,7 +125,7 @@ class ReplayRun:
         writes = [write for one in entries for write in self._outcome(one)]
         replay = self._replays.put(self._told)
         self._here.patiently(
-            lambda: self._bench.store.transact([*writes, replay], self._bench.fence)
+            lambda: self._context.store.transact([*writes, replay], self._context.fence)
         )
         if writes:
             crossing(CrashPoint.REPLAY_STORED)
@@ -168,5 +168,5 @@ class ReplayRun:
         told = {"finished_at_ms": now_ms(), "reason": reason, "error_class": error_class}
         self._told = self._told.model_copy(update={"state": state, **told})
         writes = [self._replays.put(self._told), *self._replays.forget_old()]
-        self._here.patiently(lambda: self._bench.store.transact(writes, self._bench.fence))
+        self._here.patiently(lambda: self._context.store.transact(writes, self._context.fence))
         return self._told

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 _FOREVER_S = 10.0**9
 
 
-def serve_replays(bench: TaskContext) -> Outcome | None:
+def serve_replays(context: TaskContext) -> Outcome | None:
     """Serve every replay that was asked for, between two lanes.
 
     Returns:
@@ -38,22 +38,22 @@ def serve_replays(bench: TaskContext) -> Outcome | None:
     Raises:
         RetryableError: the store is away.
     """
-    while (record := bench.control.read()) is not None and record.replays:
-        ended = rest(bench) or _serve_one(bench, record.replays[0])
+    while (record := context.control.read()) is not None and record.replays:
+        ended = rest(context) or _serve_one(context, record.replays[0])
         if ended is not None and ended.why != "paused":
             return ended
     return None
 
 
-def _serve_one(bench: TaskContext, request: ReplayRequest) -> Outcome | None:
-    known = Replays(bench.store, bench.pipeline.name).of(request.ticket)
+def _serve_one(context: TaskContext, request: ReplayRequest) -> Outcome | None:
+    known = Replays(context.store, context.pipeline.name).of(request.ticket)
     if known is None or not known.settled:
         # A lane of before may still live on a lost executor: it is fenced from here on.
-        bench = replace(bench, fence=bench.control.renew_epoch(bench.job.driver))
-        ended = _in_driver(bench, request)
+        context = replace(context, fence=context.control.renew_epoch(context.job.driver))
+        ended = _in_driver(context, request)
         if ended is not None:
             return ended
-    remove(bench.control, request.ticket)
+    remove(context.control, request.ticket)
     crossing(CrashPoint.REPLAY_REMOVED)
     return None
 
@@ -92,15 +92,15 @@ def replay_here(
             raise SpecError(f"pipeline {pipeline!r} has no replay {ticket} to serve any more")
         driver = uuid.uuid4().hex
         control.take_epoch(driver, record.generation)
-        bench = TaskContext.open(
+        context = TaskContext.open(
             DriverAssignment(document, location, driver, record.generation), renew=False
         )
         try:
-            bench.pipeline.refuse_unbuilt()
+            context.pipeline.refuse_unbuilt()
             check_store(document, location)
-            told = _told(bench, request, _Here(bench, tell, ending))
+            told = _told(context, request, _Here(context, tell, ending))
         finally:
-            bench.store.close()
+            context.store.close()
         if told is not None:
             remove(control, ticket)
         return told
@@ -118,28 +118,28 @@ def remove(control: Control, ticket: str) -> None:
     control.update(without)
 
 
-def _in_driver(bench: TaskContext, request: ReplayRequest) -> Outcome | None:
-    spec = bench.pipeline.spec
-    board = LaneStats(
+def _in_driver(context: TaskContext, request: ReplayRequest) -> Outcome | None:
+    spec = context.pipeline.spec
+    stats = LaneStats(
         {sink.id: SinkStats() for sink in spec.sinks},
         policy=RequiredSinks.of(spec),
         processors=ProcessorStats(processor.id for processor in spec.processors),
     )
-    heart = Heartbeat(bench, board, _FOREVER_S, "running", makes_way=False)
+    heartbeat = Heartbeat(context, stats, _FOREVER_S, "running", makes_way=False)
     ended: Outcome | None = None
     try:
-        heart.start()
-        if _told(bench, request, _InDriver(heart, board)) is None:
-            ended = Outcome.of(heart.failure) if heart.failure else Outcome(heart.why)
+        heartbeat.start()
+        if _told(context, request, _InDriver(heartbeat, stats)) is None:
+            ended = Outcome.of(heartbeat.failure) if heartbeat.failure else Outcome(heartbeat.why)
     except Exception as error:  # noqa: BLE001 - must reach the progress record
         ended = logged(error)
-    heart.finish(ended or Outcome("window"))
+    heartbeat.finish(ended or Outcome("window"))
     return ended
 
 
-def _told(bench: TaskContext, request: ReplayRequest, here: "_InDriver | _Here") -> Replay | None:
+def _told(context: TaskContext, request: ReplayRequest, here: "_InDriver | _Here") -> Replay | None:
     """Replay; what cannot work at all fails the replay, and not the pipeline."""
-    replaying = ReplayRun(bench, request, here)
+    replaying = ReplayRun(context, request, here)
     try:
         return replaying.run()
     except FencedError:
@@ -151,21 +151,21 @@ def _told(bench: TaskContext, request: ReplayRequest, here: "_InDriver | _Here")
 
 
 class _InDriver:
-    """In a driver: its heart beats, and its board says what holds it up."""
+    """In a driver: its heartbeat goes on, and its statistics show what holds it up."""
 
-    def __init__(self, heart: Heartbeat, board: LaneStats) -> None:
-        self._heart = heart
-        self._board = board
-        self.ending = heart.ending
-        self.tallies, self.letters = board.processors, board.letters
-        self.gives_up, self.confirm = heart.gives_up, heart.confirm
-        self.sink_trouble, self.trouble = board.sink_trouble, board.trouble
-        self.processor_trouble = board.processor_trouble
+    def __init__(self, heartbeat: Heartbeat, stats: LaneStats) -> None:
+        self._heartbeat = heartbeat
+        self._stats = stats
+        self.ending = heartbeat.ending
+        self.tallies, self.letters = stats.processors, stats.letters
+        self.gives_up, self.confirm = heartbeat.gives_up, heartbeat.confirm
+        self.sink_trouble, self.trouble = stats.sink_trouble, stats.trouble
+        self.processor_trouble = stats.processor_trouble
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to the store until it works or the driver must end."""
         ending = self.ending
-        return patiently(call, self._board.source_trouble, ending.is_set, ending.wait)
+        return patiently(call, self._stats.source_trouble, ending.is_set, ending.wait)
 
 
 class _Here:
@@ -173,11 +173,11 @@ class _Here:
 
     def __init__(
         self,
-        bench: TaskContext,
+        context: TaskContext,
         tell: Callable[[str, BaseException | None], None],
         ending: threading.Event,
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._tell = tell
         self.ending = ending
         self.tallies, self.letters = ProcessorStats(), DeadLetterStats()
@@ -192,7 +192,7 @@ class _Here:
         Raises:
             FencedError: one has.
         """
-        if self._bench.control.held_epoch(self._bench.job.driver) != self._bench.fence:
+        if self._context.control.held_epoch(self._context.job.driver) != self._context.fence:
             raise FencedError("a driver of the pipeline has started; it goes on with the replay")
 
     def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:

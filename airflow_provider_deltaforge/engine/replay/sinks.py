@@ -24,7 +24,7 @@ _POLL_S = 0.1
 
 
 def opened(
-    bench: TaskContext,
+    context: TaskContext,
     sink: Sink,
     watcher: SinkWatcher,
     ending: threading.Event,
@@ -33,7 +33,7 @@ def opened(
     """Return a sink as a group of its own.
 
     Args:
-        bench: the open job.
+        context: the open job.
         sink: the description.
         watcher: told about trouble.
         ending: set when it is not wanted any more.
@@ -47,38 +47,38 @@ def opened(
     """
     if holds_position(sink):
         patiently(
-            lambda: _stands_as_noted(bench, sink, ending),
+            lambda: _stands_as_noted(context, sink, ending),
             partial(watcher.sink_trouble, sink.id),
             lambda: ending.is_set() or leaves(),
             ending.wait,
         )
     sinks = [sink.without_position()]
-    return SinkGroup(sinks, bench.pipeline.name, watcher, ending, claims=SinkFences(bench))
+    return SinkGroup(sinks, context.pipeline.name, watcher, ending, claims=SinkFences(context))
 
 
-def stands(bench: TaskContext) -> dict[str, Position]:
+def stands(context: TaskContext) -> dict[str, Position]:
     """Return the checkpoints of the sinks."""
-    source_id = bench.pipeline.spec.source.id
-    return Checkpoints(bench.store, bench.pipeline.name, source_id).load()
+    source_id = context.pipeline.spec.source.id
+    return Checkpoints(context.store, context.pipeline.name, source_id).load()
 
 
-def sinks_behind(bench: TaskContext, at: Mapping[str, Position]) -> set[str]:
+def sinks_behind(context: TaskContext, at: Mapping[str, Position]) -> set[str]:
     """Return the sinks that have not come as far as the others."""
-    source = bench.pipeline.spec.source
+    source = context.pipeline.spec.source
     return {
         sink.id
-        for sink in bench.pipeline.spec.sinks
+        for sink in context.pipeline.spec.sinks
         if sink.id not in at or any(source.compare(at[sink.id], each) < 0 for each in at.values())
     }
 
 
-def _stands_as_noted(bench: TaskContext, sink: Sink, ending: threading.Event) -> None:
-    source_id = bench.pipeline.spec.source.id
-    stand = Checkpoints(bench.store, bench.pipeline.name, source_id).stand(sink.id)
+def _stands_as_noted(context: TaskContext, sink: Sink, ending: threading.Event) -> None:
+    source_id = context.pipeline.spec.source.id
+    stand = Checkpoints(context.store, context.pipeline.name, source_id).stand(sink.id)
     if stand is None or stand.held is None:
         return
-    right = SinkFences(bench).of(sink.id, ending.is_set)
-    writer = sink.open(bench.pipeline.name)
+    right = SinkFences(context).of(sink.id, ending.is_set)
+    writer = sink.open(context.pipeline.name)
     try:
         with _abandoned(writer, ending):
             claim(sink, writer, right)

@@ -23,11 +23,11 @@ _FOREVER_S = 10.0**9
 _log = logging.getLogger(__name__)
 
 
-def take(bench: TaskContext, runner: Runner, request: SnapshotRequest | None = None) -> Outcome:
+def take(context: TaskContext, runner: Runner, request: SnapshotRequest | None = None) -> Outcome:
     """Copy what is left of a snapshot.
 
     Args:
-        bench: the driver's.
+        context: the driver's.
         runner: where the chunks are copied.
         request: what was asked for; None for the pipeline's own snapshot.
 
@@ -37,13 +37,13 @@ def take(bench: TaskContext, runner: Runner, request: SnapshotRequest | None = N
     deaths = Restarts()
     while True:
         # A lane or task of before may still live on a lost executor: it is fenced from here on.
-        bench = replace(bench, fence=bench.control.renew_epoch(bench.job.driver))
-        outcome = _attempt(bench, runner, request, deaths)
+        context = replace(context, fence=context.control.renew_epoch(context.job.driver))
+        outcome = _attempt(context, runner, request, deaths)
         if outcome is None:
-            deaths.wait(bench.job)
+            deaths.wait(context.job)
         elif outcome.why != "paused":
             return outcome
-        elif (ended := rest(bench)) is not None:
+        elif (ended := rest(context)) is not None:
             return ended
 
 
@@ -64,54 +64,56 @@ def logged(error: Exception) -> Outcome:
 
 
 def _attempt(
-    bench: TaskContext, runner: Runner, request: SnapshotRequest | None, deaths: Restarts
+    context: TaskContext, runner: Runner, request: SnapshotRequest | None, deaths: Restarts
 ) -> Outcome | None:
     """Copy what is left; None when tasks died and the rest may be tried again."""
-    spec = bench.pipeline.spec
-    board = LaneStats(
+    spec = context.pipeline.spec
+    stats = LaneStats(
         {sink.id: SinkStats() for sink in spec.sinks},
         processors=ProcessorStats(processor.id for processor in spec.processors),
     )
-    heart = Heartbeat(bench, board, _FOREVER_S, "snapshotting")
+    heartbeat = Heartbeat(context, stats, _FOREVER_S, "snapshotting")
     try:
-        heart.start()
-        run = SnapshotRun(bench, request)
-        outcome = _copy_all(bench, runner, run, heart, board) if run.due() else Outcome("finished")
+        heartbeat.start()
+        run = SnapshotRun(context, request)
+        outcome = (
+            _copy_all(context, runner, run, heartbeat, stats) if run.due() else Outcome("finished")
+        )
     except Exception as error:  # noqa: BLE001 - must reach the progress record
         outcome = logged(error)
     if outcome.is_retryable and deaths.may_go_on():
         _log.warning("snapshot tasks died, going on with the rest: %s", outcome.reason)
-        heart.finish(Outcome("window"))  # The status stays: the snapshot is still under way.
+        heartbeat.finish(Outcome("window"))  # The status stays: the snapshot is still under way.
         return None
     done = outcome.why in ("finished", "cancelled")
     goes_on = done or (request is not None and fails_request(outcome))
-    heart.finish(Outcome("window") if goes_on else outcome)
+    heartbeat.finish(Outcome("window") if goes_on else outcome)
     return outcome
 
 
 def _copy_all(
-    bench: TaskContext, runner: Runner, run: SnapshotRun, heart: Heartbeat, board: LaneStats
+    context: TaskContext, runner: Runner, run: SnapshotRun, heartbeat: Heartbeat, stats: LaneStats
 ) -> Outcome:
-    settings = bench.pipeline.spec.source.snapshot
+    settings = context.pipeline.spec.source.snapshot
     plan = run.prepare()
     hands = settings.max_parallel_chunks if settings.intra_table_parallel else 1
     tables = [_dealt(chunks, hands) for chunks in plan.remaining.values()]
-    with guarding(run, plan, heart) as lost, showing_troubles(bench, board):
-        for copied in runner.copy(bench.job, plan.run.id, tables, settings.max_parallel_tables):
-            board.processors.add(copied.processors)
-            board.letters.add(copied.letters)
+    with guarding(run, plan, heartbeat) as lost, showing_troubles(context, stats):
+        for copied in runner.copy(context.job, plan.run.id, tables, settings.max_parallel_tables):
+            stats.processors.add(copied.processors)
+            stats.letters.add(copied.letters)
             if lost:
                 return Outcome.of(lost[0])
             if copied.outcome is not None:
-                heart.end(copied.outcome.why)
+                heartbeat.end(copied.outcome.why)
                 return copied.outcome
-            board.copied(copied.table, copied.rows, copied.taken)
+            stats.copied(copied.table, copied.rows, copied.taken)
         if lost:
             return Outcome.of(lost[0])
-    if heart.failure is not None:
-        raise heart.failure
-    if heart.ending.is_set():
-        return Outcome(heart.why)
+    if heartbeat.failure is not None:
+        raise heartbeat.failure
+    if heartbeat.ending.is_set():
+        return Outcome(heartbeat.why)
     run.finish(plan)
     return Outcome("finished")
 

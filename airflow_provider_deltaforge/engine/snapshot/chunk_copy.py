@@ -51,23 +51,23 @@ def copy_chunks(
         over: asked now and then, from another thread, whether to end.
     """
     try:
-        bench = TaskContext.open(job, renew=False)
+        context = TaskContext.open(job, renew=False)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
         yield ChunkResult("", "", 0, Outcome.of(error))
         return
-    records = Snapshots(bench.store, bench.pipeline.name)
+    records = Snapshots(context.store, context.pipeline.name)
     listener = ControlWatcher(
-        bench,
+        context,
         _FOREVER_S,
-        also=lambda: "failed" if over() else _cancelled(records, bench.control, run_id),
+        also=lambda: "failed" if over() else _cancelled(records, context.control, run_id),
     )
     listener.watch(_LISTEN_S)
     try:
-        copier = _Copier(bench, run_id, listener)
+        copier = _Copier(context, run_id, listener)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
         yield ChunkResult("", "", 0, Outcome.of(error))
         listener.end("finished")
-        bench.store.close()
+        context.store.close()
         return
     try:
         for chunk in chunks:
@@ -78,7 +78,7 @@ def copy_chunks(
     finally:
         listener.end("finished")
         copier.close()
-        bench.store.close()
+        context.store.close()
 
 
 def until_done(results: "SimpleQueue[ChunkResult | None]", tables: int) -> Iterator[ChunkResult]:
@@ -117,24 +117,24 @@ def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
 class _Copier:
     """A chunk is marked done only when every sink holds all of it, together with its cut."""
 
-    def __init__(self, bench: TaskContext, run_id: str, listener: ControlWatcher) -> None:
-        spec = bench.pipeline.spec
-        self._bench = bench
+    def __init__(self, context: TaskContext, run_id: str, listener: ControlWatcher) -> None:
+        spec = context.pipeline.spec
+        self._context = context
         self._run_id = run_id
         self._listener = listener
         self._ending = listener.ending
-        self._records = Snapshots(bench.store, bench.pipeline.name)
+        self._records = Snapshots(context.store, context.pipeline.name)
         self._tallies = ProcessorStats()
         self._letter_tallies = DeadLetterStats()
-        troubles = CopyErrors(bench.store, bench.pipeline.name)
-        registry = registry_of(bench)
-        self._registrar = Registrar(bench, registry, lambda call: call())
-        given_up = Gaps(bench.store, bench.pipeline.name).open()
+        troubles = CopyErrors(context.store, context.pipeline.name)
+        registry = registry_of(context)
+        self._registrar = Registrar(context, registry, lambda call: call())
+        given_up = Gaps(context.store, context.pipeline.name).open()
         sinks = [sink.without_position() for sink in spec.sinks if sink.id not in given_up]
         self._sink_ids = [sink.id for sink in sinks]
         self._rendering = RenderStage(
-            bench.pipeline,
-            bench.origin,
+            context.pipeline,
+            context.origin,
             self._tallies,
             troubles,
             self._ending.is_set,
@@ -148,13 +148,13 @@ class _Copier:
             self._rendering.close()
             raise
         self._letters = DeadLetterQueue(
-            bench, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
+            context, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
         )
         self._sinks = SinkGroup(
-            sinks, bench.pipeline.name, troubles, self._ending, claims=SinkFences(bench)
+            sinks, context.pipeline.name, troubles, self._ending, claims=SinkFences(context)
         )
         described = [sink for sink in spec.sinks if sink.id not in given_up]
-        self._marks = RowMarkers(described, bench.pipeline.name, troubles, self._ending)
+        self._marks = RowMarkers(described, context.pipeline.name, troubles, self._ending)
 
     def told(self, copied: ChunkResult) -> ChunkResult:
         """Return what became of a chunk, with what was counted since the last one."""

@@ -20,7 +20,9 @@ _TROUBLE_TTL_S = 60.0
 
 
 @contextmanager
-def guarding(run: SnapshotRun, plan: SnapshotPlan, heart: Heartbeat) -> Iterator[list[Exception]]:
+def guarding(
+    run: SnapshotRun, plan: SnapshotPlan, heartbeat: Heartbeat
+) -> Iterator[list[Exception]]:
     """Check every 30 s that the log still begins early enough; cancel the run if not.
 
     Yields:
@@ -37,7 +39,7 @@ def guarding(run: SnapshotRun, plan: SnapshotPlan, heart: Heartbeat) -> Iterator
                 continue
             except DeltaForgeError as error:
                 lost.append(error)
-                heart.end("failed")
+                heartbeat.end("failed")
                 return
 
     threading.Thread(target=watch, name="guard", daemon=True).start()
@@ -85,10 +87,10 @@ class CopyErrors:
 
 
 @contextmanager
-def showing_troubles(bench: TaskContext, board: LaneStats) -> Iterator[None]:
-    """Show the tasks' troubles on the driver's board, so that status says ``blocked``."""
+def showing_troubles(context: TaskContext, stats: LaneStats) -> Iterator[None]:
+    """Show the tasks' troubles on the driver's statistics, so that status says ``blocked``."""
     over = threading.Event()
-    troubles = CopyErrors(bench.store, bench.pipeline.name)
+    troubles = CopyErrors(context.store, context.pipeline.name)
 
     def show() -> None:
         shown: set[str] = set()
@@ -96,9 +98,9 @@ def showing_troubles(bench: TaskContext, board: LaneStats) -> Iterator[None]:
             with suppress(RetryableError):
                 now = troubles.read()
                 for name in shown - now.keys():
-                    _show(board, name, None)
+                    _show(stats, name, None)
                 for name, error in now.items():
-                    _show(board, name, error)
+                    _show(stats, name, error)
                 shown = set(now)
 
     threading.Thread(target=show, name="troubles", daemon=True).start()
@@ -108,8 +110,8 @@ def showing_troubles(bench: TaskContext, board: LaneStats) -> Iterator[None]:
         over.set()
 
 
-def _show(board: LaneStats, name: str, error: BaseException | None) -> None:
+def _show(stats: LaneStats, name: str, error: BaseException | None) -> None:
     if name.startswith(_SINK):
-        board.sink_trouble(name.removeprefix(_SINK), error)
+        stats.sink_trouble(name.removeprefix(_SINK), error)
     else:
-        board.trouble(name, error)
+        stats.trouble(name, error)

@@ -47,16 +47,16 @@ class SnapshotRun:
     """One snapshot run, on the driver.
 
     Args:
-        bench: the opened job.
+        context: the opened job.
         request: what was asked for; None for the pipeline's own snapshot.
     """
 
-    def __init__(self, bench: TaskContext, request: SnapshotRequest | None = None) -> None:
-        self._bench = bench
+    def __init__(self, context: TaskContext, request: SnapshotRequest | None = None) -> None:
+        self._context = context
         self._request = request
-        self._source = bench.pipeline.spec.source
-        self._records = Snapshots(bench.store, bench.pipeline.name)
-        self._results = SnapshotResults(bench.store, bench.pipeline.name)
+        self._source = context.pipeline.spec.source
+        self._records = Snapshots(context.store, context.pipeline.name)
+        self._results = SnapshotResults(context.store, context.pipeline.name)
 
     def due(self) -> bool:
         """Say whether there is anything to do."""
@@ -69,7 +69,7 @@ class SnapshotRun:
         if mode == "initial":
             return not (self._records.finished() or self._streamed())
         # ``always``: once for each generation, so not again when a driver is merely restarted.
-        generation = self._bench.job.generation
+        generation = self._context.job.generation
         return run is None or run.finished_at_ms is None or run.generation != generation
 
     def prepare(self) -> SnapshotPlan:
@@ -119,7 +119,7 @@ class SnapshotRun:
         self._see_rows(plan.run)
         writes = list(self._records.finish(plan.run))
         if not (plan.run.wish or {}).get("where"):
-            writes += TableRecords(self._bench.store, self._bench.pipeline.name).repair(
+            writes += TableRecords(self._context.store, self._context.pipeline.name).repair(
                 [*plan.run.tables]
             )
         if self._request is not None:
@@ -129,7 +129,7 @@ class SnapshotRun:
         known = self._checkpoints.load()
         writes += [
             self._checkpoints.put(sink.id, plan.run.start_position)
-            for sink in self._bench.pipeline.spec.sinks
+            for sink in self._context.pipeline.spec.sinks
             if sink.id not in known
         ]
         self._store(writes)
@@ -143,12 +143,12 @@ class SnapshotRun:
         Raises:
             RetryableError: there are such chunks; they are not done any more.
         """
-        given_up = Gaps(self._bench.store, self._bench.pipeline.name).open()
-        for sink in self._bench.pipeline.spec.sinks:
+        given_up = Gaps(self._context.store, self._context.pipeline.name).open()
+        for sink in self._context.pipeline.spec.sinks:
             lost: list[str] = []
             with suppress(RetryableError):
                 if sink.id not in given_up and holds_position(sink):
-                    lost = lost_chunks(self._bench, run, sink)
+                    lost = lost_chunks(self._context, run, sink)
             if lost:
                 self._store([self._records.undone(run.id, chunk_id) for chunk_id in lost])
                 raise RetryableError(
@@ -176,7 +176,7 @@ class SnapshotRun:
     ) -> list[Write]:
         counts = self._records.progress(run) if run is not None else None
         tables = counts["tables"] if counts is not None else {}
-        record = self._bench.control.read()
+        record = self._context.control.read()
         needed = [other.ticket for other in record.requests] if record is not None else []
         result = result_of(
             request,
@@ -196,7 +196,7 @@ class SnapshotRun:
 
     @property
     def _checkpoints(self) -> Checkpoints:
-        return Checkpoints(self._bench.store, self._bench.pipeline.name, self._source.id)
+        return Checkpoints(self._context.store, self._context.pipeline.name, self._source.id)
 
     def _streamed(self) -> bool:
         """Say whether the stream has begun before: its checkpoints are then ahead of any copy."""
@@ -212,7 +212,7 @@ class SnapshotRun:
         if self._request is not None:
             known = self._checkpoints.load()
             stands = [
-                known[sink.id] for sink in self._bench.pipeline.spec.sinks if sink.id in known
+                known[sink.id] for sink in self._context.pipeline.spec.sinks if sink.id in known
             ]
             earliest: Position | None = self._source.earliest(stands)
             if earliest is not None:
@@ -223,7 +223,7 @@ class SnapshotRun:
     def _begin(self, snapshotter: Snapshotter) -> SnapshotRecord:
         position = self._start_position(snapshotter)
         if self._request is None and not self._streamed():
-            learn(self._bench, registry_of(self._bench), position, anew=True)
+            learn(self._context, registry_of(self._context), position, anew=True)
         chunks = list(self._wished(snapshotter))
         tables: dict[str, dict[str, int]] = {}
         for chunk in chunks:
@@ -232,7 +232,7 @@ class SnapshotRun:
             told["rows_estimate"] += chunk.rows_estimate
         run = SnapshotRecord(
             id=uuid.uuid4().hex[:12],
-            generation=self._bench.job.generation,
+            generation=self._context.job.generation,
             started_at_ms=int(time.time() * 1000),
             start_position=dict(position),
             chunk_count=len(chunks),
@@ -242,7 +242,7 @@ class SnapshotRun:
         )
         writes = self._records.begin(run, chunks)
         if self._request is None and not self._streamed():
-            writes += SourceIdentity(self._bench, registry_of(self._bench)).begin()
+            writes += SourceIdentity(self._context, registry_of(self._context)).begin()
         self._store(writes)
         crossing(CrashPoint.SNAPSHOT_STARTED)
         return run
@@ -254,7 +254,7 @@ class SnapshotRun:
         return list(snapshotter.plan(chunk_rows, tuple(self._request.tables), self._request.where))
 
     def _store(self, writes: Sequence[Write]) -> None:
-        self._bench.store.transact(writes, self._bench.fence)
+        self._context.store.transact(writes, self._context.fence)
 
 
 def full_name(chunk: TableChunk) -> str:

@@ -52,7 +52,7 @@ class LaneReader(DataSourceStreamReader):
     def __init__(self, job: DriverAssignment, window_s: float) -> None:
         self._job = job
         self._window_s = window_s
-        self._bench: TaskContext | None = None
+        self._context: TaskContext | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the offset before the first window."""
@@ -65,9 +65,9 @@ class LaneReader(DataSourceStreamReader):
         a lane that says so; behind a lane that has ended for good the driver asks for none.
         """
         try:
-            if self._bench is None:
-                self._bench = TaskContext.open(self._job, renew=False)
-            self._bench.control.read()
+            if self._context is None:
+                self._context = TaskContext.open(self._job, renew=False)
+            self._context.control.read()
         except RetryableError:
             time.sleep(_AWAY_S)
             return start
@@ -85,7 +85,7 @@ class LaneReader(DataSourceStreamReader):
         """Nothing: checkpoints follow each delivered batch."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_bench": None}
+        return {**self.__dict__, "_context": None}
 
 
 def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
@@ -95,15 +95,15 @@ def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
     from airflow_provider_deltaforge.engine.lane.lane import Lane
 
     try:
-        bench = TaskContext.open(job, renew=True)
+        context = TaskContext.open(job, renew=True)
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return on_executor(job, Outcome.of(error))
     try:
-        return Lane(bench, window_s).run()
+        return Lane(context, window_s).run()
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return Outcome.of(error)
     finally:
-        bench.store.close()
+        context.store.close()
 
 
 def on_executor(job: DriverAssignment, outcome: Outcome) -> Outcome:

@@ -97,14 +97,14 @@ class SparkRunner:
         self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
     ) -> Iterator[ChunkResult]:
         results: SimpleQueue[ChunkResult | None] = SimpleQueue()
-        context = self._spark.sparkContext
+        spark_context = self._spark.sparkContext
         over = threading.Event()
 
         def copy_hand(chunks: list[TableChunk]) -> None:
             try:
                 if not over.is_set():
                     # Partitions of one job would be fetched, and run, two at a time at most.
-                    rdd = context.parallelize([chunks], 1)
+                    rdd = spark_context.parallelize([chunks], 1)
                     for copied in rdd.mapPartitions(
                         lambda part: _copied(job, run_id, part)
                     ).toLocalIterator():
@@ -126,7 +126,7 @@ class SparkRunner:
             yield from until_done(results, len(tables))
         finally:
             over.set()
-            _cancel(context)
+            _cancel(spark_context)
             pool.shutdown(wait=False, cancel_futures=True)
             await_hands(working)
 
@@ -143,11 +143,11 @@ def _copied(
             yield replace(copied, outcome=outcome)
 
 
-def _cancel(context: SparkContext) -> None:
+def _cancel(spark_context: SparkContext) -> None:
     """Cancel every job, and wait for their tasks: a cancelled one goes on for a moment."""
-    tracker = context.statusTracker()
+    tracker = spark_context.statusTracker()
     stages = tracker.getActiveStageIds()
-    context.cancelAllJobs()
+    spark_context.cancelAllJobs()
     deadline = time.monotonic() + _CANCEL_S
     while time.monotonic() < deadline:
         told = [tracker.getStageInfo(stage) for stage in stages]

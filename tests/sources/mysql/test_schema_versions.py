@@ -50,7 +50,7 @@ def writing(request: pytest.FixtureRequest) -> tuple[Server, str]:
     sql.execute(server, f"SET GLOBAL binlog_row_metadata = '{former}'")
 
 
-class _Bench:
+class _Context:
     """What a registrar needs of an open job."""
 
     fence = None
@@ -62,9 +62,9 @@ class _Bench:
 
 def read(source, registry, start, end, rng):
     """Read a range as a lane does; return each event's version and sequence by its id."""
-    bench = _Bench()
-    bench.pipeline.spec.source = source
-    registrar = Registrar(bench, registry, lambda call: call(), start)
+    context = _Context()
+    context.pipeline.spec.source = source
+    registrar = Registrar(context, registry, lambda call: call(), start)
     reader = source.open(start, lambda: False, RegisteredHistory(registry, source.compare))
     told, position = {}, start
     try:

@@ -17,7 +17,7 @@ CHANGES = [
 INSERT = "INSERT INTO t (v) VALUES ('a'), ('b')"
 
 
-class _Bench:
+class _Context:
     """What a registrar needs of an open job."""
 
     fence = None
@@ -29,9 +29,9 @@ class _Bench:
 
 def read(source, registry, start, end):
     """Read a range as a lane does; return each event's version and sequence by its id."""
-    bench = _Bench()
-    bench.pipeline.spec.source = source
-    registrar = Registrar(bench, registry, lambda call: call(), start)
+    context = _Context()
+    context.pipeline.spec.source = source
+    registrar = Registrar(context, registry, lambda call: call(), start)
     reader = source.open(start, lambda: False, RegisteredHistory(registry, source.compare))
     told, position = {}, start
     try:
