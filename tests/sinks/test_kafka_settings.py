@@ -103,6 +103,18 @@ def test_the_shorter_timeout_holds(conf, expected):
 
 
 @pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        pytest.param({}, 15_000, id="half of the expiry"),
+        pytest.param({"message.timeout.ms": "5000"}, 2500, id="half of a shorter one"),
+        pytest.param({"socket.timeout.ms": 900}, 900, id="of the document"),
+    ],
+)
+def test_a_silent_connection_ends_before_its_messages_expire(conf, expected):
+    assert producer_settings(sink(conf))["socket.timeout.ms"] == expected
+
+
+@pytest.mark.parametrize(
     ("conf", "named"),
     [
         ({"lingre.ms": 5}, "client_conf.lingre.ms"),

@@ -26,6 +26,7 @@ _ALIASES = {
 _UNLIMITED_RETRIES = 2_147_483_647
 _MESSAGE_MS, _TRANSACTION_MS = 30_000, 60_000
 _EXPIRY_S = 30.0
+_SILENT_MS_MIN, _SILENT_MS_MAX = 100, 60_000
 TRANSACTIONAL = "deltaforge-"
 """What the ids of producers with transactions begin with."""
 TRANSACTIONS = {
@@ -80,6 +81,11 @@ def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
         )
     if sink.is_transactional:
         chosen |= _of_transactions(sink, pipeline, given)
+    else:
+        # A connection without answers ends before its messages expire, and these go through a new
+        # one: the producer that gave them up would go on waiting at the old one.
+        half_ms = int(expiry_s(sink) * 500)
+        chosen["socket.timeout.ms"] = max(_SILENT_MS_MIN, min(half_ms, _SILENT_MS_MAX))
     return {**chosen, **given}
 
 

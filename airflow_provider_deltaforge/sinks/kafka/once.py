@@ -312,6 +312,7 @@ class KafkaOnceWriter(KafkaWriter):
         self._committing = None
         self._producer = self._new_producer()
 
-    def _replace_producer(self) -> None:
+    def _withdraw(self, *, is_fatal: bool = False) -> None:
         """Keep the producer: its transaction is aborted, and nothing of it will be seen."""
+        del is_fatal  # Who failed for good is replaced by ``recover``.
         self._work = None

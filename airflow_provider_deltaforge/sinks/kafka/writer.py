@@ -2,7 +2,10 @@
 
 A batch that is not acknowledged in time stays with the producer, which goes on trying. The engine
 calls again with the same batch and only waits on; so nothing is sent twice, and nothing newer is
-sent before it. If it comes with another batch instead, the producer is purged and replaced.
+sent before it. If it comes with another batch instead, or a batch expires, the producer is purged
+and goes on: what the network still holds of it has a lower epoch or sequence number than the next
+message for the same partition, and the brokers refuse it behind that. A new producer would have
+another id, and what the old one had sent would be stored whenever it arrives.
 """
 
 import logging
@@ -42,6 +45,7 @@ _OPEN_S = 5.0
 _PORT = 9092
 _SLICE_S = 0.25
 _SPARE_S = 1.0
+_EMPTY_S = 5.0
 _CONFIRMATIONS = 3  # A broker that starts can refuse one connection; it does not refuse three.
 
 
@@ -65,6 +69,7 @@ class KafkaWriter:
         self._access_errors = 0
         self._last_error = "no answer"
         self._abandoned = False
+        self._has_withdrawn = False
         self._claim: WriterClaim | None = None
         self._expiry_s = float("inf")
         self._producer: Any = self._new_producer()
@@ -87,7 +92,7 @@ class KafkaWriter:
             self._deliver(work, time.monotonic() + self._patience_s)
         self._work = None
         self._access_errors = 0
-        if work.singly:
+        if work.singly and not self._has_withdrawn:
             self._replace_producer()
         return work.rejections(self._where)
 
@@ -151,7 +156,7 @@ class KafkaWriter:
         if self._work is not None and self._work.messages.same_as(messages):
             return self._work
         if self._work is not None:
-            self._replace_producer()
+            self._withdraw()
         self._work = KafkaBatch(messages)
         return self._work
 
@@ -180,8 +185,7 @@ class KafkaWriter:
         refused_topic = any(self._topics.get(name) is not None for name in names)
         careful = work.singly or messages.headers is not None or refused_topic
         while work.next < len(messages):
-            if self._claim is not None:
-                self._claim.hold()
+            self._hold()
             work.begun_s = work.begun_s or time.monotonic()
             columns = work.some()
             sent = 0 if careful else self._hand_over_quickly(*columns)
@@ -225,12 +229,15 @@ class KafkaWriter:
         extra: dict[str, Any] = {"headers": headers} if headers else {}
         if work.singly:
             extra["on_delivery"] = partial(work.note, work.next)
+            if self._has_withdrawn:
+                self._await_answer(work, deadline)
         while True:
             try:
                 self._producer.produce(*plain, **extra)
             except BufferError:
                 self._serve(self._producer.poll, _SLICE_S / 10)
                 self._check(work, deadline)
+                self._hold()
             except self._kafka.KafkaException as error:
                 if error.args[0].code() not in replies.REJECTED:
                     self._raise([error.args[0]])
@@ -239,14 +246,31 @@ class KafkaWriter:
             else:
                 return
 
+    def _hold(self) -> None:
+        """Hand over under the lease only; see ``WriterClaim``."""
+        if self._claim is not None:
+            self._claim.hold()
+
+    def _await_answer(self, work: KafkaBatch, deadline: float) -> None:
+        """Wait until nothing is under way, so that the next message is a request of its own."""
+        while self._serve(self._producer.flush, _SLICE_S):
+            self._check(work, deadline)
+        self._hold()
+        work.begun_s = time.monotonic()
+
     def _retry_singly(self, work: KafkaBatch) -> KafkaBatch:
-        """Begin the batch again so that the broker says which message it refuses."""
+        """Begin the batch again so that the broker says which message it refuses.
+
+        Each is a request of its own. That takes another producer, or one message at a time where
+        this one has to stay.
+        """
         log.warning(
             "kafka refuses part of a batch; sending its messages one by one",
             extra={"pipeline": self._pipeline, "sink": self._sink.id},
         )
-        self._discard()
-        self._producer = self._new_producer(**{"batch.num.messages": 1})
+        if not self._has_withdrawn:
+            self._discard()
+            self._producer = self._new_producer(**{"batch.num.messages": 1})
         self._work = KafkaBatch(work.messages, singly=True, refused=dict(work.refused))
         return self._work
 
@@ -284,7 +308,7 @@ class KafkaWriter:
             raise RetryableError(f"{self._where}: asked to end before a batch was acknowledged")
         if work.begun_s and time.monotonic() - work.begun_s > self._expiry_s:
             # As a whole: a message that expired alone could be overtaken by a later one of its key.
-            self._replace_producer()
+            self._withdraw()
             raise RetryableError(
                 f"{self._where}: a batch of {len(work.messages)} messages is given up after "
                 f"{self._expiry_s:g} s without an answer, and sent again; check that the brokers "
@@ -327,7 +351,7 @@ class KafkaWriter:
         """Turn failures into the error the engine acts on, and start afresh next time."""
         error = next((e for e in failures if e.code() in replies.ACCESS), failures[0])
         text = scrub(self._sink, error.str())
-        self._forget()
+        self._forget(is_fatal=any(error.fatal() for error in failures))
         where = f"{self._where}: topic {topic!r}" if topic else self._where
         if error.code() in replies.ACCESS:
             raise AccessError(f"{where}: {text}; grant what is missing to this client")
@@ -354,17 +378,33 @@ class KafkaWriter:
     def _replace_producer(self) -> None:
         self._discard()
         self._producer = self._new_producer()
+        self._has_withdrawn = False
 
-    def _forget(self) -> None:
+    def _forget(self, *, is_fatal: bool = False) -> None:
         self._topics.clear()
+        self._withdraw(is_fatal=is_fatal)
+
+    def _withdraw(self, *, is_fatal: bool = False) -> None:
+        """Drop what is not answered; a producer that may have sent some of it stays to the end."""
+        self._has_withdrawn |= self._work is not None and self._work.begun_s > 0
+        if self._has_withdrawn and not is_fatal:
+            deadline = time.monotonic() + _EMPTY_S
+            self._purge()
+            while len(self._producer) and time.monotonic() < deadline:
+                self._purge(_SLICE_S)
+            if not len(self._producer):
+                return
         self._replace_producer()
 
     def _discard(self) -> None:
-        self._work = None
         # Purged first: what the old producer still holds must never arrive behind newer messages.
+        self._purge()
+
+    def _purge(self, wait_s: float = 0.0) -> None:
+        self._work = None
         self._producer.purge()
         with suppress(self._kafka.KafkaException):  # One that failed for good says so again.
-            self._producer.flush(0)
+            self._producer.flush(wait_s)
 
     def _note_error(self, error: Any) -> None:
         if error.code() != replies.SUMMARY:
