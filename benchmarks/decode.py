@@ -46,7 +46,7 @@ def main() -> None:
         if asked.keep:
             asked.keep.write_bytes(pickle.dumps(captured))
     schema, packets = captured.pop("snapshot")
-    figures = {name: _decode_rate(chunks) for name, chunks in captured.items()}
+    figures = {name: _decode_rate(segments) for name, segments in captured.items()}
     figures["snapshot"] = _render_rate(text_rows_kernel.shape_of(schema), packets)
     print(json.dumps(figures, indent=2))
 
@@ -89,15 +89,15 @@ def _write_singly(server: Server, count: int) -> None:
 def _read(source: MySqlSource, start: Any) -> list[Any]:
     end = source.head()
     reader = source.open(start)
-    chunks: list[Any] = []
+    segments: list[Any] = []
     try:
-        while not chunks or source.compare(chunks[-1].end, end) < 0:
-            chunk = reader.read(1.0)
-            if chunk is not None:
-                chunks.append(chunk)
+        while not segments or source.compare(segments[-1].end, end) < 0:
+            segment = reader.read(1.0)
+            if segment is not None:
+                segments.append(segment)
     finally:
         reader.close()
-    return chunks
+    return segments
 
 
 def _select(server: Server, source: MySqlSource) -> tuple[Any, bytes]:
@@ -117,12 +117,16 @@ def _packet(row: tuple[Any, ...]) -> bytes:
     return len(body).to_bytes(3, "little") + b"\0" + body
 
 
-def _decode_rate(chunks: list[Any]) -> dict[str, float]:
+def _decode_rate(segments: list[Any]) -> dict[str, float]:
     key = id_key("bench")
-    rows = sum(decoder.decode_chunk(chunk, key, mariadb=False).rows.num_rows for chunk in chunks)
-    whole = _best(lambda: [decoder.decode_chunk(chunk, key, mariadb=False) for chunk in chunks])
-    kernel = _best(lambda: [decoder._decode_rows(chunk) for chunk in chunks])  # noqa: SLF001
-    size = sum(chunk.nbytes for chunk in chunks)
+    rows = sum(
+        decoder.decode_segment(segment, key, mariadb=False).rows.num_rows for segment in segments
+    )
+    whole = _best(
+        lambda: [decoder.decode_segment(segment, key, mariadb=False) for segment in segments]
+    )
+    kernel = _best(lambda: [decoder._decode_rows(segment) for segment in segments])  # noqa: SLF001
+    size = sum(segment.nbytes for segment in segments)
     return {
         "rows": rows,
         "rows_per_cpu_s": round(rows / whole),

@@ -58,9 +58,9 @@ def streamed(
     try:
         while not done(found):
             assert time.monotonic() < deadline, f"{len(found)} events, and no more came"
-            chunk = reader.read(0.5)
-            if chunk is not None:
-                found += reader.decode(chunk).rows.to_pylist()
+            segment = reader.read(0.5)
+            if segment is not None:
+                found += reader.decode(segment).rows.to_pylist()
     finally:
         reader.close()
     return found

@@ -27,9 +27,9 @@ def batches(
         position = start
         while source.compare(position, end) < 0:
             assert time.monotonic() < deadline, f"still at {position}, not at {end}"
-            chunk = reader.read(0.5)
-            if chunk is not None:
-                batch = reader.decode(chunk)
+            segment = reader.read(0.5)
+            if segment is not None:
+                batch = reader.decode(segment)
                 position = batch.end
                 yield batch
     finally:

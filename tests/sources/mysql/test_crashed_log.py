@@ -35,11 +35,11 @@ def test_the_transaction_after_the_crash_arrives_with_a_position_in_its_own_file
         ]
     )
     info = MySqlServer(False, "uuid", gtids=False, checksum=False)
-    chunker = BinlogSegmenter(info, LogPosition("binlog.000001", 4, None, "uuid"), Recorder())
+    segmenter = BinlogSegmenter(info, LogPosition("binlog.000001", 4, None, "uuid"), Recorder())
     raw = np.frombuffer(received, np.uint8).copy()
-    chunker.feed(raw, 0, len(raw))
-    chunker.cut()
-    assert [len(chunk.positions.transactions) for chunk in chunker.ready] == [1]
-    end = chunker.ready[0].end
+    segmenter.feed(raw, 0, len(raw))
+    segmenter.cut()
+    assert [len(segment.positions.transactions) for segment in segmenter.ready] == [1]
+    end = segmenter.ready[0].end
     assert (end["file"], end["pos"]) == ("binlog.000002", 300)
-    assert chunker.position.file == "binlog.000002"
+    assert segmenter.position.file == "binlog.000002"

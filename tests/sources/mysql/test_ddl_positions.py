@@ -106,9 +106,9 @@ def test_statements_are_followed_from_the_head_on_and_over_a_break(server):
 
     def more(count):
         while len(found) < count:
-            chunk = reader.read(1)
-            if chunk is not None:
-                rows = reader.decode(chunk).rows.to_pylist()
+            segment = reader.read(1)
+            if segment is not None:
+                rows = reader.decode(segment).rows.to_pylist()
                 found.extend(json.loads(row["after"]) for row in rows if row["after"])
         return found[-1]
 
@@ -159,8 +159,8 @@ def test_a_table_swapped_in_from_nowhere_is_described_at_once(server):
     reader = source.open(start, history=Remembered(before))
     changes = ()
     while not changes:
-        chunk = reader.read(1)
-        changes = chunk.changes if chunk is not None else ()
+        segment = reader.read(1)
+        changes = segment.changes if segment is not None else ()
     reader.close()
     # No row has come yet: without this, whoever starts here would trust what was registered.
     (schema,) = changes[0].schemas

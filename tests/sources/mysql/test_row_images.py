@@ -189,7 +189,7 @@ def test_mysql_logs_a_virtual_column_that_changed(mysql_server: Server) -> None:
 
 
 def test_partial_rows_of_a_large_transaction_keep_their_numbers(server: Server) -> None:
-    """Chunks are cut inside it, also behind rows of which only a part is there."""
+    """Segments are cut inside it, also behind rows of which only a part is there."""
     run(server, "FULL", "CREATE TABLE t (id int PRIMARY KEY, n mediumtext, v int)")
     values = ",".join(f"({i}, REPEAT('x', 300000), 0)" for i in range(30))
     run(server, "FULL", f"INSERT INTO t VALUES {values}")

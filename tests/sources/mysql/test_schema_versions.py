@@ -69,10 +69,10 @@ def read(source, registry, start, end, rng):
     told, position = {}, start
     try:
         while source.compare(position, end) < 0:
-            chunk = reader.read(rng.choice([0.02, 0.2]))
-            if chunk is None:
+            segment = reader.read(rng.choice([0.02, 0.2]))
+            if segment is None:
                 continue
-            batch = registrar.admit(reader.decode(chunk))
+            batch = registrar.admit(reader.decode(segment))
             position = batch.end
             columns = ("event_id", "table", "schema_version", "schema_sequence", "after", "op")
             for values in zip(*(batch.rows.column(c).to_pylist() for c in columns), strict=True):

@@ -180,7 +180,7 @@ def test_schema_changes_of_captured_tables_are_events_in_their_place(
     assert "RENAME TO t2" in ddl["sql"]
 
 
-def test_a_transaction_larger_than_a_chunk_is_cut_and_ends_once(
+def test_a_transaction_larger_than_a_segment_is_cut_and_ends_once(
     server: Server, database: str
 ) -> None:
     source = source_of(server, database)
@@ -243,17 +243,17 @@ def test_compressed_logs_read_the_same(server: Server, database: str) -> None:
     assert found[7]["after"] == b'{"id":1,"v":"\xc3\xbc!"}'
 
 
-def test_a_chunk_survives_pickling(server: Server, database: str) -> None:
+def test_a_segment_survives_pickling(server: Server, database: str) -> None:
     source = source_of(server, database)
     start = source.head()
     run(server, database, "CREATE TABLE t (id int primary key, e enum('ä'))")
     run(server, database, "INSERT INTO t VALUES (1, 'ä')")
     reader = pickle.loads(pickle.dumps(source)).open(start)
-    chunk = None
-    while chunk is None:
-        chunk = reader.read(1)
-    again = pickle.loads(pickle.dumps(chunk))
-    assert reader.decode(again).rows.equals(reader.decode(chunk).rows)
+    segment = None
+    while segment is None:
+        segment = reader.read(1)
+    again = pickle.loads(pickle.dumps(segment))
+    assert reader.decode(again).rows.equals(reader.decode(segment).rows)
     reader.close()
 
 

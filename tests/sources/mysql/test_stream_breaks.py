@@ -56,7 +56,7 @@ def test_five_killed_connections_are_reopened_without_loss_or_repetition(server:
     keys: list[bytes] = []
     try:
         for kill in range(6):
-            # More than a chunk, so that the kill comes while transactions are under way.
+            # More than a segment, so that the kill comes while transactions are under way.
             for first in range(kill * 2000, kill * 2000 + 2000, 1000):
                 values = ",".join(f"({i}, REPEAT('y', 3000))" for i in range(first, first + 1000))
                 sql.execute(server, f"INSERT INTO t VALUES {values}", database="b_killed")
@@ -175,11 +175,11 @@ def _read_until(reader: Any, keys: list[bytes], done: Any, timeout_s: float = 12
     while not done():
         assert time.monotonic() < deadline, f"{len(keys)} rows"
         try:
-            chunk = reader.read(0.2)
+            segment = reader.read(0.2)
         except RetryableError:
             continue
-        if chunk is not None:
-            keys += reader.decode(chunk).rows.column("key").to_pylist()
+        if segment is not None:
+            keys += reader.decode(segment).rows.column("key").to_pylist()
 
 
 def test_a_server_killed_inside_transactions_leaves_neither_gap_nor_repetition(

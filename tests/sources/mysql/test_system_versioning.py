@@ -161,7 +161,7 @@ def test_a_table_without_a_key_is_known_by_the_catalog_only(mariadb_server: Serv
 
 
 def test_a_transaction_whose_last_row_is_of_the_past_has_an_end(mariadb_server: Server) -> None:
-    """It is cut, so that some chunks hold nothing but rows of the past."""
+    """It is cut, so that some segments hold nothing but rows of the past."""
     fresh(mariadb_server)
     run(mariadb_server, "CREATE TABLE t (id int PRIMARY KEY, v mediumtext) WITH SYSTEM VERSIONING")
     values = ",".join(f"({i}, REPEAT('x', 700000))" for i in range(12))

@@ -77,7 +77,7 @@ def mariadb_event(event: bytes) -> bytes:
 
 
 def as_bytes(data: np.ndarray, start: int, stop: int) -> bytes:
-    """Return a slice of a chunk's data."""
+    """Return a slice of a segment's data."""
     return data[start:stop].tobytes()
 
 

@@ -327,7 +327,7 @@ def _labels(column: LogColumn, known: Column | None, charset: str | None) -> lis
 
 @dataclass(frozen=True)
 class DecodePlans:
-    """The plans of a chunk, laid out for the kernel. Picklable; the arrays are made on demand."""
+    """The plans of a segment, laid out for the kernel. Picklable; the arrays are made on demand."""
 
     plans: tuple[TableDecodePlan, ...] = field(default_factory=tuple)
 

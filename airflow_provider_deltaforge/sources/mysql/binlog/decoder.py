@@ -1,4 +1,4 @@
-"""From a chunk to a change batch: the kernel's buffers become Arrow columns without a copy."""
+"""From a segment to a change batch: the kernel's buffers become Arrow columns without a copy."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -43,28 +43,28 @@ _TEXT_MAX = 2**31 - 1
 _TABLE_WIDTHS = (TX_COLUMNS, framing_kernel.ROW_COLUMNS, framing_kernel.MAP_COLUMNS)
 
 
-def decode_chunk(chunk: BinlogSegment, key: Any, *, mariadb: bool) -> ChangeBatch:
-    """Decode a chunk.
+def decode_segment(segment: BinlogSegment, key: Any, *, mariadb: bool) -> ChangeBatch:
+    """Decode a segment.
 
     Args:
-        chunk: from the reader.
+        segment: from the reader.
         key: of the source's event ids, from ``events.ids.id_key``.
         mariadb: how GTIDs are written: ``domain-server-number``, else ``uuid:number``.
 
     Raises:
         TableError: a row does not fit its table's description, or the log lacks a part of it.
     """
-    chunk = with_plain_rows(chunk)
-    columns, state = _decode_rows(chunk)
-    rows, schemas = _record_batch(chunk, columns, state, key, "-" if mariadb else ":")
+    segment = with_plain_rows(segment)
+    columns, state = _decode_rows(segment)
+    rows, schemas = _record_batch(segment, columns, state, key, "-" if mariadb else ":")
     return ChangeBatch(
         rows=rows,
-        positions=chunk.positions,
-        end=chunk.end,
+        positions=segment.positions,
+        end=segment.end,
         connector="mysql",
-        nbytes=chunk.nbytes,
-        open_tx=chunk.open_tx,
-        continues=chunk.continues,
+        nbytes=segment.nbytes,
+        open_tx=segment.open_tx,
+        continues=segment.continues,
         schemas=schemas,
     )
 
@@ -84,7 +84,7 @@ def warm(server_uuid: str) -> None:
     rows = np.zeros((0, framing_kernel.ROW_COLUMNS), np.int64)
     transactions = np.zeros((0, TX_COLUMNS), np.int64)
     base = LogPosition("", 4, None, server_uuid)
-    chunk = BinlogSegment(
+    segment = BinlogSegment(
         nbytes=0,
         data=nothing,
         rows=rows,
@@ -92,27 +92,34 @@ def warm(server_uuid: str) -> None:
         plans=DecodePlans(),
         positions=BinlogTxPositions(base, "", transactions, ()),
     )
-    decode_chunk(chunk, id_key(""), mariadb=False)
+    decode_segment(segment, id_key(""), mariadb=False)
 
 
-def _decode_rows(chunk: BinlogSegment) -> tuple[RowColumns, Any]:
+def _decode_rows(segment: BinlogSegment) -> tuple[RowColumns, Any]:
     """Run the kernel, with more room as often as it asks."""
     state = np.zeros(row_kernel.STATE_SIZE, np.int64)
-    state[row_kernel.TX_ROW] = chunk.row_base
-    arrays = chunk.plans.arrays
-    spans = np.zeros(4 * max(chunk.plans.width, 1), np.int64)
+    state[row_kernel.TX_ROW] = segment.row_base
+    arrays = segment.plans.arrays
+    spans = np.zeros(4 * max(segment.plans.width, 1), np.int64)
     # Untouched pages cost nothing, so the first guess is a generous one.
-    images = 4 * chunk.nbytes + 65536
-    columns = _columns(max(64, chunk.nbytes // 24 if len(chunk.rows) else 0), images)
+    images = 4 * segment.nbytes + 65536
+    columns = _columns(max(64, segment.nbytes // 24 if len(segment.rows) else 0), images)
     while True:
         result = row_kernel.decode_rows(
-            chunk.data, chunk.rows, chunk.map_plans, arrays, columns, state, spans, chunk.skip
+            segment.data,
+            segment.rows,
+            segment.map_plans,
+            arrays,
+            columns,
+            state,
+            spans,
+            segment.skip,
         )
         if result == row_kernel.DONE:
             return columns, state
         if result != row_kernel.NEED_ROOM:
-            raise _failure(chunk, int(result), state)
-        columns = _larger(columns, state, chunk)
+            raise _failure(segment, int(result), state)
+        columns = _larger(columns, state, segment)
 
 
 def _columns(rows: int, size: int) -> RowColumns:
@@ -133,10 +140,10 @@ def _columns(rows: int, size: int) -> RowColumns:
     )
 
 
-def _larger(columns: RowColumns, state: Any, chunk: BinlogSegment) -> RowColumns:
+def _larger(columns: RowColumns, state: Any, segment: BinlogSegment) -> RowColumns:
     """Return columns with twice the room, what was written copied over."""
-    widest = int(chunk.plans.arrays.fixed.max(initial=0))
-    size = 2 * len(columns.before) + 6 * chunk.nbytes + 2 * widest
+    widest = int(segment.plans.arrays.fixed.max(initial=0))
+    size = 2 * len(columns.before) + 6 * segment.nbytes + 2 * widest
     grown = _columns(2 * len(columns.op), size)
     n = int(state[row_kernel.OUT_ROWS])
     used = {
@@ -151,9 +158,9 @@ def _larger(columns: RowColumns, state: Any, chunk: BinlogSegment) -> RowColumns
     return grown
 
 
-def _failure(chunk: BinlogSegment, result: int, state: Any) -> Exception:
-    event = chunk.rows[int(state[row_kernel.EVENT])]
-    plan = chunk.plans.plans[int(chunk.map_plans[event[ROW_MAP]])]
+def _failure(segment: BinlogSegment, result: int, state: Any) -> Exception:
+    event = segment.rows[int(state[row_kernel.EVENT])]
+    plan = segment.plans.plans[int(segment.map_plans[event[ROW_MAP]])]
     table = f"{plan.db}.{plan.table}"
     column = int(state[row_kernel.BAD_COLUMN])
     name = plan.names[column] if column < len(plan.names) else str(column)
@@ -168,16 +175,16 @@ def _failure(chunk: BinlogSegment, result: int, state: Any) -> Exception:
 
 
 def _record_batch(
-    chunk: BinlogSegment, columns: RowColumns, state: Any, key: Any, separator: str
+    segment: BinlogSegment, columns: RowColumns, state: Any, key: Any, separator: str
 ) -> tuple[pa.RecordBatch, tuple[TableSchema, ...]]:
     n = int(state[row_kernel.OUT_ROWS])
-    transactions = chunk.positions.transactions
-    prefixes = tuple(origin + separator for origin in chunk.positions.origins)
-    anonymous = f"{chunk.positions.base.server_uuid}:{chunk.positions.file}:"
+    transactions = segment.positions.transactions
+    prefixes = tuple(origin + separator for origin in segment.positions.origins)
+    anonymous = f"{segment.positions.base.server_uuid}:{segment.positions.file}:"
     names, name_offsets = names_of(transactions, prefixes, anonymous)
-    places = source_positions(transactions, names, name_offsets, chunk.positions.file)
+    places = source_positions(transactions, names, name_offsets, segment.positions.file)
     op, plan = columns.op[:n], columns.plan[:n]
-    dbs, tables, db_of, table_of = _table_names(chunk)
+    dbs, tables, db_of, table_of = _table_names(segment)
     parts = {
         "op": op,
         "db": db_of[plan] if n else plan,
@@ -191,9 +198,9 @@ def _record_batch(
         "ddl": pa.nulls(n, pa.binary()),
         "unchanged": _unchanged(columns, state, n),
     }
-    if chunk.changes:
-        parts = _with_changes(chunk, parts, columns.event[:n], dbs, tables)
-    schemas, versions = versions_of(chunk, parts["plan"])
+    if segment.changes:
+        parts = _with_changes(segment, parts, columns.event[:n], dbs, tables)
+    schemas, versions = versions_of(segment, parts["plan"])
     tx, row = parts["tx"], parts["row"]
     ids = stream_ids(key, names, name_offsets, tx, row)
     done = transactions[:, TX_STOP] >= 0 if len(transactions) else np.zeros(0, np.bool_)
@@ -204,7 +211,7 @@ def _record_batch(
     values = {
         "op": _dictionary(parts["op"], _OPS),
         "db": _dictionary(parts["db"], pa.array(dbs, pa.utf8())),
-        "schema": schema_column(chunk.plans.plans, parts["plan"], parts["op"]),
+        "schema": schema_column(segment.plans.plans, parts["plan"], parts["op"]),
         "table": _dictionary(parts["table"], pa.array(tables, pa.utf8())),
         "before": parts["before"],
         "after": parts["after"],
@@ -228,34 +235,34 @@ def _record_batch(
     return pa.RecordBatch.from_arrays(filled, schema=CHANGE_SCHEMA), schemas
 
 
-def _table_names(chunk: BinlogSegment) -> tuple[list[str], list[str], Any, Any]:
+def _table_names(segment: BinlogSegment) -> tuple[list[str], list[str], Any, Any]:
     """Return the distinct names of databases and tables, and which of them each plan has."""
     dbs: dict[str, int] = {}
     tables: dict[str, int] = {}
-    db_of = [dbs.setdefault(plan.db, len(dbs)) for plan in chunk.plans.plans]
-    table_of = [tables.setdefault(plan.table, len(tables)) for plan in chunk.plans.plans]
+    db_of = [dbs.setdefault(plan.db, len(dbs)) for plan in segment.plans.plans]
+    table_of = [tables.setdefault(plan.table, len(tables)) for plan in segment.plans.plans]
     return list(dbs), list(tables), np.array(db_of, np.int32), np.array(table_of, np.int32)
 
 
 def _with_changes(
-    chunk: BinlogSegment, parts: dict[str, Any], event: Any, dbs: list[str], tables: list[str]
+    segment: BinlogSegment, parts: dict[str, Any], event: Any, dbs: list[str], tables: list[str]
 ) -> dict[str, Any]:
     """Put the schema changes among the rows, each in its place."""
-    for change in chunk.changes:
+    for change in segment.changes:
         if change.db not in dbs:
             dbs.append(change.db)
         if change.table not in tables:
             tables.append(change.table)
     added = {
-        "op": [_OP_CODES[change.op] for change in chunk.changes],
-        "db": [dbs.index(change.db) for change in chunk.changes],
-        "table": [tables.index(change.table) for change in chunk.changes],
-        "tx": [change.tx for change in chunk.changes],
-        "row": _rows_of_changes(chunk.changes),
-        "plan": [-1] * len(chunk.changes),
+        "op": [_OP_CODES[change.op] for change in segment.changes],
+        "db": [dbs.index(change.db) for change in segment.changes],
+        "table": [tables.index(change.table) for change in segment.changes],
+        "tx": [change.tx for change in segment.changes],
+        "row": _rows_of_changes(segment.changes),
+        "plan": [-1] * len(segment.changes),
     }
     order = np.argsort(
-        np.concatenate([event * 2.0 + 1, [change.before * 2.0 for change in chunk.changes]]),
+        np.concatenate([event * 2.0 + 1, [change.before * 2.0 for change in segment.changes]]),
         kind="stable",
     )
     out: dict[str, Any] = {}
@@ -264,7 +271,7 @@ def _with_changes(
             whole = np.concatenate([values, np.array(added[name], np.int32)])
             out[name] = whole[order].astype(np.int32)
         else:
-            extra = [change.text if name == "ddl" else None for change in chunk.changes]
+            extra = [change.text if name == "ddl" else None for change in segment.changes]
             whole = pa.concat_arrays([values, pa.array(extra, pa.binary())])
             out[name] = whole.take(pa.array(order))
     return out
@@ -280,7 +287,7 @@ def _unchanged(columns: RowColumns, state: Any, n: int) -> pa.BinaryArray:
 def _rows_of_changes(changes: Sequence[SchemaChange]) -> list[int]:
     """Number each transaction's changes below its rows, so that their event ids are their own.
 
-    Counted per transaction: how the log falls into chunks differs on each replay.
+    Counted per transaction: how the log falls into segments differs on each replay.
     """
     seen: Counter[int] = Counter()
     rows = []

@@ -1,4 +1,4 @@
-"""The buffers behind a chunk in the making: events, and the scanner's tables over them."""
+"""The buffers behind a segment in the making: events, and the scanner's tables over them."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from airflow_provider_deltaforge.sources.mysql.binlog import tx_columns as tc
 from airflow_provider_deltaforge.sources.mysql.binlog.compressed import as_bytes
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import SchemaChange
 
-CHUNK_BYTES = 4 << 20
-"""A chunk is cut when it has this many bytes of log."""
+SEGMENT_BYTES = 4 << 20
+"""A segment is cut when it has this many bytes of log."""
 
 _TX_MAX, _ROWS_MAX, _MAPS_MAX, _EVENTS_MAX = 1 << 15, 1 << 17, 1 << 17, 1 << 18
 
@@ -23,7 +23,7 @@ class EventTables:
         self.changes: list[SchemaChange] = []
         self.transactions = np.zeros((_TX_MAX, tc.TX_COLUMNS), np.int64)
         self.state = np.zeros(f.STATE_SIZE, np.int64)
-        self.data = np.empty(CHUNK_BYTES + (1 << 16), np.uint8)
+        self.data = np.empty(SEGMENT_BYTES + (1 << 16), np.uint8)
         self._starts = np.zeros(_EVENTS_MAX, np.int64)
         self._rows = np.zeros((_ROWS_MAX, f.ROW_COLUMNS), np.int64)
         self._maps = np.zeros((_MAPS_MAX, f.MAP_COLUMNS), np.int64)
@@ -41,8 +41,8 @@ class EventTables:
     def _reset(self, events: Any, size_min: int) -> None:
         sizes = self._starts[events + 1] - self._starts[events] if len(events) else events
         size = int(sizes.sum())
-        # Chunks share the buffer they were read into, so the next one gets its own.
-        fresh = np.empty(max(CHUNK_BYTES, size_min, 2 * size) + (1 << 16), np.uint8)
+        # Segments share the buffer they were read into, so the next one gets its own.
+        fresh = np.empty(max(SEGMENT_BYTES, size_min, 2 * size) + (1 << 16), np.uint8)
         old, starts = self.data, self._starts[: self._count + 1].copy()
         at = 0
         for ordinal, event in enumerate(events.tolist()):
@@ -59,7 +59,7 @@ class EventTables:
         self.state[f.POS], self.state[f.INNER] = pos, inner
 
     def _make_tables_room(self) -> None:
-        """The scanner's tables are full: grow the ones a chunk may legally fill."""
+        """The scanner's tables are full: grow the ones a segment may legally fill."""
         for name in ("transactions", "_rows", "_maps"):
             table = getattr(self, name)
             setattr(self, name, np.concatenate([table, np.zeros_like(table)]))
@@ -99,11 +99,11 @@ class EventTables:
         return kind == f.PAYLOAD or f.MARIADB_QUERY_COMPRESSED <= kind <= 171
 
     def _keep(self, events: Any, pos: int) -> None:
-        """Begin the next chunk with some of this one's events; they are scanned again."""
-        self._reset(events, CHUNK_BYTES)
+        """Begin the next segment with some of this one's events; they are scanned again."""
+        self._reset(events, SEGMENT_BYTES)
         self.state[f.POS] = pos
 
     @property
     def rows_count(self) -> int:
-        """Row events of the chunk so far."""
+        """Row events of the segment so far."""
         return int(self.state[f.ROWS_COUNT])

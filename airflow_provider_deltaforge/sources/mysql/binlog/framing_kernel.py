@@ -207,7 +207,7 @@ def _add_rows(data, body, stop, index, kind, state, rows, maps):
 
 @kernel
 def scan(data, starts, index, count, state, origins, transactions, rows, maps):
-    """Walk events ``index`` to ``count`` and fill the tables of the chunk.
+    """Walk events ``index`` to ``count`` and fill the tables of the segment.
 
     Returns:
         (result, index of the event it stopped at).

@@ -45,7 +45,7 @@ _SECONDS_MAX, _SECONDS_MAX_64 = 0x7FFFFFFF, 0xFFFFFFFF
 
 
 class PlanArrays(NamedTuple):
-    """Everything the kernel knows about the tables of a chunk, one behind the other.
+    """Everything the kernel knows about the tables of a segment, one behind the other.
 
     Attributes:
         first: int64 per table + 1, the ordinal of its first column.

@@ -14,8 +14,8 @@ class SchemaChange:
     """A DDL statement or a truncated table.
 
     Attributes:
-        tx: ordinal of its transaction in the chunk.
-        before: it comes before the chunk's row event of this number.
+        tx: ordinal of its transaction in the segment.
+        before: it comes before the segment's row event of this number.
         op: ``ddl`` or ``t``.
         db: database it ran in, or of the truncated table.
         table: ``_ddl``, or the truncated table.
@@ -44,10 +44,10 @@ class BinlogSegment:
         plans: how to decode the tables.
         positions: transactions, and the position before the first.
         changes: schema changes, in order.
-        row_base: rows of the first transaction in earlier chunks.
+        row_base: rows of the first transaction in earlier segments.
         skip: rows of the first transaction that were handed out before a reconnect.
-        open_tx: the last transaction goes on in the next chunk.
-        continues: the first transaction began in an earlier chunk.
+        open_tx: the last transaction goes on in the next segment.
+        continues: the first transaction began in an earlier segment.
     """
 
     nbytes: int
@@ -64,5 +64,5 @@ class BinlogSegment:
 
     @property
     def end(self) -> Position:
-        """Where reading may resume after the chunk's last complete transaction."""
+        """Where reading may resume after the segment's last complete transaction."""
         return self.positions.log_position(len(self.positions.transactions)).as_json()

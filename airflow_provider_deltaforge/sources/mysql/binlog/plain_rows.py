@@ -2,7 +2,7 @@
 
 MySQL logs a JSON document that changed as differences (``binlog_row_value_options``), and MariaDB
 compresses the values of ``COMPRESSED`` columns one by one. Both are rare, so they are understood
-here, value by value, before the kernels decode a chunk. Rows of other tables are not touched.
+here, value by value, before the kernels decode a segment. Rows of other tables are not touched.
 """
 
 import zlib
@@ -28,28 +28,28 @@ from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogS
 _ZLIB = 8
 
 
-def with_plain_rows(chunk: BinlogSegment) -> BinlogSegment:
-    """Return a chunk all of whose captured rows the kernels can read.
+def with_plain_rows(segment: BinlogSegment) -> BinlogSegment:
+    """Return a segment all of whose captured rows the kernels can read.
 
     Raises:
         TableError: a value cannot be put together again.
     """
-    plans = chunk.plans.plans
-    if not len(chunk.rows):
-        return chunk
+    plans = segment.plans.plans
+    if not len(segment.rows):
+        return segment
     packed = np.array([bool(plan.captured and plan.compressed) for plan in plans])
     captured = np.array([plan.captured for plan in plans])
-    tables = chunk.map_plans[chunk.rows[:, ROW_MAP]]
-    partial = (chunk.rows[:, ROW_KIND] == PARTIAL) & captured[tables]
+    tables = segment.map_plans[segment.rows[:, ROW_MAP]]
+    partial = (segment.rows[:, ROW_KIND] == PARTIAL) & captured[tables]
     events = np.flatnonzero(packed[tables] | partial).tolist()
     if not events:
-        return chunk
-    rows = chunk.rows.copy()
-    parts, at = [chunk.data], len(chunk.data)
+        return segment
+    rows = segment.rows.copy()
+    parts, at = [segment.data], len(segment.data)
     for event in events:
         plan = plans[int(tables[event])]
         start, stop = int(rows[event, ROW_START]), int(rows[event, ROW_STOP])
-        body = chunk.data[start:stop].tobytes()
+        body = segment.data[start:stop].tobytes()
         try:
             plain = np.frombuffer(_Event(body, plan, int(rows[event, ROW_KIND])).plain(), np.uint8)
         except (SchemaError, IndexError, zlib.error) as error:
@@ -59,7 +59,7 @@ def with_plain_rows(chunk: BinlogSegment) -> BinlogSegment:
         rows[event, ROW_START], rows[event, ROW_STOP] = at, at + len(plain)
         rows[event, ROW_KIND] = UPDATE if partial[event] else rows[event, ROW_KIND]
         at += len(plain)
-    return replace(chunk, data=np.concatenate(parts), rows=rows)
+    return replace(segment, data=np.concatenate(parts), rows=rows)
 
 
 def _reason(error: Exception) -> str:

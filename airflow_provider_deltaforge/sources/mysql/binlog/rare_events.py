@@ -58,7 +58,7 @@ class Catalog(Protocol):
         """Return how to decode a captured table."""
 
 
-def handle(chunker: "BinlogSegmenter", catalog: "Catalog", event: bytes, index: int) -> bool:
+def handle(segmenter: "BinlogSegmenter", catalog: "Catalog", event: bytes, index: int) -> bool:
     """Deal with one event; return whether the scan goes on behind it.
 
     Raises:
@@ -66,65 +66,65 @@ def handle(chunker: "BinlogSegmenter", catalog: "Catalog", event: bytes, index: 
     """
     kind = event[4]
     if kind == f.ROTATE:
-        return _rotate(chunker, event)
+        return _rotate(segmenter, event)
     if kind == f.FORMAT:
         # The byte in front of the event's own checksum names the algorithm of those that follow.
-        chunker.checksum = 4 if event[-1] == 1 else 0
-        if chunker.state[f.IN_TX]:
-            chunker.drop_open_tx()
+        segmenter.checksum = 4 if event[-1] == 1 else 0
+        if segmenter.state[f.IN_TX]:
+            segmenter.drop_open_tx()
             return False
         return True
     if kind in (f.QUERY, f.EXECUTE_LOAD):
-        _query(chunker, catalog, event)
+        _query(segmenter, catalog, event)
     elif kind == f.GTID_TAGGED:
-        _tagged(chunker, event, index)
+        _tagged(segmenter, event, index)
     elif kind == f.MARIADB_GTID:
-        _mariadb_xa(chunker, event, index)
+        _mariadb_xa(segmenter, event, index)
     elif kind == f.XA_PREPARE:
-        _prepare(chunker, event)
+        _prepare(segmenter, event)
     else:
-        _refuse(chunker, event)
+        _refuse(segmenter, event)
     return True
 
 
-def here(chunker: "BinlogSegmenter") -> LogPosition:
+def here(segmenter: "BinlogSegmenter") -> LogPosition:
     """Return the position behind the last complete transaction that was read."""
-    complete = int(chunker.state[f.TX_COUNT]) - int(chunker.state[f.IN_TX])
-    transactions, origins = chunker.transactions[:complete], tuple(chunker.origins)
-    return BinlogTxPositions(chunker.position, chunker.file, transactions, origins).log_position(
-        complete
-    )
+    complete = int(segmenter.state[f.TX_COUNT]) - int(segmenter.state[f.IN_TX])
+    transactions, origins = segmenter.transactions[:complete], tuple(segmenter.origins)
+    return BinlogTxPositions(
+        segmenter.position, segmenter.file, transactions, origins
+    ).log_position(complete)
 
 
-def _refuse(chunker: "BinlogSegmenter", event: bytes) -> None:
+def _refuse(segmenter: "BinlogSegmenter", event: bytes) -> None:
     """Raise for an event that may not be passed; do nothing for one marked ignorable."""
     kind = event[4]
     if kind == f.INCIDENT:
         raise FatalError(
-            f"{_place(chunker)}: the server reports that events are missing from its log "
+            f"{_place(segmenter)}: the server reports that events are missing from its log "
             "(incident); take a new snapshot"
         )
     if not int.from_bytes(event[17:19], "little") & _IGNORABLE:
         raise FatalError(
-            f"{_place(chunker)}: event type {kind} is unknown and may not be ignored; report it, "
+            f"{_place(segmenter)}: event type {kind} is unknown and may not be ignored; report it, "
             "with the server's version"
         )
 
 
-def _place(chunker: "BinlogSegmenter") -> str:
-    return f"{chunker.file}:{int(chunker.state[f.POS])}"
+def _place(segmenter: "BinlogSegmenter") -> str:
+    return f"{segmenter.file}:{int(segmenter.state[f.POS])}"
 
 
-def _rotate(chunker: "BinlogSegmenter", event: bytes) -> bool:
+def _rotate(segmenter: "BinlogSegmenter", event: bytes) -> bool:
     pos = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
     file = event[f.HEADER + 8 :].decode()
-    if file != chunker.file and chunker.state[f.TX_COUNT]:
-        before = len(chunker.ready)
-        chunker.hand_out_complete()
-        if len(chunker.ready) > before:
-            return False  # the rotation is the first event of the next chunk
-    chunker.file = file
-    chunker.state[f.POS] = pos
+    if file != segmenter.file and segmenter.state[f.TX_COUNT]:
+        before = len(segmenter.ready)
+        segmenter.hand_out_complete()
+        if len(segmenter.ready) > before:
+            return False  # the rotation is the first event of the next segment
+    segmenter.file = file
+    segmenter.state[f.POS] = pos
     return True
 
 
@@ -133,71 +133,73 @@ def _server(event: bytes) -> int:
 
 
 def _begin(
-    chunker: "BinlogSegmenter", event: bytes, index: int, name: tuple[int, int, int]
+    segmenter: "BinlogSegmenter", event: bytes, index: int, name: tuple[int, int, int]
 ) -> None:
     """Begin a transaction named (origin, number, commit time in ms)."""
-    start = int(chunker.state[f.POS]) - int.from_bytes(event[9:13], "little")
-    f.begin_tx(chunker.state, chunker.transactions, *name, _server(event), start, index)
+    start = int(segmenter.state[f.POS]) - int.from_bytes(event[9:13], "little")
+    f.begin_tx(segmenter.state, segmenter.transactions, *name, _server(event), start, index)
 
 
-def _tagged(chunker: "BinlogSegmenter", event: bytes, index: int) -> None:
+def _tagged(segmenter: "BinlogSegmenter", event: bytes, index: int) -> None:
     gtid = parse_tagged_gtid(event)
     # The scanner never looks for a tagged origin: its key is one that no server uses.
-    origin = chunker.origin(gtid.origin, b"\xff" * 16)
+    origin = segmenter.origin(gtid.origin, b"\xff" * 16)
     seconds = int.from_bytes(event[:4], "little")
     time_ms = seconds * 1000 if gtid.time_ms is None else gtid.time_ms
-    _begin(chunker, event, index, (origin, gtid.number, time_ms))
+    _begin(segmenter, event, index, (origin, gtid.number, time_ms))
 
 
-def _mariadb_xa(chunker: "BinlogSegmenter", event: bytes, index: int) -> None:
+def _mariadb_xa(segmenter: "BinlogSegmenter", event: bytes, index: int) -> None:
     body = event[f.HEADER :]
     parts = (int.from_bytes(part, "little") for part in (body[8:12], event[5:9]))
-    origin = chunker.origin("-".join(map(str, parts)), body[8:12] + event[5:9])
+    origin = segmenter.origin("-".join(map(str, parts)), body[8:12] + event[5:9])
     time_ms = int.from_bytes(event[:4], "little") * 1000
-    _begin(chunker, event, index, (origin, int.from_bytes(body[:8], "little"), time_ms))
+    _begin(segmenter, event, index, (origin, int.from_bytes(body[:8], "little"), time_ms))
     if not body[12] & _PREPARED:
-        chunker.state[f.STANDALONE] = 1
+        segmenter.state[f.STANDALONE] = 1
 
 
-def _prepare(chunker: "BinlogSegmenter", event: bytes) -> None:
+def _prepare(segmenter: "BinlogSegmenter", event: bytes) -> None:
     one_phase = event[f.HEADER]
-    if not one_phase and chunker.rows_of_open_tx():
+    if not one_phase and segmenter.rows_of_open_tx():
         raise FatalError(
-            f"{_place(chunker)}: an XA transaction was prepared with rows of captured tables, "
+            f"{_place(segmenter)}: an XA transaction was prepared with rows of captured tables, "
             "which may yet be rolled back; commit it or roll it back, stop using XA on these "
             "tables, and take a new snapshot"
         )
-    if chunker.state[f.IN_TX]:
-        f.end_tx(chunker.state, chunker.transactions)
+    if segmenter.state[f.IN_TX]:
+        f.end_tx(segmenter.state, segmenter.transactions)
 
 
-def _query(chunker: "BinlogSegmenter", catalog: "Catalog", event: bytes) -> None:
+def _query(segmenter: "BinlogSegmenter", catalog: "Catalog", event: bytes) -> None:
     body = event[f.HEADER :]
     status = _QUERY_HEAD if event[4] == f.QUERY else _LOAD_HEAD
     names = status + int.from_bytes(body[11:13], "little")
     db = body[names : names + body[8]].decode("utf-8", "replace")
-    sql = _statement(body[names + body[8] + 1 :], body[status:names], chunker.info.charsets)
+    sql = _statement(body[names + body[8] + 1 :], body[status:names], segmenter.info.charsets)
     if sql.lstrip().startswith("#"):
         return  # MariaDB's stand-in for an event it would not send us
-    inside = bool(chunker.state[f.BEGUN]) or (
-        chunker.info.mariadb and not chunker.state[f.STANDALONE] and bool(chunker.state[f.IN_TX])
+    inside = bool(segmenter.state[f.BEGUN]) or (
+        segmenter.info.mariadb
+        and not segmenter.state[f.STANDALONE]
+        and bool(segmenter.state[f.IN_TX])
     )
     ansi_quotes = _ansi_quotes(body[status:names])
-    statement = statements.understand(sql, mariadb=chunker.info.mariadb, ansi_quotes=ansi_quotes)
+    statement = statements.understand(sql, mariadb=segmenter.info.mariadb, ansi_quotes=ansi_quotes)
     if statement.kind == statements.CONTROL:
-        if _control(chunker, statement.verb, sql):
+        if _control(segmenter, statement.verb, sql):
             return
     elif statement.kind in (statements.DML, statements.OTHER):
         session = int.from_bytes(body[:4], "little")
-        catalog.judge(sql, db, _place(chunker), session=session, ansi_quotes=ansi_quotes)
+        catalog.judge(sql, db, _place(segmenter), session=session, ansi_quotes=ansi_quotes)
     elif statement.kind in (statements.DDL, statements.TRUNCATE):
-        if not chunker.state[f.IN_TX]:
+        if not segmenter.state[f.IN_TX]:
             seconds = int.from_bytes(event[:4], "little")
-            _begin(chunker, event, 0, (-1, 0, seconds * 1000))
-        chunker.forget_tables()
-        _change(chunker, catalog, statement, db, sql)
-    if chunker.state[f.IN_TX] and not inside:
-        f.end_tx(chunker.state, chunker.transactions)
+            _begin(segmenter, event, 0, (-1, 0, seconds * 1000))
+        segmenter.forget_tables()
+        _change(segmenter, catalog, statement, db, sql)
+    if segmenter.state[f.IN_TX] and not inside:
+        f.end_tx(segmenter.state, segmenter.transactions)
 
 
 def _statement(text: bytes, status: bytes, charsets: Mapping[int, str]) -> str:
@@ -236,21 +238,21 @@ def _ansi_quotes(status: bytes) -> bool:
     return status[:1] == b"\1" and bool(int.from_bytes(status[1:9], "little") & _ANSI_QUOTES)
 
 
-def _control(chunker: "BinlogSegmenter", verb: str, sql: str) -> bool:
+def _control(segmenter: "BinlogSegmenter", verb: str, sql: str) -> bool:
     """Deal with a statement about transactions; return whether the open one goes on."""
     if verb.startswith("ROLLBACK"):
-        if chunker.rows_of_open_tx():
+        if segmenter.rows_of_open_tx():
             raise FatalError(
-                f"{_place(chunker)}: a transaction over transactional and other tables was rolled "
-                "back in part, so the log does not say which rows stayed; use InnoDB for all "
-                "captured tables and take a new snapshot"
+                f"{_place(segmenter)}: a transaction over transactional and other tables was "
+                "rolled back in part, so the log does not say which rows stayed; use InnoDB for "
+                "all captured tables and take a new snapshot"
             )
         return " TO " in f" {sql.upper()} " or " TO`" in sql.upper()
     return verb not in ("XA COMMIT", "XA ROLLBACK", "COMMIT")
 
 
 def _change(
-    chunker: "BinlogSegmenter",
+    segmenter: "BinlogSegmenter",
     catalog: "Catalog",
     statement: statements.Statement,
     db: str,
@@ -262,7 +264,7 @@ def _change(
     captured = [(name, table) for name, table in tables if catalog.captures(name, table)]
     if not captured and not any(catalog.touches(name) for name in statement.databases):
         return
-    tx = int(chunker.state[f.TX_COUNT]) - 1
+    tx = int(segmenter.state[f.TX_COUNT]) - 1
     told: dict[str, Any] = {"sql": sql, "database": db, "tables": _full_names(tables)}
     moved = unlogged(statement, db, catalog.captures)
     if moved.copies:
@@ -270,13 +272,13 @@ def _change(
     if moved.lost:
         told["lost"] = _full_names(moved.lost)
     text = orjson.dumps(told)
-    before = chunker.rows_count
+    before = segmenter.rows_count
     if statement.kind == statements.TRUNCATE:
         name, table = captured[0]
-        chunker.changes.append(SchemaChange(tx, before, "t", name, table, text))
+        segmenter.changes.append(SchemaChange(tx, before, "t", name, table, text))
     else:
         where = db or (captured[0][0] if captured else statement.databases[0])
-        chunker.changes.append(SchemaChange(tx, before, "ddl", where, "_ddl", text, schemas))
+        segmenter.changes.append(SchemaChange(tx, before, "ddl", where, "_ddl", text, schemas))
 
 
 def _full_names(tables: Iterable[tuple[str, str]]) -> list[str]:

@@ -13,9 +13,9 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.mysql.binlog.catalog_view import CatalogView
-from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_chunk, warm
+from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_segment, warm
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import DumpSocket, start_dump
-from airflow_provider_deltaforge.sources.mysql.binlog.event_tables import CHUNK_BYTES
+from airflow_provider_deltaforge.sources.mysql.binlog.event_tables import SEGMENT_BYTES
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import POS
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import Catalog
@@ -65,7 +65,7 @@ class MySqlReader:
         self._read_timeout_s = read_timeout_s
         self._stopping = stopping
         self._key = id_key(source_id)
-        self._raw = np.empty(CHUNK_BYTES, np.uint8)
+        self._raw = np.empty(SEGMENT_BYTES, np.uint8)
         self._begin, self._end = 0, 0
         self._socket: DumpSocket | None = None
         self._closed = False
@@ -86,25 +86,25 @@ class MySqlReader:
             decimal_numbers=decimal_numbers,
         )
         catalog: Catalog = recorder or self._view
-        self._chunker = BinlogSegmenter(self._info, on_server(position, self._info), catalog)
+        self._segmenter = BinlogSegmenter(self._info, on_server(position, self._info), catalog)
         warm(self._info.uuid)
 
     @property
     def position(self) -> Position:
-        """Where the next chunk begins."""
-        return self._chunker.position.as_json()
+        """Where the next segment begins."""
+        return self._segmenter.position.as_json()
 
     @property
     def place(self) -> tuple[str, int]:
-        """File and offset read so far, also inside a chunk."""
-        return self._chunker.file, int(self._chunker.state[POS])
+        """File and offset read so far, also inside a segment."""
+        return self._segmenter.file, int(self._segmenter.state[POS])
 
     def leave_out(self, tables: Collection[str]) -> None:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
         self._view.leave_out(tables)
 
     def read(self, timeout_s: float) -> BinlogSegment | None:
-        """Return the next chunk, or None when nothing came in time.
+        """Return the next segment, or None when nothing came in time.
 
         Raises:
             RetryableError: the server is away; the call may be repeated at once, it paces itself.
@@ -115,7 +115,7 @@ class MySqlReader:
             return self._read(timeout_s)
 
     def _read(self, timeout_s: float) -> BinlogSegment | None:
-        ready = self._chunker.ready
+        ready = self._segmenter.ready
         deadline = time.monotonic() + timeout_s
         while not ready and not self._closed and not self._stopping():
             left = deadline - time.monotonic()
@@ -130,9 +130,9 @@ class MySqlReader:
                 self._broke(error)
         return ready.popleft() if ready else None
 
-    def decode(self, chunk: Any) -> ChangeBatch:
-        """Turn a chunk into change events."""
-        return decode_chunk(chunk, self._key, mariadb=self._info.mariadb)
+    def decode(self, segment: Any) -> ChangeBatch:
+        """Turn a segment into change events."""
+        return decode_segment(segment, self._key, mariadb=self._info.mariadb)
 
     def acknowledge(self, position: Position) -> None:
         """Do nothing: the server keeps its log by age, not by reader."""
@@ -186,7 +186,7 @@ class MySqlReader:
             self._backoff.failed()
             self._away = f"{error}; trying again"
             raise RetryableError(self._away) from error
-        self._chunker.restart()
+        self._segmenter.restart()
         self._begin = self._end = 0
         self._heard_at = time.monotonic()
         self._silence.heard()
@@ -197,13 +197,13 @@ class MySqlReader:
         return not self._closed
 
     def _dumping(self) -> Any:
-        """Return a connection that sends the log from where the last chunk ended."""
+        """Return a connection that sends the log from where the last segment ended."""
         connection = self._connect()
         try:
             # Asked on the very connection: behind one address there may be several servers.
             info = server_info(connection)
             self._same_server(info)
-            position = self._chunker.position
+            position = self._segmenter.position
             check_reach(connection, info, position, self._stopping)
             start_dump(connection, info, position, self._server_id, self._heartbeat_s)
         except BaseException:
@@ -219,7 +219,7 @@ class MySqlReader:
             )
 
     def _receive(self, timeout_s: float) -> int:
-        """Read what the socket has and cut it into chunks; return the bytes read."""
+        """Read what the socket has and cut it into segments; return the bytes read."""
         socket = self._socket
         if socket is None:
             return 0
@@ -236,14 +236,14 @@ class MySqlReader:
         self._silence.heard()
         self._backoff.worked()
         self._end += size
-        self._begin = self._chunker.feed(self._raw, self._begin, self._end)
+        self._begin = self._segmenter.feed(self._raw, self._begin, self._end)
         if self._begin == self._end:
             self._begin = self._end = 0
-        elif len(self._raw) - self._end < CHUNK_BYTES // 4:
+        elif len(self._raw) - self._end < SEGMENT_BYTES // 4:
             self._make_room()
         # The buffer was not filled: the server has nothing more to send just now.
         if size < len(view):
-            self._chunker.cut()
+            self._segmenter.cut()
         return size
 
     def _make_room(self) -> None:
@@ -252,12 +252,12 @@ class MySqlReader:
         if left > len(self._raw) // 2:
             grown = np.empty(2 * len(self._raw), np.uint8)
         else:
-            grown = np.empty(max(CHUNK_BYTES, 2 * left), np.uint8)
+            grown = np.empty(max(SEGMENT_BYTES, 2 * left), np.uint8)
         grown[:left] = self._raw[self._begin : self._end]
         self._raw, self._begin, self._end = grown, 0, left
 
     def _broke(self, error: BaseException) -> None:
-        """The dump ended: the next call opens another one where the last chunk ended."""
+        """The dump ended: the next call opens another one where the last segment ended."""
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.close()

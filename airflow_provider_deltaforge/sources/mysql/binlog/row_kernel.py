@@ -275,12 +275,12 @@ def _decode_partial_event(
 
 @kernel
 def decode_rows(src, rows, maps, plans, columns, state, spans, skip):
-    """Decode the row events of a chunk.
+    """Decode the row events of a segment.
 
     Args:
-        src: uint8, the chunk's events.
+        src: uint8, the segment's events.
         rows: int64 (events, ROW_COLUMNS), see ``framing``; none of a captured table is PARTIAL.
-        maps: int64, the table (its ordinal in ``plans``) of each table map of the chunk.
+        maps: int64, the table (its ordinal in ``plans``) of each table map of the segment.
         plans: a PlanArrays.
         columns: a RowColumns to write to.
         state: int64, zeros at first but for ``TX_ROW``, the first transaction's rows before.

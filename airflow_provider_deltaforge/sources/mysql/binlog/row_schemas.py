@@ -1,4 +1,4 @@
-"""Which schema each row of a chunk has, and which rows are outbox messages."""
+"""Which schema each row of a segment has, and which rows are outbox messages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def schema_column(plans: Sequence[TableDecodePlan], plan: Any, kind: Any) -> pa.
     """Return the column ``schema``, which says here only whether a row is an outbox message.
 
     Args:
-        plans: of the chunk's tables.
+        plans: of the segment's tables.
         plan: int32, for each row its plan's ordinal; -1 for a schema change.
         kind: int32, what each row is.
     """
@@ -35,17 +35,17 @@ def schema_column(plans: Sequence[TableDecodePlan], plan: Any, kind: Any) -> pa.
 
 
 def versions_of(
-    chunk: BinlogSegment, plan: Any
+    segment: BinlogSegment, plan: Any
 ) -> tuple[tuple[TableSchema, ...], pa.DictionaryArray]:
     """Return the schemas in force, first use first, and which of them each row has.
 
     The dictionary holds one fingerprint for each schema, also where two tables look the same.
 
     Args:
-        chunk: where the rows are from.
+        segment: where the rows are from.
         plan: int32, for each row its plan's ordinal; -1 for a schema change.
     """
-    plans = chunk.plans.plans
+    plans = segment.plans.plans
     first = np.full(len(plans) + 1, len(plan), np.int64)
     first[plan[::-1]] = np.arange(len(plan) - 1, -1, -1)  # Of several, the last one stays.
     used = [
@@ -58,23 +58,23 @@ def versions_of(
     ordinals = np.full(len(plans) + 1, -1, np.int32)
     ordinals[list(known)] = np.arange(len(known), dtype=np.int32)
     of_rows = ordinals[plan]
-    told = (*known.values(), *_without_rows(chunk, plan))
+    told = (*known.values(), *_without_rows(segment, plan))
     prints = pa.array([schema.fingerprint for schema in told], pa.utf8())
     return told, pa.DictionaryArray.from_arrays(
         pa.array(of_rows, pa.int32(), mask=of_rows < 0), prints
     )
 
 
-def _without_rows(chunk: BinlogSegment, plan: Any) -> list[TableSchema]:
+def _without_rows(segment: BinlogSegment, plan: Any) -> list[TableSchema]:
     """Return what tables look like behind their last change, where no row shows it yet."""
-    if not any(change.schemas for change in chunk.changes):
+    if not any(change.schemas for change in segment.changes):
         return []
     last: dict[tuple[str, str], tuple[int, TableSchema]] = {}
-    for change, row in zip(chunk.changes, np.flatnonzero(plan < 0).tolist(), strict=True):
+    for change, row in zip(segment.changes, np.flatnonzero(plan < 0).tolist(), strict=True):
         last.update({(schema.db, schema.table): (row, schema) for schema in change.schemas})
     found = []
     for name, (row, schema) in last.items():
-        mine = [i for i, one in enumerate(chunk.plans.plans) if (one.db, one.table) == name]
+        mine = [i for i, one in enumerate(segment.plans.plans) if (one.db, one.table) == name]
         if not np.isin(plan[row:], mine).any():
             found.append(schema)
     return found

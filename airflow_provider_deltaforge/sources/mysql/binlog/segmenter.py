@@ -1,7 +1,7 @@
-"""From received bytes to chunks: buffers, transaction borders, tables.
+"""From received bytes to segments: buffers, transaction borders, tables.
 
-A chunk holds whole transactions. Only a transaction larger than a chunk is cut, and then behind
-all but the last row event that somebody captures, so that the chunk that sees the commit always
+A segment holds whole transactions. Only a transaction larger than a segment is cut, and then behind
+all but the last row event that somebody captures, so that the segment that sees the commit always
 has a row to mark as the transaction's last.
 """
 
@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
     uncaptured_plan,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import server_error
-from airflow_provider_deltaforge.sources.mysql.binlog.event_tables import CHUNK_BYTES, EventTables
+from airflow_provider_deltaforge.sources.mysql.binlog.event_tables import SEGMENT_BYTES, EventTables
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import Catalog, handle, here
 from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import count_rows, deliverable
@@ -36,7 +36,7 @@ from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPosition
 
 
 class BinlogSegmenter(EventTables):
-    """Turns the bytes of a dump into chunks. ``special`` handles the events that are rare."""
+    """Turns the bytes of a dump into segments. ``special`` handles the events that are rare."""
 
     def __init__(self, info: MySqlServer, position: LogPosition, catalog: Catalog) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class BinlogSegmenter(EventTables):
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was received after the last chunk; the dump starts again at ``position``."""
+        """Forget what came after the last segment; the dump starts again at ``position``."""
         self._reset(np.zeros(0, np.int64), 0)
         self._catalog.begin(self.position, lambda: here(self))
         self._by_hash.clear()
@@ -95,7 +95,7 @@ class BinlogSegmenter(EventTables):
                 return int(start)
             if self._count == before:
                 self._make_room(packet_kernel.packet_size(raw, start, stop))
-            elif self._starts[self._count] >= CHUNK_BYTES:
+            elif self._starts[self._count] >= SEGMENT_BYTES:
                 self.cut(full=True)
 
     def cut(self, *, full: bool = False) -> None:
@@ -105,7 +105,7 @@ class BinlogSegmenter(EventTables):
             self._hand_out_part()
 
     def hand_out_complete(self) -> bool:
-        """Make a chunk of the complete transactions; say whether there were any."""
+        """Make a segment of the complete transactions; say whether there were any."""
         complete = int(self.state[f.TX_COUNT]) - int(self.state[f.IN_TX])
         if complete:
             self._hand_out(complete)
@@ -235,16 +235,16 @@ class BinlogSegmenter(EventTables):
         return found
 
     def _hand_out(self, complete: int) -> None:
-        """Make a chunk of the first ``complete`` transactions; keep what follows."""
+        """Make a segment of the first ``complete`` transactions; keep what follows."""
         rows = self._rows[: self.rows_count]
         upto = int(np.searchsorted(rows[:, f.ROW_TX], complete))
         open_tx = bool(self.state[f.IN_TX])
         first_kept = int(self.state[f.TX_EVENT]) if open_tx else int(self._next)
         pos = self.transactions[complete, tc.TX_START] if open_tx else self.state[f.POS]
         changes = [change for change in self.changes if change.tx < complete]
-        chunk = self._chunk(complete, upto, changes, int(self._starts[first_kept]))
-        self.ready.append(chunk)
-        self.position = replace(chunk.positions.log_position(complete), file=self.file)
+        segment = self._segment(complete, upto, changes, int(self._starts[first_kept]))
+        self.ready.append(segment)
+        self.position = replace(segment.positions.log_position(complete), file=self.file)
         self._catalog.passed(self.position)
         self._row_base = self._given = self._skip = 0
         self._continues = False
@@ -252,7 +252,7 @@ class BinlogSegmenter(EventTables):
         self._keep(np.arange(first_kept, self._count), int(pos))
 
     def _hand_out_part(self) -> None:
-        """Make a chunk of the open transaction's first rows, but for the last captured event."""
+        """Make a segment of the open transaction's first rows, but for the last captured event."""
         rows = self._rows[: self.rows_count]
         captured = np.flatnonzero(self._captured(rows))
         if len(captured) and captured[-1] == 0:
@@ -264,8 +264,8 @@ class BinlogSegmenter(EventTables):
         arrays = self._plans.arrays
         given = self._row_base + int(count_rows(self.data, rows, upto, self._map_plans, arrays, 0))
         first_kept = int(rows[upto, f.ROW_EVENT]) if upto < len(rows) else int(self._next)
-        chunk = self._chunk(1, upto, self.changes, int(self._starts[first_kept]), open_tx=True)
-        self.ready.append(chunk)
+        segment = self._segment(1, upto, self.changes, int(self._starts[first_kept]), open_tx=True)
+        self.ready.append(segment)
         self._continues = True
         self._row_base = given
         self._given = max(self._given, self._row_base)
@@ -283,7 +283,7 @@ class BinlogSegmenter(EventTables):
             )
         self._open_name = name
 
-    def _chunk(
+    def _segment(
         self, complete: int, upto: int, changes: Any, size: int, *, open_tx: bool = False
     ) -> BinlogSegment:
         transactions = self.transactions[:complete].copy()
@@ -291,7 +291,7 @@ class BinlogSegmenter(EventTables):
         data = self.data[:size]
         return BinlogSegment(
             nbytes=size,
-            data=data.copy() if size < CHUNK_BYTES // 4 else data,
+            data=data.copy() if size < SEGMENT_BYTES // 4 else data,
             rows=self._rows[:upto].copy(),
             map_plans=self._map_plans[: self._resolved].copy(),
             plans=self._plans,
