@@ -107,6 +107,17 @@ def load_table(connection: Any, db: str, table: str) -> TableSchema | None:
     return facts[0].schema if facts else None
 
 
+def kind_of(connection: Any, db: str, table: str) -> str | None:
+    """Return what a name stands for: ``BASE TABLE``, ``SEQUENCE`` …; None for nothing."""
+    kinds = fetch(
+        connection,
+        "SELECT TABLE_TYPE FROM information_schema.TABLES "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (db, table),
+    )
+    return str(kinds[0][0]) if kinds else None
+
+
 def load_locked(connection: Any, db: str, table: str) -> tuple[TableSchema | None, LogPosition]:
     """Return a table's schema together with a place in the log at which it looks like that.
 

@@ -19,15 +19,21 @@ from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
     computed_columns,
     needs_catalog,
     null_by_default,
+    passed_over,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.log_schema import agrees, completed
-from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap
+from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap, may_be_sequence
 from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
     Period,
     may_keep_history,
     period_of,
 )
-from airflow_provider_deltaforge.sources.mysql.catalog import load_locked, load_table, log_says_all
+from airflow_provider_deltaforge.sources.mysql.catalog import (
+    kind_of,
+    load_locked,
+    load_table,
+    log_says_all,
+)
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import StatementJudge
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
@@ -168,6 +174,8 @@ class CatalogView:
             RetryableError, AccessError: the server could not be asked.
         """
         key = (table.db, table.table)
+        if self._info.mariadb and may_be_sequence(table) and self._is_sequence(key, table):
+            return passed_over(table)
         try:
             plan = self._plan(key, table)
         except TableError:
@@ -183,6 +191,19 @@ class CatalogView:
         if self._decimal_numbers:
             plan = plan.with_decimal_numbers()
         return plan if self._tagging is None else replace(plan, tagged=self._tagging.of(*key))
+
+    def _is_sequence(self, key: Key, table: TableMap) -> bool:
+        """Return whether a name is that of a sequence; one that is gone is told by its columns."""
+        if self._known(key) is not None:
+            return False
+        connection = self._connect()
+        try:
+            kind = kind_of(connection, *key)
+        except Exception as error:
+            raise translated(error, f"describing {key[0]}.{key[1]}") from error
+        finally:
+            connection.close()
+        return kind == "SEQUENCE" or (kind is None and table.named)
 
     def _plan(self, key: Key, table: TableMap) -> TableDecodePlan:
         charsets = self._info.charsets

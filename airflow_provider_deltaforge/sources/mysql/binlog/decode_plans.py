@@ -130,6 +130,12 @@ def uncaptured_plan(db: str, table: str, body: bytes) -> TableDecodePlan:
     return TableDecodePlan(db, table, captured=False, columns=columns)
 
 
+def passed_over(table: TableMap) -> TableDecodePlan:
+    """Return a plan that only steps over the rows of a table whose columns are known."""
+    columns = tuple(_sized(column) for column in table.columns)
+    return TableDecodePlan(table.db, table.table, captured=False, columns=columns)
+
+
 def captured_plan(
     table: TableMap,
     charset_names: Mapping[int, str],

@@ -19,6 +19,12 @@ OLD_TIMESTAMP, OLD_TIME, OLD_DATETIME = 7, 11, 12
 _COMPRESSED_BLOB, _COMPRESSED_VARCHAR = 140, 141
 
 BINARY_COLLATION = 63
+_SEQUENCE = {
+    "next_not_cached_value": LONGLONG, "minimum_value": LONGLONG, "maximum_value": LONGLONG,
+    "start_value": LONGLONG, "increment": LONGLONG, "cache_size": LONGLONG, "cycle_option": TINY,
+    "cycle_count": LONGLONG,
+}  # fmt: skip
+"""The columns of the table that a sequence of MariaDB is to the log."""
 _HASH_NAME = re.compile(r"DB_ROW_HASH_\d+")
 
 _METADATA_BYTES = {
@@ -151,6 +157,15 @@ def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     if primary_key is None and columns and columns[0].name is not None:
         primary_key = ()
     return TableMap(db, table, tuple(columns), primary_key)
+
+
+def may_be_sequence(table: TableMap) -> bool:
+    """Return whether a table has the columns of a sequence, as far as the log tells."""
+    if [column.type for column in table.columns] != list(_SEQUENCE.values()):
+        return False
+    return not any(column.nullable for column in table.columns) and all(
+        column.name in (None, name) for column, name in zip(table.columns, _SEQUENCE, strict=True)
+    )
 
 
 def without_hashes(table: TableMap, listed: Collection[str], count: int) -> TableMap:
