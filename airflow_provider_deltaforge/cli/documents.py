@@ -80,7 +80,7 @@ def preflight(file: _FileArgument) -> None:
     if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(FAILED)
     with err.status("compiling decoders and processors, once for each installation"):
-        pipeline.spec.source.warm()
+        pipeline.spec.source.precompile()
         warm_for(pipeline.spec.processors)
         json_fields.warm()  # Templates of sinks name fields of row images.
 

@@ -14,18 +14,18 @@ from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
 Identity = Mapping[str, Any]
-"""Whose log it is, as JSON: ``{"type": "my_sql", "server_uuid": "…"}``."""
+"""Which server's log it is, as JSON: ``{"type": "my_sql", "server_uuid": "…"}``."""
 
 
 class LogSegment(Protocol):
-    """Raw log, understood down to transaction borders, rows not yet decoded.
+    """A part of the log whose transaction borders are known, but whose rows are not yet decoded.
 
     Picklable and self-contained: it carries every table description its decoding needs.
     """
 
     @property
     def nbytes(self) -> int:
-        """Return the length in bytes of the log in it."""
+        """Return how many bytes of log it holds."""
 
     @property
     def end(self) -> Position:
@@ -46,27 +46,27 @@ class LogReader(Protocol):
 
         Raises:
             RetryableError: the server is away; the call may be repeated.
-            ServerChangedError: another server answers; whoever reads must open the log anew.
+            ServerChangedError: another server answers; the log must be opened again.
             PositionLostError, AccessError, SchemaError: a person must act.
         """
 
-    def decode(self, chunk: Any) -> ChangeBatch:
-        """Turn a chunk of this reader into change events. Holds no lock ``read`` needs."""
+    def decode(self, segment: Any) -> ChangeBatch:
+        """Decode a segment that this reader read. Holds no lock that ``read`` needs."""
 
     def acknowledge(self, position: Position) -> None:
         """Tell the server that everything up to ``position`` is durable everywhere."""
 
     def close(self) -> None:
-        """Let go of the connection. Safe to call twice, and from another thread."""
+        """Close the connection. Safe to call twice, and from another thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppearedTable:
-    """A table that the log begins to tell of, which had rows before.
+    """A table whose changes the log begins to hold, and which had rows before.
 
     Attributes:
         table: its full name.
-        position: whoever has everything up to here has read of it; None where the log says nothing.
+        position: where in the log it appeared; None where the log has no sign of it.
     """
 
     table: str
@@ -75,10 +75,10 @@ class AppearedTable:
 
 @runtime_checkable
 class ReportsAppearedTables(Protocol):
-    """A reader that finds tables whose rows were there before the log told of them."""
+    """A reader that finds tables whose rows were there before the log held their changes."""
 
-    def appeared(self) -> Sequence[AppearedTable]:
-        """Return what was found since the reader was opened. Called by the delivery thread."""
+    def appeared_tables(self) -> Sequence[AppearedTable]:
+        """Return the tables found since the reader was opened. Called by the delivery thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class NamedTables:
     """Which table has which name.
 
     Attributes:
-        server: where; what another one says cannot be compared.
-        tables: what tells a table from others, whatever it is called, by full name.
+        server: identifies the server; names of two servers cannot be compared.
+        tables: a table's own id, which a rename does not change, by full name.
     """
 
     server: str
@@ -96,28 +96,28 @@ class NamedTables:
 
 @runtime_checkable
 class ReportsTableNames(Protocol):
-    """A reader that finds tables which have taken a captured name, where the log says nothing.
+    """A reader that finds tables renamed to a captured name, which the log does not show.
 
-    It tells them as ``ReportsAppearedTables`` does.
+    They are among its ``appeared_tables``.
     """
 
-    def know(self, named: NamedTables) -> None:
-        """Take note of how tables were called. Called before the first ``read``."""
+    def note_table_names(self, names: NamedTables) -> None:
+        """Set which table had which name before. Called before the first ``read``."""
 
-    def named(self) -> NamedTables | None:
-        """Return how they are called now; None if that was not looked at.
+    def named_tables(self) -> NamedTables | None:
+        """Return which table has which name now; None if that was not looked up.
 
-        Called by the delivery thread. What it tells is to be known once all is noted that
-        ``appeared`` has found.
+        Called by the delivery thread, which stores the answer once it has stored everything that
+        ``appeared_tables`` returned.
         """
 
 
 @runtime_checkable
 class ReportsSilence(Protocol):
-    """A reader whose server says something from time to time, also when nothing is written."""
+    """A reader whose server sends something from time to time, also when nothing is written."""
 
     def silence(self) -> tuple[float, str] | None:
-        """Return for how many seconds it said nothing although it should have, and what is missed.
+        """Return how many seconds the server has been silent too long, and what it should send.
 
         None while all is well. Called by any thread.
         """
@@ -125,17 +125,17 @@ class ReportsSilence(Protocol):
 
 @runtime_checkable
 class SkipsTables(Protocol):
-    """A reader that goes on without a table that it cannot decode."""
+    """A reader that can go on without a table that it cannot decode."""
 
-    def leave_out(self, tables: Collection[str]) -> None:
-        """Pass over the rows of tables, by full name. Called before the first ``read``."""
+    def skip_tables(self, tables: Collection[str]) -> None:
+        """Skip the rows of tables, by full name. Called before the first ``read``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChunk:
-    """One piece of one table's snapshot; JSON-able, so that it can be planned once and stored.
+    """A range of one table's rows, as a snapshot copies it; it can be stored as JSON.
 
-    ``bounds`` belongs to the source: for example ``{"after": [...], "upto": [...]}``.
+    Only the source reads ``bounds``, for example ``{"after": [...], "upto": [...]}``.
     """
 
     id: str
@@ -161,10 +161,10 @@ class Snapshotter(Protocol):
     """Reads tables. Opened on the driver to plan, and in each Spark task to read."""
 
     def begin(self) -> Position:
-        """Return the position the stream must start at so that no chunk read later has a gap.
+        """Return the position where the stream must start so that no change behind it is missed.
 
-        Called once per snapshot run, before the first chunk is read, and then stored: a resumed
-        run goes on with the stored position.
+        Called once per snapshot run, before the first chunk is read. The position is stored, and
+        a resumed run uses the stored one.
         """
 
     def plan(
@@ -173,7 +173,7 @@ class Snapshotter(Protocol):
         """Cut the captured tables into chunks, table by table.
 
         Args:
-            chunk_rows: rows in one chunk, about.
+            chunk_rows: about how many rows a chunk has.
             tables: patterns of the captured tables to copy; empty copies all.
             where: SQL condition on the rows, for exactly one table.
 
@@ -184,18 +184,18 @@ class Snapshotter(Protocol):
     def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
         """Yield the rows of a chunk as op ``r`` events.
 
-        Every batch's ``end`` is the chunk's cut: what the rows' view is known to contain.
+        Every batch's ``end`` is the chunk's cut: all changes up to it are in the rows.
         """
 
     def guard(self, position: Position) -> None:
         """Check that the log from ``position`` on is still there.
 
         Raises:
-            PositionLostError: it is not; the snapshot is worthless and must be cancelled.
+            PositionLostError: it is not, so the snapshot is worthless and must be cancelled.
         """
 
     def close(self) -> None:
-        """Let go of the connection. Safe to call twice."""
+        """Close the connection. Safe to call twice."""
 
 
 class SnapshotSettings(Settings):
@@ -219,7 +219,7 @@ class Source(PluginSettings):
     connector: ClassVar[str]
     """The source's name in events: ``mysql``, ``postgresql``, …"""
 
-    tells_schema_changes: ClassVar[bool] = False
+    logs_schema_changes: ClassVar[bool] = False
     """Whether the log holds schema changes of captured tables, as events of op ``ddl``."""
 
     id: str
@@ -238,26 +238,28 @@ class Source(PluginSettings):
 
         Args:
             position: where to begin.
-            stopping: asked while waiting, whether to give up.
-            history: what was known of the tables where reading begins, for a log that does not
-                describe them fully.
+            stopping: called while waiting; True gives up.
+            history: the registered schemas, for a log that does not fully describe its tables.
         """
 
     def beside(self, reader: str, *, once: bool = False) -> "Source":
-        """Return this source as one more reader of the log, next to the pipeline's own.
+        """Return this source for one more reader of the log, next to the pipeline's own.
 
-        A server that knows its readers by a number or slot gets another one; event ids and
-        positions stay the same.
+        Where the server knows its readers by a number or slot, the copy has another one; event
+        ids and positions stay the same.
 
         Args:
-            reader: tells readers of one source apart.
-            once: it reads a range that the reader of this name still holds, beside it, and leaves
-                nothing on the server.
+            reader: names the reader among those of one source.
+            once: it reads a range that the reader of this name still holds, and leaves nothing on
+                the server.
         """
         return self
 
     def behind(self, reader: str) -> "Source":
-        """Return this source as a second reader of what the first holds; it leaves nothing."""
+        """Return this source for a second reader of what the first one's server still keeps.
+
+        It leaves nothing on the server.
+        """
         return self.beside(f"behind-{reader}", once=True)
 
     @abstractmethod
@@ -268,13 +270,13 @@ class Source(PluginSettings):
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
 
-    def warm(self) -> None:
-        """Do once for each installation what the first reader would have to wait for."""
+    def precompile(self) -> None:
+        """Compile ahead, once for each installation, what the first reader would wait for."""
 
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
-        """Return how captured tables look behind a position that was the log's head a moment ago.
+        """Return the schemas that captured tables have behind a position, a moment ago the head.
 
-        Only those that are known for sure; none where the log itself describes its rows.
+        Only those known for sure; none where the log itself describes its rows.
         """
         return ()
 
@@ -287,9 +289,9 @@ class Source(PluginSettings):
         """
 
     def covers(self, at: Position, position: Position) -> bool:
-        """Say whether whoever has everything up to ``at`` has everything up to ``position``.
+        """Return whether everything up to ``position`` is also before ``at``.
 
-        Where positions have no one order, each of two may lack what the other has.
+        Where positions have no total order, each of two may lack changes that the other has.
         """
         return self.compare(at, position) >= 0
 
@@ -298,40 +300,40 @@ class Source(PluginSettings):
         """Return the current end of the server's log."""
 
     def beginning(self) -> Position:
-        """Return where a stream begins that has never run; the head, unless the source knows more.
+        """Return where a new stream begins: the head, unless the source knows better.
 
-        What the server must keep for the stream is kept from then on.
+        From then on the server keeps the log that the stream needs.
         """
         return self.head()
 
     def identity(self) -> Identity | None:
-        """Return which server's log answers now; None where one source is always the same."""
+        """Return which server answers now; None where a source is always the same one."""
         return None
 
     def reach(self, position: Position) -> None:
         """Check that the log can be followed from ``position`` on, on the server that answers now.
 
         Raises:
-            PositionLostError: it cannot; the text says which changes are lost.
-            RetryableError: not yet: the server is a replica that has still to apply them.
+            PositionLostError: it cannot; the text names the changes that are lost.
+            RetryableError: not yet: the server is a replica that still has to apply them.
         """
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the server's catalog describes it now.
 
         Raises:
-            SpecError: this source cannot say.
+            SpecError: this source cannot list its tables.
         """
         raise SpecError(f"a source of type {self.connector} does not list its tables")
 
     def named_tables(self) -> NamedTables | None:
-        """Return which table has which name now; None where the log tells of renames."""
+        """Return which table has which name now; None where the log shows renames."""
         return None
 
     def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
-        """Return how tables look now, by full name; None for one that is gone.
+        """Return the schemas of tables now, by full name; None for one that is gone.
 
-        Tables that are not captured any more are left out.
+        Tables that are no longer captured are left out.
         """
         return {}
 

@@ -158,18 +158,20 @@ class ScriptedReader:
         self._next = last + 1
         return ScriptedSegment(first, last, (last - first + 1) * self._source.rows * 64)
 
-    def decode(self, chunk: ScriptedSegment) -> ChangeBatch:
-        """Compute the rows of a chunk."""
+    def decode(self, segment: ScriptedSegment) -> ChangeBatch:
+        """Compute the rows of a segment."""
         source = self._source
-        events = list(source.events(chunk.first, chunk.last))
-        rows = [_event(source, tx, row, key, chunk.first) for tx, row, key in events]
+        events = list(source.events(segment.first, segment.last))
+        rows = [_event(source, tx, row, key, segment.first) for tx, row, key in events]
         return ChangeBatch(
             rows=pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA),
-            positions=_Positions(chunk.first),
-            end=chunk.end,
+            positions=_Positions(segment.first),
+            end=segment.end,
             connector="scripted",
-            nbytes=chunk.nbytes,
-            schemas=tuple(dict.fromkeys(map(source.schema_of, range(chunk.first, chunk.last + 1)))),
+            nbytes=segment.nbytes,
+            schemas=tuple(
+                dict.fromkeys(map(source.schema_of, range(segment.first, segment.last + 1)))
+            ),
         )
 
     def acknowledge(self, position: Position) -> None:

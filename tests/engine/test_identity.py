@@ -44,7 +44,7 @@ class Servers:
             monkeypatch.setattr(
                 ScriptedSource, method, lambda _, *asked, fake=fake: fake(*asked), raising=False
             )
-        monkeypatch.setattr(ScriptedSource, "tells_schema_changes", True)
+        monkeypatch.setattr(ScriptedSource, "logs_schema_changes", True)
         monkeypatch.setattr(
             ScriptedSource, "on_schema_drift", property(lambda _: self.policy), raising=False
         )

@@ -264,7 +264,7 @@ class _IdleReader:
         nothing = pa.RecordBatch.from_pylist([], schema=CHANGE_SCHEMA)
         return ChangeBatch(nothing, _After(chunk), {"tx": chunk}, "scripted", 0)
 
-    def leave_out(self, tables):
+    def skip_tables(self, tables):
         self.left_out = tables
 
     def acknowledge(self, position):

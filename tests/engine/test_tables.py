@@ -30,10 +30,10 @@ class Reader:
         self.found = found
         self.left_out = None
 
-    def appeared(self):
+    def appeared_tables(self):
         return self.found
 
-    def leave_out(self, tables):
+    def skip_tables(self, tables):
         self.left_out = tables
 
 

@@ -87,7 +87,7 @@ def _doubt_left_out(context: TaskContext, registry: Registry) -> None:
         return
     left: list[str] = []
     # Where the log does not tell schema changes, it describes its rows.
-    stored = registry.all() if former is not None and source.tells_schema_changes else []
+    stored = registry.all() if former is not None and source.logs_schema_changes else []
     if stored:
         live = source.catalog([version.schema for version in stored])
         left = [v.schema.full_name for v in stored if v.schema.full_name not in live]
@@ -140,9 +140,9 @@ class TableWatch:
         named = self._records.named()
         self._named = None if named is None else NamedTables(named.server, named.tables)
         if self._named is not None and isinstance(reader, ReportsTableNames):
-            reader.know(self._named)
+            reader.note_table_names(self._named)
         if self._left_out and isinstance(reader, SkipsTables):
-            reader.leave_out(self._left_out)
+            reader.skip_tables(self._left_out)
 
     def stop(self, error: TableError, reader: LogReader | None) -> None:
         """Stop a table alone.
@@ -182,8 +182,8 @@ class TableWatch:
         A reader is ahead: what it has found behind the checkpoint, the next one finds again.
         """
         covers, passed_all = self._context.pipeline.spec.source.covers, True
-        named = reader.named() if isinstance(reader, ReportsTableNames) else None
-        for found in reader.appeared() if isinstance(reader, ReportsAppearedTables) else ():
+        named = reader.named_tables() if isinstance(reader, ReportsTableNames) else None
+        for found in reader.appeared_tables() if isinstance(reader, ReportsAppearedTables) else ():
             name = _name_of(found)
             passed = found.position is None or covers(position, found.position)
             passed_all = passed_all and passed

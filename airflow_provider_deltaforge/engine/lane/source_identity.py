@@ -192,7 +192,7 @@ class SourceIdentity:
             for delta in deltas(schema, live[schema.full_name])
             if asdict(delta) not in record.explained
         ]
-        if not self._source.tells_schema_changes or any(delta in known for delta in found):
+        if not self._source.logs_schema_changes or any(delta in known for delta in found):
             return found, None
         return found, self._source.head()
 

@@ -56,7 +56,7 @@ class MySqlSource(Source):
     """A MySQL or MariaDB server and the tables to capture."""
 
     connector = "mysql"
-    tells_schema_changes = True
+    logs_schema_changes = True
 
     dsn: SecretStr
     """``mysql://user:password@host:port/database``."""
@@ -209,7 +209,7 @@ class MySqlSource(Source):
 
         return preflight(self)
 
-    def warm(self) -> None:
+    def precompile(self) -> None:
         """Compile the decoders, or find them compiled."""
         from airflow_provider_deltaforge.sources.mysql.precompile import warm
 

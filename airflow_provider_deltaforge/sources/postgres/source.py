@@ -204,7 +204,7 @@ class PostgresSource(Source):
 
         return preflight(self)
 
-    def warm(self) -> None:
+    def precompile(self) -> None:
         """Compile the decoders, or find them compiled."""
         from airflow_provider_deltaforge.sources.postgres.precompile import warm
 

@@ -39,7 +39,7 @@ class FileReader(ABC):
             self._look()
         return self._ready.popleft() if self._ready else None
 
-    def appeared(self) -> Sequence[AppearedTable]:
+    def appeared_tables(self) -> Sequence[AppearedTable]:
         """Return the tables found here that hold rows which were not captured."""
         return self._appeared
 

@@ -12,7 +12,7 @@ from tests.sources.mysql.reading import copied
 from tests.sources.mysql.stream_reading import rows
 
 source = MySqlSource(id="warm", dsn=os.environ["DSN"], tables=["warm_kernels.*"])
-source.warm()
+source.precompile()
 warmed()
 start = source.head()
 copied(source)

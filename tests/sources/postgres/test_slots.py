@@ -184,11 +184,11 @@ def test_a_table_created_later_is_published_and_told_where_its_changes_begin(
     try:
         read_until(stream, lambda _: slot_of(postgres_server, database)[1])
         execute(postgres_server, *statements, database=database)
-        read_until(stream, lambda _: stream.appeared())
+        read_until(stream, lambda _: stream.appeared_tables())
         execute(postgres_server, "INSERT INTO late_one VALUES (2)", database=database)
         chunks = read_until(stream, events)
         assert ids(events(chunks)) == [2]
-        (found,) = stream.appeared()
+        (found,) = stream.appeared_tables()
         assert found.table == "public.late_one"
         # It lies behind where reading began, and before the row that the log tells of it.
         assert found.position is not None
@@ -200,7 +200,7 @@ def test_a_table_created_later_is_published_and_told_where_its_changes_begin(
     again = source_of(postgres_server, database, tables=("t", "late_%")).open(start)
     try:
         assert ids(events(read_until(again, events))) == [2]
-        assert again.appeared() == (found,)
+        assert again.appeared_tables() == (found,)
     finally:
         again.close()
 
@@ -220,7 +220,7 @@ def test_a_new_table_is_not_published_against_the_documents_will(
         execute(postgres_server, "CREATE TABLE late (id int PRIMARY KEY)", database=database)
         command = 'ALTER PUBLICATION "mine" ADD TABLE "public"."late"'
         read_until(stream, lambda _: command in caplog.text)
-        assert stream.appeared() == ()
+        assert stream.appeared_tables() == ()
     finally:
         stream.close()
     assert execute(postgres_server, TABLES, database=database) == [("public.t",)]

@@ -11,7 +11,7 @@ from tests.sources.postgres.stream_reading import rows
 
 dsn = os.environ["DSN"]
 source = PostgresSource(id="warm", dsn=dsn, tables=("t",), publication="df", slot="warm_kernels")
-source.warm()
+source.precompile()
 warmed()
 start = source.beginning()
 copied(source)

@@ -20,7 +20,7 @@ FILLED = "INSERT INTO visits VALUES (1, 0, 'a'), (2, 0, 'b')"
 
 def tables_of(reader):
     assert isinstance(reader, ReportsAppearedTables)
-    return [found.table for found in reader.appeared()]
+    return [found.table for found in reader.appeared_tables()]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_native_a_table_made_from_a_query_is_copied(captured, path, opened):
     writer.run("INSERT INTO customers VALUES (1), (2)")
     writer.run("CREATE TABLE visits AS SELECT * FROM customers")
     *_, last = chunks_of(reader)
-    [found] = reader.appeared()
+    [found] = reader.appeared_tables()
     assert found.table == "main.visits"
     taken = source(path)
     assert taken.covers(last.end, found.position)

@@ -96,7 +96,7 @@ class CatalogView:
         self._full: bool | None = None
         self._judge = StatementJudge(self.captures, connect, mariadb=info.mariadb)
 
-    def leave_out(self, tables: Collection[str]) -> None:
+    def skip_tables(self, tables: Collection[str]) -> None:
         """Do not capture some tables, by full name; call it before the first read."""
         self._left_out = frozenset(tables)
 

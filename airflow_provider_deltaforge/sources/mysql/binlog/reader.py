@@ -99,9 +99,9 @@ class MySqlReader:
         """File and offset read so far, also inside a segment."""
         return self._segmenter.file, int(self._segmenter.state[POS])
 
-    def leave_out(self, tables: Collection[str]) -> None:
+    def skip_tables(self, tables: Collection[str]) -> None:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
-        self._view.leave_out(tables)
+        self._view.skip_tables(tables)
 
     def read(self, timeout_s: float) -> BinlogSegment | None:
         """Return the next segment, or None when nothing came in time.

@@ -109,7 +109,7 @@ class PostgresReader:
         """Where the next chunk begins."""
         return self._chunker.position.as_json()
 
-    def leave_out(self, tables: Collection[str]) -> None:
+    def skip_tables(self, tables: Collection[str]) -> None:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
         self._left_out = frozenset(tables)
 
@@ -156,16 +156,16 @@ class PostgresReader:
         """Let the server forget what lies before ``position``; ``read`` tells it so."""
         self._flushed = max(self._flushed, parse_lsn(str(position["lsn"])))
 
-    def appeared(self) -> Sequence[AppearedTable]:
+    def appeared_tables(self) -> Sequence[AppearedTable]:
         """Return tables that were published while we read, whose rows were there before."""
         return tuple(self._appeared)
 
-    def know(self, named: NamedTables) -> None:
+    def note_table_names(self, named: NamedTables) -> None:
         """Take note of how tables were called; call it before the first read."""
         self._named = self._names.known = named
 
-    def named(self) -> NamedTables | None:
-        """Return which table has which name, as far as ``appeared`` tells of it."""
+    def named_tables(self) -> NamedTables | None:
+        """Return which table has which name, as far as ``appeared_tables`` covers it."""
         return self._named
 
     def silence(self) -> tuple[float, str] | None:
