@@ -42,7 +42,7 @@ def status(
     with opened(store) as state:
         shown = _look(state, name, backend)
         if as_json:
-            typer.echo(json.dumps([one.as_dict() for one in shown], indent=2))
+            typer.echo(json.dumps([pipeline.as_dict() for pipeline in shown], indent=2))
         elif watch:
             with Live(_view(shown, name), console=out, auto_refresh=False) as live:
                 while True:
@@ -50,7 +50,7 @@ def status(
                     live.update(_view(_look(state, name, backend), name), refresh=True)
         else:
             out.print(_view(shown, name))
-    if any(one.status in {"failed", "lost"} for one in shown):
+    if any(pipeline.status in {"failed", "lost"} for pipeline in shown):
         raise typer.Exit(FAILED)
 
 
@@ -62,7 +62,7 @@ def pause(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> None:
 
 
 def resume(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> None:
-    """Let a paused pipeline go on."""
+    """Resume a paused pipeline."""
     with opened(store) as state:
         pipelines.resume(state, name)
     out.print(f"asked {name} to resume")

@@ -44,7 +44,7 @@ def count(
     table: TableOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how many events are set aside."""
+    """Show how many events are in the queue."""
     with opened(store) as state:
         found = dead_letters.count(state, name, DeadLetterFilter(sink, processor, kind, table))
     typer.echo(json.dumps({"count": found}) if as_json else str(found))
@@ -71,7 +71,7 @@ def list_entries(  # noqa: PLR0917 - a command's options
     with opened(store) as state:
         found = dead_letters.entries(state, name, which, limit, after)
     if as_json:
-        bare = [{key: one[key] for key in one if key != "event"} for one in found]
+        bare = [{key: entry[key] for key in entry if key != "event"} for entry in found]
         typer.echo(json.dumps(bare, indent=2))
     else:
         out.print(_table(found))
@@ -148,17 +148,17 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for title in ("seq", "at", "table", "op", "refused by", "kind", "why", "newer in"):
         table.add_column(title, overflow="fold")
-    for one in found:
-        event, meta = one["event"], one["meta"]
+    for entry in found:
+        event, meta = entry["event"], entry["meta"]
         source = event.get("source") or {}
         overtaken = ", ".join(meta.get("overtaken", ()))
         who = f"sink {meta['sink_id']}" if meta["sink_id"] else f"processor {meta['processor_id']}"
         table_name = f"{source.get('schema') or source.get('db')}.{source.get('table')}"
         if not event:  # Of an entry that cannot be read.
             table_name, who = "", "unknown"
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one["timestamp"]))
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(entry["timestamp"]))
         table.add_row(
-            str(one["seq"]),
+            str(entry["seq"]),
             f"{at} UTC",
             table_name,
             str(event.get("op", "")),

@@ -33,8 +33,8 @@ def failovers(
         identity, latest, ended = records.identity(), records.latest(), records.history()
     shown = [*ended, *([latest] if latest is not None and latest.state == "reading" else [])]
     if as_json:
-        told = [record.model_dump(exclude={"v"}) for record in shown]
-        typer.echo(json.dumps({"server": identity, "failovers": told}, indent=2))
+        records = [record.model_dump(exclude={"v"}) for record in shown]
+        typer.echo(json.dumps({"server": identity, "failovers": records}, indent=2))
         return
     out.print("server   ", _server(identity) if identity else "none was read yet", highlight=False)
     if shown:
@@ -69,7 +69,7 @@ def _table(records: list[Reconciliation]) -> Table:
     for record in records:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.started_at_ms / 1000))
         outcome = coloured("failed" if record.state == "failed" else record.state)
-        if what := record.reason or described([Delta(**told) for told in record.drift]):
+        if what := record.reason or described([Delta(**delta) for delta in record.drift]):
             outcome.append(f": {what}")
         table.add_row(f"{at} UTC", _server(record.former), _server(record.present), outcome)
     return table

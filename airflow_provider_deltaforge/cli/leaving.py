@@ -79,7 +79,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
 
 def see_off(code: int) -> None:
-    """Let an interpreter that ends take no longer than is left: threads may hang in a call."""
+    """Bound how long the interpreter takes to end: a thread may hang in a call."""
     if _departure.until is not None:
         left_s = _departure.asked()
         timer = threading.Timer(left_s, os._exit, (code,))

@@ -50,13 +50,13 @@ MasterOption = Annotated[
 ]
 
 
-def chosen_store(document: str, given: str | None) -> str:
+def chosen_store(document: str, dsn: str | None) -> str:
     """Return the DSN of the state store a document runs with, variables unresolved.
 
     Raises:
         SpecError: the document names another store than ``given``, or is wrong.
     """
-    return store_of(document, StoreLocation.from_dsn(given) if given else None).to_dsn()
+    return store_of(document, StoreLocation.from_dsn(dsn) if dsn else None).to_dsn()
 
 
 @contextmanager

@@ -111,14 +111,14 @@ def replay(  # noqa: PLR0917 - a command's options
         raise SpecError("say which entries: --seq, --first, --last, --sink, … or --all")
     with opened(store) as state:
         # Without the events, which may be large.
-        meant = [_row(one) for one in replays.foresee(state, name, which, overtaken)]
+        meant = [_row(entry) for entry in replays.foresee(state, name, which, overtaken)]
         if dry_run:
             _show(meant, as_json=as_json)
             return
-        told = _ReplayCommand(state, store, name, len(meant)).run(which, overtaken)
-    _tell(told, as_json=as_json)
-    stays = told.refused + told.behind + told.away + told.unfit
-    if told.state != "done" or stays:
+        result = _ReplayCommand(state, store, name, len(meant)).run(which, overtaken)
+    _print_result(result, as_json=as_json)
+    stays = result.refused + result.behind + result.away + result.unfit
+    if result.state != "done" or stays:
         raise typer.Exit(FAILED)
 
 
@@ -127,10 +127,10 @@ def _withdraw(store: str, name: str, ticket: str, *, as_json: bool) -> None:
         known = replays.replay(state, name, ticket)
         if known is None or not known.settled:
             replays.cancel(state, name, ticket, "withdrawn with --withdraw")
-            told = "withdrawn"
-            typer.echo(json.dumps({"state": told}) if as_json else f"{told}; what was sent stays")
+            done = json.dumps({"state": "withdrawn"})
+            typer.echo(done if as_json else "withdrawn; what was sent stays")
             return
-    _tell(known, as_json=as_json)
+    _print_result(known, as_json=as_json)
     raise typer.Exit(FAILED)
 
 
@@ -142,7 +142,7 @@ class _ReplayCommand:
         self._ending = threading.Event()
         self._failure: Exception | None = None
         self._working: threading.Thread | None = None
-        self._told = ""
+        self._shown_state = ""
 
     def run(self, which: DeadLetterFilter, overtaken: Overtaken) -> Replay:
         """Ask for the replay, see to it that somebody serves it, and wait."""
@@ -171,14 +171,14 @@ class _ReplayCommand:
 
     def _withdraw(self, ticket: str, why: str) -> None:
         """Withdraw the replay, however long the store is away: else it would be served then."""
-        is_told = False
+        is_shown = False
 
         def tell(error: BaseException | None) -> None:
-            nonlocal is_told
+            nonlocal is_shown
             _say("state store", error)
-            if not is_told:
+            if not is_shown:
                 err.print(_WITHDRAWING, highlight=False)
-            is_told = True
+            is_shown = True
 
         withdraw = partial(replays.cancel, self._state, self._name, ticket, why)
         try:
@@ -193,19 +193,19 @@ class _ReplayCommand:
             return
         present = status(self._state, self._name, backend_of(self._dsn))
         if present.desired == "paused":
-            told = f"{self._name} is paused: the replay waits until it is resumed"
+            state_text = f"{self._name} is paused: the replay waits until it is resumed"
         elif present.alive:
-            told = f"the driver of {self._name}, which is {present.status}, sends them"
+            state_text = f"the driver of {self._name}, which is {present.status}, sends them"
         elif comes_back(present):
-            told = _AWAY.format(name=self._name, status=present.status)
+            state_text = _AWAY.format(name=self._name, status=present.status)
         else:
-            told = f"no driver of {self._name} runs: sending them from here"
+            state_text = f"no driver of {self._name} runs: sending them from here"
             work = partial(self._work, ticket)
             self._working = threading.Thread(target=work, name="replay", daemon=True)
             self._working.start()
-        if told != self._told:
-            err.print(told, highlight=False)
-        self._told = told
+        if state_text != self._shown_state:
+            err.print(state_text, highlight=False)
+        self._shown_state = state_text
 
     def _work(self, ticket: str) -> None:
         from airflow_provider_deltaforge.engine.replay.requests import replay_here
@@ -225,13 +225,13 @@ class _ReplayCommand:
         with Progress(*columns, console=err) as bars:
             bar = bars.add_task("dead letters", total=self._meant)
             while True:
-                told = self._patiently(partial(replays.replay, self._state, self._name, ticket))
-                if told is not None:
-                    bars.update(bar, completed=sum(getattr(told, what) for what in _COUNTS))
-                    if told.settled:
+                result = self._patiently(partial(replays.replay, self._state, self._name, ticket))
+                if result is not None:
+                    bars.update(bar, completed=sum(getattr(result, what) for what in _COUNTS))
+                    if result.settled:
                         if self._working is not None:
                             self._working.join()  # Until it has taken the request away, too.
-                        return told
+                        return result
                 if self._failure is not None:
                     raise self._failure
                 if time.monotonic() - looked_at > _LOOK_S:
@@ -245,19 +245,19 @@ class _ReplayCommand:
 
 
 def _say(name: str, error: BaseException | None) -> None:
-    told = "goes on" if error is None else redacted(str(error))
-    err.print(f"{name}: {told}", highlight=False)
+    state_text = "goes on" if error is None else redacted(str(error))
+    err.print(f"{name}: {state_text}", highlight=False)
 
 
-def _tell(told: Replay, *, as_json: bool) -> None:
-    counts = {what: getattr(told, what) for what in _COUNTS}
+def _print_result(result: Replay, *, as_json: bool) -> None:
+    counts = {what: getattr(result, what) for what in _COUNTS}
     if as_json:
-        typer.echo(json.dumps({"state": told.state, "reason": told.reason, **counts}))
+        typer.echo(json.dumps({"state": result.state, "reason": result.reason, **counts}))
         return
-    dropped = f", {told.dropped} dropped" if told.dropped else ""
-    out.print(f"{told.state}: {told.sent} sent{dropped}")
-    if told.reason:
-        out.print(told.reason, highlight=False)
+    dropped = f", {result.dropped} dropped" if result.dropped else ""
+    out.print(f"{result.state}: {result.sent} sent{dropped}")
+    if result.reason:
+        out.print(result.reason, highlight=False)
     for what, words in _STAY.items():
         if counts[what]:
             out.print(f"{counts[what]} stay, {words}", highlight=False)
@@ -277,8 +277,8 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         out.print(table)
 
 
-def _row(one: replays.ReplayPreview) -> dict[str, Any]:
-    letter, meta = one.letter, one.letter.meta
+def _row(preview: replays.ReplayPreview) -> dict[str, Any]:
+    letter, meta = preview.letter, preview.letter.meta
     who = f"sink {meta.sink_id}" if meta.sink_id else f"processor {meta.processor_id}"
     if isinstance(letter, Damaged):
         who = "unknown"
@@ -288,7 +288,7 @@ def _row(one: replays.ReplayPreview) -> dict[str, Any]:
         "op": str(letter.event.get("op", "")),
         "refused_by": who,
         "attempts": meta.attempts,
-        "action": one.action,
-        "sinks": ", ".join(one.sinks),
-        "why": one.why,
+        "action": preview.action,
+        "sinks": ", ".join(preview.sinks),
+        "why": preview.why,
     }

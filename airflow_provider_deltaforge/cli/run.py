@@ -261,7 +261,7 @@ def _wait_for_turn(
     state: Store, name: str, backend: LocalBackend, stopping: threading.Event
 ) -> bool:
     """Return true when no driver lives any more, false when asked to leave first."""
-    said = False
+    is_shown = False
     while not stopping.is_set():
         try:
             present = _patiently(partial(starting.holder, state, name, backend), stopping)
@@ -269,9 +269,9 @@ def _wait_for_turn(
             continue  # Asked to leave while the store is away.
         if present is None:
             return True
-        if not said:
+        if not is_shown:
             err.print(f"standby: {name} is {present.status}, generation {present.generation}")
-            said = True
+            is_shown = True
         stopping.wait(_STANDBY_POLL_S)
     return False
 
@@ -280,9 +280,9 @@ def _reporter() -> Callable[[PipelineStatus], None]:
     last: list[tuple[str, str | None]] = []
 
     def report(present: PipelineStatus) -> None:
-        told = (present.status, present.error_class)
-        if last != [told]:
-            last[:] = [told]
+        shown = (present.status, present.error_class)
+        if last != [shown]:
+            last[:] = [shown]
             err.print(present.name, "is", coloured(present.status), present.reason or "")
 
     return report
@@ -300,8 +300,8 @@ def _patiently(call: Callable[[], Result], stopping: threading.Event) -> Result:
     """Repeat a call to the store: while it is away nothing is known, so nothing is decided."""
 
     def tell(error: BaseException | None) -> None:
-        told = "goes on" if error is None else redacted(str(error))
-        err.print(f"state store: {told}", highlight=False)
+        state_text = "goes on" if error is None else redacted(str(error))
+        err.print(f"state store: {state_text}", highlight=False)
 
     return patiently(call, tell, stopping.is_set, stopping.wait)
 

@@ -46,21 +46,21 @@ def schemas(  # noqa: PLR0917 - a command's options
     chosen = asked != registered.SchemaVersionQuery()
     if chosen and (table is None or reload):
         raise SpecError("--version, --at and --sequence choose a version of one table: name it")
-    told: Any
+    answer: Any
     with opened(store) as state:
         if reload:
-            told = registered.reload(state, name, table)
-            view = _reloaded(told)
+            answer = registered.reload(state, name, table)
+            view = _reloaded(answer)
         elif table is None:
-            told = registered.schemas(state, name)
-            view = _tables(told)
+            answer = registered.schemas(state, name)
+            view = _tables(answer)
         else:
-            told = registered.schema(state, name, table, asked)
+            answer = registered.schema(state, name, table, asked)
             history = [] if chosen else registered.versions(state, name, table)
-            told = {**told, **({} if chosen else {"versions": history})}
-            view = _details(told, history)
+            answer = {**answer, **({} if chosen else {"versions": history})}
+            view = _details(answer, history)
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(answer, indent=2))
     else:
         out.print(view)
 
@@ -70,8 +70,8 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Running pipelines")(schemas)
 
 
-def _full_name(one: dict[str, Any]) -> str:
-    return f"{one.get('schema') or one['database']}.{one['table']}"
+def _full_name(schema: dict[str, Any]) -> str:
+    return f"{schema.get('schema') or schema['database']}.{schema['table']}"
 
 
 def _grid(*titles: str) -> Table:
@@ -81,27 +81,28 @@ def _grid(*titles: str) -> Table:
     return table
 
 
-def _tables(told: list[dict[str, Any]]) -> RenderableType:
-    if not told:
+def _tables(schemas: list[dict[str, Any]]) -> RenderableType:
+    if not schemas:
         return Text("No schemas yet; the stream registers a table with its first row.")
     grid = _grid("table", "version", "sequence", "columns", "primary key", "fingerprint")
-    for one in told:
+    for schema in schemas:
         grid.add_row(
-            _full_name(one),
-            *(str(one[key]) for key in ("registry_version", "sequence", "column_count")),
-            ", ".join(one["primary_key"]),
-            _short(one["fingerprint"]),
+            _full_name(schema),
+            *(str(schema[key]) for key in ("registry_version", "sequence", "column_count")),
+            ", ".join(schema["primary_key"]),
+            _short(schema["fingerprint"]),
         )
     return grid
 
 
-def _details(told: dict[str, Any], history: list[dict[str, Any]]) -> RenderableType:
+def _details(schema: dict[str, Any], history: list[dict[str, Any]]) -> RenderableType:
     head = (
-        f"{_full_name(told)}  version {told['registry_version']}, sequence {told['sequence']}, "
-        f"registered {told['loaded_at']}\n{told['fingerprint']}\n"
+        f"{_full_name(schema)}  version {schema['registry_version']}, "
+        f"sequence {schema['sequence']}, "
+        f"registered {schema['loaded_at']}\n{schema['fingerprint']}\n"
     )
     grid = _grid("column", "type", "null", "key", "default", "extra")
-    for column in told["columns"]:
+    for column in schema["columns"]:
         grid.add_row(
             column["name"],
             column["column_type"],
@@ -125,10 +126,10 @@ def _details(told: dict[str, Any], history: list[dict[str, Any]]) -> RenderableT
     return Group(*parts)
 
 
-def _reloaded(told: dict[str, Any]) -> RenderableType:
+def _reloaded(reloaded: dict[str, Any]) -> RenderableType:
     grid = _grid("table", "")
-    for one in told["tables"]:
-        grid.add_row(_full_name(one), "changed" if one["changed"] else "as it was")
+    for schema in reloaded["tables"]:
+        grid.add_row(_full_name(schema), "changed" if schema["changed"] else "as it was")
     return grid
 
 

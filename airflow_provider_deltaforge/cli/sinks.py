@@ -50,7 +50,7 @@ def give_up(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT
 
 @app.command()
 def resume(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_STORE) -> None:
-    """Let a sink go on that was given up, from where the pipeline stands, without what it lacks."""
+    """Resume a sink that was given up at the pipeline's position, without what it missed."""
     with opened(store) as state:
         sinks.want(state, name, sink, "resume", getpass.getuser())
     typer.echo(
@@ -69,12 +69,12 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
     for title in ("sink", "status", "position", "reason"):
         table.add_column(title, overflow="fold")
     gaps: list[RenderableType] = []
-    for one in found:
-        at = one.get("position")
-        told = ("" if at is None else json.dumps(at), one.get("reason") or "")
-        table.add_row(one["sink"], one["status"], *told)
-        for gap in one["gaps"]:
+    for sink in found:
+        at = sink.get("position")
+        details = ("" if at is None else json.dumps(at), sink.get("reason") or "")
+        table.add_row(sink["sink"], sink["status"], *details)
+        for gap in sink["gaps"]:
             end = "until it goes on" if gap["end"] is None else f"to {json.dumps(gap['end'])}"
             text = f"lacks what comes behind {json.dumps(gap['start'])}, {end}: {gap['why']}"
-            gaps.append(Text.assemble("\n", (one["sink"], "bold"), f" {text}"))
+            gaps.append(Text.assemble("\n", (sink["sink"], "bold"), f" {text}"))
     return Group(table, *gaps)

@@ -41,11 +41,11 @@ def slots(
             return
         found = list_slots(load(text), state)
     if as_json:
-        told = [
-            {**asdict(one.slot), "owner": one.owner or None, "kept_for": one.kept_for}
-            for one in found
+        rows = [
+            {**asdict(owned.slot), "owner": owned.owner or None, "kept_for": owned.kept_for}
+            for owned in found
         ]
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
     elif found:
         out.print(_grid(found))
     else:
@@ -61,12 +61,19 @@ def _grid(found: list[OwnedSlot]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("slot", "keeps", "read from", "whose"):
         table.add_column(title, overflow="fold")
-    for one in found:
-        since = f"no, since {one.slot.idle_since}" if one.slot.idle_since else "no"
+    for owned in found:
+        since = f"no, since {owned.slot.idle_since}" if owned.slot.idle_since else "no"
         kept = (
-            "nothing, it is lost" if one.slot.wal_status == "lost" else _size(one.slot.kept_bytes)
+            "nothing, it is lost"
+            if owned.slot.wal_status == "lost"
+            else _size(owned.slot.kept_bytes)
         )
-        cells = (one.slot.name, kept, "yes" if one.slot.active else since, one.owner or "not known")
+        cells = (
+            owned.slot.name,
+            kept,
+            "yes" if owned.slot.active else since,
+            owned.owner or "not known",
+        )
         table.add_row(*map(Text, cells))
     return table
 

@@ -118,7 +118,7 @@ class _Interrupts:
 
     @contextmanager
     def later(self) -> Iterator[None]:
-        """Let signals wait until the block is left."""
+        """Hold signals back until the block is left."""
         self._waits = True
         try:
             yield
@@ -326,16 +326,19 @@ def _counts(state: snapshots.RequestState | None) -> Mapping[str, Any] | None:
     if state is None:
         return None
     tables = {
-        name: {**told, "chunks_done": told.get("chunks_done", told["chunks"])}
-        for name, told in state.copied.items()
+        name: {**copied, "chunks_done": copied.get("chunks_done", copied["chunks"])}
+        for name, copied in state.copied.items()
     }
     return {"tables": tables}
 
 
 def _draw(bars: Progress, shown: dict[str, TaskID], counts: Mapping[str, Any]) -> None:
-    for table, told in counts.get("tables", {}).items():
+    for table, copied in counts.get("tables", {}).items():
         if table not in shown:
-            shown[table] = bars.add_task(table, total=told["chunks"], rows=0)
+            shown[table] = bars.add_task(table, total=copied["chunks"], rows=0)
         bars.update(
-            shown[table], total=told["chunks"], completed=told["chunks_done"], rows=told["rows"]
+            shown[table],
+            total=copied["chunks"],
+            completed=copied["chunks_done"],
+            rows=copied["rows"],
         )

@@ -43,44 +43,44 @@ def pipelines_table(pipelines: Sequence[PipelineStatus]) -> RenderableType:
         table.add_column(title, no_wrap=True)
     for title in ("gen", "events", "lag", "heartbeat"):
         table.add_column(title, justify="right", no_wrap=True)
-    for one in pipelines:
+    for pipeline in pipelines:
         table.add_row(
-            one.name,
-            coloured(one.status),
-            one.desired,
-            str(one.generation),
-            f"{one.events:,}",
-            _duration(None if one.lag_ms is None else one.lag_ms / 1000),
-            _duration(one.heartbeat_age_s, " ago"),
+            pipeline.name,
+            coloured(pipeline.status),
+            pipeline.desired,
+            str(pipeline.generation),
+            f"{pipeline.events:,}",
+            _duration(None if pipeline.lag_ms is None else pipeline.lag_ms / 1000),
+            _duration(pipeline.heartbeat_age_s, " ago"),
         )
     reasons = [
-        Text.assemble("\n", (one.name, "bold"), f": {one.reason}")
-        for one in pipelines
-        if one.reason
+        Text.assemble("\n", (pipeline.name, "bold"), f": {pipeline.reason}")
+        for pipeline in pipelines
+        if pipeline.reason
     ]
     return Group(table, *reasons)
 
 
-def pipeline_details(one: PipelineStatus) -> RenderableType:
+def pipeline_details(pipeline: PipelineStatus) -> RenderableType:
     """Return everything known about one pipeline."""
-    parts: list[RenderableType] = [pipelines_table([one])]
-    if one.position is not None:
-        parts.append(_named("position", json.dumps(dict(one.position))))
-    if one.sinks:
-        late = ("lag_ms",) if any(told.get("lag_ms") for told in one.sinks.values()) else ()
+    parts: list[RenderableType] = [pipelines_table([pipeline])]
+    if pipeline.position is not None:
+        parts.append(_named("position", json.dumps(dict(pipeline.position))))
+    if pipeline.sinks:
+        late = ("lag_ms",) if any(entry.get("lag_ms") for entry in pipeline.sinks.values()) else ()
         keys = ("status", *late, "events", "bytes", "retries", "reason")
-        parts.append(_entries("sink", one.sinks, keys))
-    if one.processors:
-        parts.append(_processors(one.processors))
-    if one.tables:
-        parts.append(_tables(one.tables))
-    if one.dlq:
-        parts.append(_named("dlq", _letters(one.name, one.dlq)))
-    for name, told in sorted(one.stopped_tables.items()):
-        parts.append(Text.assemble("\nstopped   ", (name, "bold red"), f": {told['reason']}"))
-    if one.handle:
-        log = Path(str(one.handle.get("directory"))) / "driver.log"
-        parts.append(_named("driver", str(one.handle.get("name"))))
+        parts.append(_entries("sink", pipeline.sinks, keys))
+    if pipeline.processors:
+        parts.append(_processors(pipeline.processors))
+    if pipeline.tables:
+        parts.append(_tables(pipeline.tables))
+    if pipeline.dlq:
+        parts.append(_named("dlq", _letters(pipeline.name, pipeline.dlq)))
+    for name, entry in sorted(pipeline.stopped_tables.items()):
+        parts.append(Text.assemble("\nstopped   ", (name, "bold red"), f": {entry['reason']}"))
+    if pipeline.handle:
+        log = Path(str(pipeline.handle.get("directory"))) / "driver.log"
+        parts.append(_named("driver", str(pipeline.handle.get("name"))))
         parts.append(Text(f"log       {log}", overflow="fold", no_wrap=False))
     return Group(*parts)
 
@@ -103,8 +103,8 @@ def _entries(title: str, entries: Mapping[str, Any], keys: Sequence[str]) -> Ren
     table = Table(box=None, pad_edge=False)
     for column in (f"\n{title}", *(f"\n{key.removesuffix('_ms')}" for key in keys)):
         table.add_column(column, overflow="fold")
-    for name, told in entries.items():
-        table.add_row(name, *(_cell(key, told.get(key)) for key in keys))
+    for name, entry in entries.items():
+        table.add_row(name, *(_cell(key, entry.get(key)) for key in keys))
     return table
 
 
@@ -112,8 +112,8 @@ def _tables(tables: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for column in ("\ntable", "\nevents"):
         table.add_column(column)
-    for name, told in sorted(tables.items()):
-        events = told.get("events") or {}
+    for name, entry in sorted(tables.items()):
+        events = entry.get("events") or {}
         table.add_row(name, "  ".join(f"{op} {count:,}" for op, count in sorted(events.items())))
     return table
 
@@ -122,14 +122,14 @@ def _processors(processors: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for column in ("\nprocessor", "\nin", "\nout", "\nerrors", "\na batch", "\ncounts"):
         table.add_column(column, overflow="fold")
-    for name, told in processors.items():
-        latency = told["latency"]
+    for name, entry in processors.items():
+        latency = entry["latency"]
         calls = sum(latency["counts"])
         table.add_row(
             name,
-            *(f"{told[key]:,}" for key in ("events_in", "events_out", "errors")),
+            *(f"{entry[key]:,}" for key in ("events_in", "events_out", "errors")),
             _duration(latency["sum_s"] / calls if calls else None),
-            "  ".join(f"{what} {count:,}" for what, count in sorted(told["counts"].items())),
+            "  ".join(f"{what} {count:,}" for what, count in sorted(entry["counts"].items())),
         )
     return table
 
@@ -137,8 +137,8 @@ def _processors(processors: Mapping[str, Any]) -> RenderableType:
 def _letters(name: str, dlq: Mapping[str, Any]) -> str:
     most = f" of {dlq['max_entries']:,}" if dlq.get("max_entries") else ""
     lost = dlq.get("evicted", 0) + dlq.get("rejected", 0)
-    told = f"{dlq['entries']:,}{most} entries" + (f", {lost:,} lost" if lost else "")
-    return f"{told}; deltaforge dlq list {name}" if dlq["entries"] else told
+    text = f"{dlq['entries']:,}{most} entries" + (f", {lost:,} lost" if lost else "")
+    return f"{text}; deltaforge dlq list {name}" if dlq["entries"] else text
 
 
 def _cell(key: str, value: Any) -> str:

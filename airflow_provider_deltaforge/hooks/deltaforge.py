@@ -206,8 +206,8 @@ class DeltaForgeHook(BaseHook):
 
     def get_replay(self, pipeline: str, ticket: str) -> dict[str, Any] | None:
         """Return what became of a replay, or of it so far; None while it waits for a driver."""
-        told = self._ask(lambda store: replays.replay(store, pipeline, ticket))
-        return None if told is None else told.model_dump(exclude={"v"})
+        replay = self._ask(lambda store: replays.replay(store, pipeline, ticket))
+        return None if replay is None else replay.model_dump(exclude={"v"})
 
     async def aget_control(self, pipeline: str) -> ControlRecord | None:
         """Do ``get_control`` without blocking the event loop."""

@@ -55,7 +55,7 @@ class Copy:
         return record
 
     def settled(self, store: Store) -> bool:
-        """Say whether the copy is there; fail the task when it never will be."""
+        """Return whether the copy is done; fail the task when it never will be."""
         if self.asked is None:
             return snapshots.is_done(store, self.name)
         state = snapshots.request_state(store, self.name, self.asked)
@@ -73,7 +73,7 @@ class Copy:
         return state.settled
 
     def came_late(self, store: Store, record: ControlRecord) -> bool:
-        """Say whether it was asked for when its job was there already, and about to leave."""
+        """Return whether the request came when its job was already there and about to end."""
         if self.asked is None:
             return False
         state = snapshots.request_state(store, self.name, self.asked)
@@ -81,7 +81,7 @@ class Copy:
         return state is not None and state.requested_at_ms > submitted_at_ms
 
     def was_not_due(self, store: Store) -> bool:
-        """Say whether this task's job ended because there was nothing to take."""
+        """Return whether this task's job ended because there was nothing to copy."""
         own = self.asked is None
         return own and found_nothing(store, self.name, self.watch.generation)
 

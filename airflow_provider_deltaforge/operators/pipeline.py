@@ -70,7 +70,7 @@ class PipelineOperator(DeferringOperator):
         )
 
     def tell_driver(self, context: Mapping[str, Any], handle: Handle | None) -> None:
-        """Say in XCom, and in the task's state store, where the driver runs."""
+        """Publish in XCom, and in the task's state store, where the driver runs."""
         if handle and "ti" in context:
             context["ti"].xcom_push(key="driver", value=dict(handle))
             self.keep(context, "driver", dict(handle))

@@ -48,14 +48,14 @@ def pipeline_dag(
     """
     path = Path(path)
     dag_id = dag_id or dag_id_of(path)
-    text, told, problem = _read(path)
+    text, document, problem = _read(path)
     problem = refused or problem
     if problem:
         return _refusing_dag(dag_id, problem, text)
     rolling = window is not None
     with DAG(
         dag_id=dag_id,
-        description=_summary(told),
+        description=_summary(document),
         schedule="@continuous" if rolling else None,
         start_date=START,
         max_active_runs=1,
@@ -63,7 +63,7 @@ def pipeline_dag(
         catchup=False,
         params=pipeline_params(),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
-        tags=_tags(told),
+        tags=_tags(document),
         doc_md=_page(text),
     ) as dag:
         watched = {"window": window, **(stream or {})}
@@ -90,12 +90,12 @@ def _read(path: Path) -> tuple[str, Any, str | None]:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         return "", None, f"{path.name} cannot be read: {reason}"
     try:
-        told = parse(text).data
+        document = parse(text).data
     except SpecError as error:
         return text, None, f"{path.name}: {error}"
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         return text, None, f"{path.name}: not a map; begin with 'metadata' and 'spec'"
-    return text, told, None
+    return text, document, None
 
 
 def _refusing_dag(dag_id: str, problem: str, text: str) -> DAG:
@@ -124,19 +124,19 @@ class _Refusal(BaseOperator):
         raise AirflowFailException(self.reason)
 
 
-def _summary(told: Any) -> str:
-    spec = _part(told, "spec")
+def _summary(document: Any) -> str:
+    spec = _part(document, "spec")
     sinks = spec.get("sinks")
     types = [str(_part(sink).get("type")) for sink in (sinks if isinstance(sinks, list) else ())]
     source = _part(spec, "source").get("type")
-    return f"{_part(told, 'metadata').get('name')}: {source} to {', '.join(types)}"
+    return f"{_part(document, 'metadata').get('name')}: {source} to {', '.join(types)}"
 
 
-def _tags(told: Any) -> list[str]:
-    metadata = _part(told, "metadata")
+def _tags(document: Any) -> list[str]:
+    metadata = _part(document, "metadata")
     pairs = {"tenant": metadata.get("tenant"), **_part(metadata, "labels")}
-    told_tags = {f"{key}:{value}"[:_TAG_LENGTH_MAX] for key, value in pairs.items() if value}
-    return ["deltaforge", *sorted(told_tags)]
+    labels = {f"{key}:{value}"[:_TAG_LENGTH_MAX] for key, value in pairs.items() if value}
+    return ["deltaforge", *sorted(labels)]
 
 
 def _page(text: str) -> str:
@@ -145,7 +145,7 @@ def _page(text: str) -> str:
     return f"{fence}yaml\n{redacted_document(text).rstrip()}\n{fence}\n"
 
 
-def _part(told: Any, key: str | None = None) -> Mapping[str, Any]:
+def _part(document: Any, key: str | None = None) -> Mapping[str, Any]:
     """Return a map of the document, empty when it is anything else."""
-    found = told.get(key) if key is not None and isinstance(told, dict) else told
+    found = document.get(key) if key is not None and isinstance(document, dict) else document
     return found if isinstance(found, dict) else {}

@@ -44,8 +44,8 @@ class DeltaForgePreflightOperator(PipelineOperator):
         for finding in findings:
             self.log.info("%s %s: %s", finding.verdict, finding.check, finding.message)
         if worst >= _VERDICTS.index(self.fail_on):
-            told = "; ".join(f"{f.check}: {f.message}" for f in findings if f.verdict != "ok")
-            raise AirflowFailException(f"preflight verdict {_VERDICTS[worst]}: {told}")
+            messages = "; ".join(f"{f.check}: {f.message}" for f in findings if f.verdict != "ok")
+            raise AirflowFailException(f"preflight verdict {_VERDICTS[worst]}: {messages}")
         return [
             {"check": f.check, "verdict": f.verdict, "message": f.message, "data": dict(f.data)}
             for f in findings

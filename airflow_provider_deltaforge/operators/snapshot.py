@@ -111,17 +111,17 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
     ) -> None:
         asked = str(copy.asked)
         placed = request(store, copy.name, wish, asked, copy.watch.owner)
-        told = {"request": asked, "state": "pending", "ticket": placed.ticket}
-        self.keep(context, "snapshot", told)
+        mirror = {"request": asked, "state": "pending", "ticket": placed.ticket}
+        self.keep(context, "snapshot", mirror)
 
     def _was_served(
         self, context: Mapping[str, Any], store: Store, name: str, wish: CopySelection
     ) -> bool:
-        """Say whether an attempt that could not tell its end asked for this copy and got it."""
-        told = self.kept(context, "snapshot")
-        if not isinstance(told, dict) or told.get("state") != "pending" or not told.get("ticket"):
+        """Return whether an earlier attempt, killed before it could report, already got this copy."""
+        kept = self.kept(context, "snapshot")
+        if not isinstance(kept, dict) or kept.get("state") != "pending" or not kept.get("ticket"):
             return False
-        served = SnapshotResults(store, name).of(told["ticket"])
+        served = SnapshotResults(store, name).of(kept["ticket"])
         return (
             served is not None
             and served.state == "done"

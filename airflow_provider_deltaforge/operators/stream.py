@@ -123,7 +123,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
     def _watch(
         self, context: Mapping[str, Any], watch: TriggerArguments, resubmit_at_ms: int | None = None
     ) -> Any:
-        told = (self.deltaforge_conn_id, watch.as_dict(), resubmit_at_ms)
+        arguments = (self.deltaforge_conn_id, watch.as_dict(), resubmit_at_ms)
         poll_s = self.poll_interval.total_seconds()
-        trigger = StreamTrigger(*told, kill_policy=self.kill_policy, poll_s=poll_s)
+        trigger = StreamTrigger(*arguments, kill_policy=self.kill_policy, poll_s=poll_s)
         return self.hand_over(context, trigger)

@@ -17,34 +17,34 @@ from airflow.models.dag import DagModel
 
 
 def may_look(user: Any) -> bool:
-    """Say whether the user may see the pipelines of any DAG at all."""
+    """Return whether the user may see the pipelines of any DAG."""
     return may_see(user, None) or bool(get_auth_manager().get_authorized_dag_ids(user=user))
 
 
 def may_see(user: Any, dag_id: str | None) -> bool:
-    """Say whether the user may see how the pipelines of a DAG are."""
+    """Return whether the user may see the status of a DAG's pipelines."""
     return _may(user, "GET", dag_id, None)
 
 
 def may_read_log(user: Any, dag_id: str | None) -> bool:
-    """Say whether the user may read what the drivers of a DAG's pipelines wrote."""
+    """Return whether the user may read the driver logs of a DAG's pipelines."""
     return _may(user, "GET", dag_id, DagAccessEntity.TASK_LOGS)
 
 
 def may_read_document(user: Any, dag_id: str | None) -> bool:
-    """Say whether the user may read the documents of a DAG's pipelines."""
+    """Return whether the user may read the documents of a DAG's pipelines."""
     return _may(user, "GET", dag_id, DagAccessEntity.CODE)
 
 
 def may_change(user: Any, dag_id: str | None, conn_id: str) -> bool:
-    """Say whether the user may pause, resume and stop the pipelines of a DAG."""
+    """Return whether the user may pause, resume and stop the pipelines of a DAG."""
     if dag_id is not None:
         return _may(user, "PUT", dag_id, DagAccessEntity.TASK_INSTANCE)
     return _may_connection(user, "PUT", conn_id)
 
 
 def may_read_connection(user: Any, conn_id: str) -> bool:
-    """Say whether the user may know that there is a connection, and of which type."""
+    """Return whether the user may know that a connection exists, and its type."""
     return _may_connection(user, "GET", conn_id)
 
 

@@ -66,7 +66,7 @@ def overview(store: Store, name: str, backend: Backend, owner: Supervisor | None
     present = status(store, name, backend)
     copying = present.status in {"snapshotting", "starting"}
     snapshot = Snapshots(store, name).progress() if copying else None
-    return {**_told(present, owner), "snapshot": snapshot}
+    return {**_summary(present, owner), "snapshot": snapshot}
 
 
 def details(store: Store, name: str, backend: Backend) -> dict[str, Any]:
@@ -78,12 +78,14 @@ def details(store: Store, name: str, backend: Backend) -> dict[str, Any]:
     record = _record(store, name)
     present = status(store, name, backend)
     return {
-        **_told(present, Supervisor.of(record.owner)),
+        **_summary(present, Supervisor.of(record.owner)),
         "owner": record.owner,
         "source_id": record.source_id,
         "position": present.position,
         "sinks": present.sinks,
-        "tables": {table: told.get("events") or {} for table, told in present.tables.items()},
+        "tables": {
+            table: progress.get("events") or {} for table, progress in present.tables.items()
+        },
         **_copies(Snapshots(store, name)),
         "requests": [request.model_dump() for request in record.requests],
         "results": _results(store, name),
@@ -127,7 +129,7 @@ def supervisor_of(store: Store, name: str) -> Supervisor | None:
     return Supervisor.of(_record(store, name).owner)
 
 
-def _told(present: PipelineStatus, owner: Supervisor | None) -> dict[str, Any]:
+def _summary(present: PipelineStatus, owner: Supervisor | None) -> dict[str, Any]:
     return {
         "name": present.name,
         "status": present.status,
@@ -165,7 +167,7 @@ def _results(store: Store, name: str) -> list[dict[str, Any]]:
 
 
 def _rows(tables: Mapping[str, Mapping[str, int]]) -> int:
-    return sum(told.get("rows", 0) for told in tables.values())
+    return sum(progress.get("rows", 0) for progress in tables.values())
 
 
 def _driver(record: ControlRecord, backend: Backend) -> dict[str, Any] | None:

@@ -95,8 +95,8 @@ async def get_pipeline(
 
     def look(store: Store, hook: DeltaForgeHook) -> dict[str, Any]:
         dag_id = _visible(store, user, name)
-        told = answers.details(store, name, hook.backend())
-        return {**told, "may_change": access.may_change(user, dag_id, conn_id)}
+        details = answers.details(store, name, hook.backend())
+        return {**details, "may_change": access.may_change(user, dag_id, conn_id)}
 
     return _envelope(conn_id, pipeline=await _ask(user, conn_id, look))
 
@@ -223,8 +223,8 @@ def _require_connection(user: Any, hook: DeltaForgeHook, conn_id: str) -> None:
         return
     if not access.may_read_connection(user, conn_id):
         raise missing
-    said = f"connection {conn_id!r} is of type {found!r}, not {DeltaForgeHook.conn_type!r}"
-    raise RefusedError(422, "wrong_connection", said)
+    message = f"connection {conn_id!r} is of type {found!r}, not {DeltaForgeHook.conn_type!r}"
+    raise RefusedError(422, "wrong_connection", message)
 
 
 def _answer_refusal(request: Request, error: Exception) -> Response:

@@ -47,8 +47,8 @@ class ConditionTrigger(PollingTrigger):
         over = self.until_ms is not None and time.time() * 1000 >= self.until_ms
         if not over and answer.met is False:
             return None, answer.words
-        told = {"met": answer.met, "words": answer.words, "value": answer.value}
-        return TriggerEvent({"pipeline": self.pipeline, **told}), answer.words
+        result = {"met": answer.met, "words": answer.words, "value": answer.value}
+        return TriggerEvent({"pipeline": self.pipeline, **result}), answer.words
 
     def answer(self) -> ConditionResult:
         """Return whether the condition holds now. Blocking."""

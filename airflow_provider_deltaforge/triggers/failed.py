@@ -46,15 +46,15 @@ class DeltaForgeFailureTrigger(SerializableTrigger, BaseEventTrigger):
         """Yield an event for each failure, for ever."""
         store = self.asset_state_store
         key = f"deltaforge_failure_{self.pipeline}"
-        told = await store.aget(key) if store is not None else None
+        reported = await store.aget(key) if store is not None else None
         unwritten: str | None = None
         while True:
             present = await self._status()
             if present is not None and self._concerns(present):
                 failure = f"{present.generation}/{present.since_ms}"
-                if failure != told:
+                if failure != reported:
                     yield TriggerEvent(_payload(present))
-                    told = unwritten = failure
+                    reported = unwritten = failure
             await asyncio.sleep(self.poll_s)
             # Only now: a triggerer that dies before it has handed the event on must tell it again.
             if store is not None and unwritten is not None:

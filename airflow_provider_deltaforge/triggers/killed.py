@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def is_over(instance: Any) -> bool | None:
-    """Say whether a task instance has ended for good; None when Airflow does not tell."""
+    """Return whether a task instance has ended for good; None when Airflow does not know."""
     if instance is None:
         return None
     try:
@@ -44,9 +44,9 @@ def is_over(instance: Any) -> bool | None:
     except Exception:  # Outside a task or triggerer there is nobody to ask.
         log.warning("Airflow does not tell the state of the task", exc_info=True)
         return None
-    told = states.get(instance.run_id)
+    run_states = states.get(instance.run_id)
     # A task instance that was deleted together with its run or DAG has ended, too.
-    return not told or set(told.values()) <= _OVER
+    return not run_states or set(run_states.values()) <= _OVER
 
 
 def stop_unless_adopted(conn_id: str, watch: TriggerArguments, instance: Any) -> bool:

@@ -33,16 +33,16 @@ class PollingTrigger(SerializableTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
         began_s = time.monotonic()
-        said: tuple[str, float] = ("", 0.0)
+        logged: tuple[str, float] = ("", 0.0)
         while True:
             event, words = await asyncio.to_thread(self.look)
             if event is not None:
                 await settled(began_s)
                 yield event
                 return
-            if words != said[0] or time.monotonic() - said[1] > _SAY_EVERY_S:
+            if words != logged[0] or time.monotonic() - logged[1] > _SAY_EVERY_S:
                 self.log.info("%s: %s", self.pipeline, words)
-                said = (words, time.monotonic())
+                logged = (words, time.monotonic())
             await asyncio.sleep(self.poll_s)
 
     @abstractmethod

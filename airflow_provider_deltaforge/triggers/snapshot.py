@@ -77,9 +77,9 @@ class SnapshotTrigger(StreamTrigger):
         if self.request_id is None:
             super().stop_if_still_owner()
             return
-        told = (self.deltaforge_conn_id, self.watched, self.request_id, self.task_instance)
+        arguments = (self.deltaforge_conn_id, self.watched, self.request_id, self.task_instance)
         try:
-            withdraw_unless_adopted(*told)
+            withdraw_unless_adopted(*arguments)
         except Exception:
             self.log.exception("could not withdraw %s", self.request_id)
 
@@ -122,11 +122,11 @@ class SnapshotTrigger(StreamTrigger):
         published: Mapping[str, Any] | None = None
         while True:
             try:
-                told = await asyncio.to_thread(self._mirrored)
-                if told != published:
+                progress = await asyncio.to_thread(self._mirrored)
+                if progress != published:
                     name = variable(self.pipeline, self.deltaforge_conn_id)
-                    await asyncio.to_thread(publish, name, told)
-                    published = told
+                    await asyncio.to_thread(publish, name, progress)
+                    published = progress
             except Exception:  # The mirror must never end the supervision.
                 self.log.warning("progress of %s not published", self.pipeline, exc_info=True)
             await asyncio.sleep(self.poll_s)
@@ -144,7 +144,7 @@ def counts_of(store: Store, name: str, request_id: str | None) -> Mapping[str, A
     state = request_state(store, name, request_id)
     if state is None or not (state.copied or state.settled):
         return None
-    return _small(_told(state))
+    return _small(_progress_of(state))
 
 
 def mirror_of(store: Store, name: str) -> dict[str, Any]:
@@ -162,20 +162,20 @@ def variable(pipeline: str, conn_id: str) -> str:
     return f"deltaforge_{conn_id}_{pipeline}"
 
 
-def publish(name: str, told: Mapping[str, Any]) -> None:
+def publish(name: str, progress: Mapping[str, Any]) -> None:
     """Write the mirror Variable of a pipeline."""
-    Variable.set(name, json.dumps(told, default=str))
+    Variable.set(name, json.dumps(progress, default=str))
 
 
-def _told(state: RequestState) -> dict[str, Any]:
-    told = state.copied.values()
+def _progress_of(state: RequestState) -> dict[str, Any]:
+    tables = state.copied.values()
     done = "chunks" if state.settled else "chunks_done"
     return {
         "request": state.id,
         "state": state.state,
         "finished": state.state == "done",
-        "chunks": sum(one["chunks"] for one in told),
-        "chunks_done": sum(one[done] for one in told),
+        "chunks": sum(table["chunks"] for table in tables),
+        "chunks_done": sum(table[done] for table in tables),
         "rows": state.rows,
         "started_at_ms": state.started_at_ms,
         "finished_at_ms": state.finished_at_ms,
@@ -186,6 +186,6 @@ def _told(state: RequestState) -> dict[str, Any]:
 
 def _small(counts: dict[str, Any]) -> dict[str, Any]:
     """Return the counts with the largest tables only: they travel through Airflow's database."""
-    by_rows = sorted(counts["tables"].items(), key=lambda told: -told[1]["rows"])
+    by_rows = sorted(counts["tables"].items(), key=lambda item: -item[1]["rows"])
     shown = dict(sorted(by_rows[:TABLES_SHOWN]))
     return {**counts, "tables": shown, "tables_in_all": len(by_rows)}
