@@ -13,9 +13,9 @@ from airflow_provider_deltaforge.cli import (
     dlq,
     documents,
     failover,
-    leaving,
     run,
     schemas,
+    shutdown,
     sinks,
     slots,
     snapshot,
@@ -74,16 +74,16 @@ def main() -> None:
     try:
         app()
     except SystemExit as ended:
-        leaving.see_off(ended.code if isinstance(ended.code, int) else FAILED)
+        shutdown.see_off(ended.code if isinstance(ended.code, int) else FAILED)
         raise
     except DeltaForgeError as error:
-        leaving.see_off(exit_code(error))
+        shutdown.see_off(exit_code(error))
         err.print(Text(error.error_class, "bold red"), end=": ")
         # It may quote a driver or a document, and with it a password.
         err.print(redacted(str(error)), highlight=False)
         sys.exit(exit_code(error))
     except Exception:  # noqa: BLE001 - a fault of ours: its traceback may quote as much
-        leaving.see_off(FAILED)
+        shutdown.see_off(FAILED)
         err.print(redacted(traceback.format_exc()), highlight=False)
         sys.exit(FAILED)
     except KeyboardInterrupt:

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from airflow_provider_deltaforge.api.health import check_address, serving
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exit_code
-from airflow_provider_deltaforge.cli.leaving import stop_signals
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
     MasterOption,
@@ -26,6 +25,7 @@ from airflow_provider_deltaforge.cli.options import (
     err,
     opened,
 )
+from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle

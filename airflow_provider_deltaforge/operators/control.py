@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import pipeline_name
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
-from airflow_provider_deltaforge.operators.deferring import DeferringOperator
+from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
 

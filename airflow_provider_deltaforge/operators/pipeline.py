@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask, TriggerArguments
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
-from airflow_provider_deltaforge.operators.deferring import DeferringOperator
+from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 

@@ -12,8 +12,8 @@ from airflow_provider_deltaforge.control.pipelines import apply
 from airflow_provider_deltaforge.control.snapshots import CopySelection, is_done, request
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments, owner_token, request_id
-from airflow_provider_deltaforge.operators.copies import Copy
-from airflow_provider_deltaforge.operators.copying import CopyingOperator
+from airflow_provider_deltaforge.operators.copy_request import CopyingOperator
+from airflow_provider_deltaforge.operators.copy_state import Copy
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.requests import SnapshotResults
 from airflow_provider_deltaforge.telemetry.redaction import redacted

@@ -9,7 +9,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_deltaforge.control.conditions import ConditionResult, look
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.triggers.looking import PollingTrigger
+from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger
 
 
 class ConditionTrigger(PollingTrigger):

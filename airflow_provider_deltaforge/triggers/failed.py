@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import HOPELESS
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.triggers.looking import SerializableTrigger
+from airflow_provider_deltaforge.triggers.polling_trigger import SerializableTrigger
 
 
 class DeltaForgeFailureTrigger(SerializableTrigger, BaseEventTrigger):

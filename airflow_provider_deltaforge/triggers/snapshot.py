@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
-from airflow_provider_deltaforge.triggers.withdrawing import withdraw_unless_adopted
+from airflow_provider_deltaforge.triggers.withdrawal import withdraw_unless_adopted
 
 TABLES_SHOWN = 50
 COPIES_SHOWN = 10

@@ -7,7 +7,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.triggers.looking import PollingTrigger
+from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger
 
 STORE_BACK = "store_back"
 _MOST_S = 60.0

@@ -5,7 +5,7 @@ from airflow.sdk import BaseSensorOperator
 
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.control import DeltaForgeControlOperator
-from airflow_provider_deltaforge.operators.deferring import DeferringOperator
+from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.sensors.deltaforge import DeltaForgeSnapshotSensor, PipelineSensor

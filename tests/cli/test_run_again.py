@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from airflow_provider_deltaforge.cli import leaving
+from airflow_provider_deltaforge.cli import shutdown
 from airflow_provider_deltaforge.control import launch_local
 from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
@@ -145,7 +145,7 @@ def test_a_handle_of_another_machine_with_our_name_is_not_judged_by_our_locks(ru
 
 
 def test_the_limit_is_within_what_supervisors_wait():
-    assert leaving.LIMIT_S < 25
+    assert shutdown.LIMIT_S < 25
 
 
 def test_a_store_without_room_is_the_reason_that_is_shown(runs):

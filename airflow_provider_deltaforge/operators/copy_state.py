@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.hooks.jobs import PipelineTask, TriggerArgument
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
-from airflow_provider_deltaforge.triggers.withdrawing import withdraw_from_worker
+from airflow_provider_deltaforge.triggers.withdrawal import withdraw_from_worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import DRAINED
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.jobs import attendance
-from airflow_provider_deltaforge.operators.copies import Copy
+from airflow_provider_deltaforge.operators.copy_state import Copy
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, give_up
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord

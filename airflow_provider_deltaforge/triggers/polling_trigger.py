@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_deltaforge.triggers.settling import settled
+from airflow_provider_deltaforge.triggers.defer_guard import settled
 
 _SAY_EVERY_S = 300.0
 
