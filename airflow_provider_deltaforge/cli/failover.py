@@ -33,8 +33,8 @@ def failovers(
         identity, latest, ended = records.identity(), records.latest(), records.history()
     shown = [*ended, *([latest] if latest is not None and latest.state == "reading" else [])]
     if as_json:
-        records = [record.model_dump(exclude={"v"}) for record in shown]
-        typer.echo(json.dumps({"server": identity, "failovers": records}, indent=2))
+        changes = [record.model_dump(exclude={"v"}) for record in shown]
+        typer.echo(json.dumps({"server": identity, "failovers": changes}, indent=2))
         return
     out.print("server   ", _server(identity) if identity else "none was read yet", highlight=False)
     if shown:

@@ -117,7 +117,7 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
     def _was_served(
         self, context: Mapping[str, Any], store: Store, name: str, wish: CopySelection
     ) -> bool:
-        """Return whether an earlier attempt, killed before it could report, already got this copy."""
+        """Return whether an earlier attempt, killed before it could report, has made this copy."""
         kept = self.kept(context, "snapshot")
         if not isinstance(kept, dict) or kept.get("state") != "pending" or not kept.get("ticket"):
             return False

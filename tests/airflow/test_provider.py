@@ -88,7 +88,7 @@ def classes_of(path):
 
 def offers_a_class(path):
     """A DAG or the triggerer names it; bases and shared modules are not for users."""
-    names = [node.name for node in classes_of(path)]
+    names = {node.name for node in classes_of(path)} - {"PollingTrigger", "SerializableTrigger"}
     return any(name.startswith("DeltaForge") or name.endswith("Trigger") for name in names)
 
 
