@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema, TypeSystem
 from airflow_provider_deltaforge.events.shapes import Shape
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
@@ -29,15 +29,17 @@ class EncoderRequest:
 
     Attributes:
         sink: names the sink in errors.
-        connector: of the source: ``mysql``, ``postgresql`` or ``turso``.
+        connector: the source's name in events, a part of the names of schemas.
         shape: what the envelope's messages look like; None if it does not say.
         schemas: finds a table's schema.
+        type_system: whose names the types of columns have.
     """
 
     sink: str
     connector: str
     shape: Shape | None
     schemas: Schemas
+    type_system: TypeSystem = "mysql"
 
 
 class UnaskedError(RetryableError):
@@ -90,7 +92,7 @@ class Encoder(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of what it holds. Safe to call twice."""
+        """Release what it holds. Safe to call twice."""
 
 
 class Encoding(PluginSettings):
@@ -116,7 +118,7 @@ class Encoding(PluginSettings):
         return False
 
     @abstractmethod
-    def open(self, wanted: EncoderRequest) -> Encoder:
+    def open(self, request: EncoderRequest) -> Encoder:
         """Return the worker.
 
         Raises:

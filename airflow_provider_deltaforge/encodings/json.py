@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.encodings.contract import (
 class JsonEncoding(Encoding):
     """UTF-8 JSON text; what the envelope wrote, unchanged."""
 
-    def open(self, wanted: EncoderRequest) -> Encoder:
+    def open(self, request: EncoderRequest) -> Encoder:
         """Return the worker."""
         return JsonEncoder()
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.events.schema import TypeSystem
 from airflow_provider_deltaforge.events.shapes import Shape
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 
@@ -19,6 +20,7 @@ class Origin:
         pipeline: The pipeline's name, shown as ``source.name``.
         tenant: Shown as ``tenant_id``.
         connector: ``mysql``, ``postgresql`` or ``turso``.
+        type_system: Of the columns' types, for encodings with typed records.
         version: Of this package; ``source.version`` shows it as ``deltaforge-0.1.0``.
     """
 
@@ -26,6 +28,7 @@ class Origin:
     tenant: str
     connector: str
     version: str = __version__
+    type_system: TypeSystem = "mysql"
 
     @property
     def source_version(self) -> str:

@@ -4,7 +4,10 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+TypeSystem: TypeAlias = Literal["mysql", "postgresql", "turso"]
+"""Whose names ``Column.data_type`` and ``column_type`` are."""
 
 
 @dataclass(frozen=True)

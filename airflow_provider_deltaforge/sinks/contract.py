@@ -327,6 +327,10 @@ class Sink(PluginSettings):
     """
 
     destination_field: ClassVar[str]
+    key_field: ClassVar[str | None] = None
+    """The field that holds the template of the message key; None for a sink without keys."""
+    quotes_fields: ClassVar[bool] = False
+    """What fields put into the destination template is percent-encoded."""
     writes_lines: ClassVar[bool] = False
     """Each message is a line of text, which no binary encoding can be."""
     is_private: ClassVar[bool] = False
@@ -377,9 +381,29 @@ class Sink(PluginSettings):
         return None
 
     def without_position(self) -> "Sink":
-        """Return the description for what has no position: rows of snapshots, dead letters."""
-        has = getattr(self, "exactly_once", False)
-        return self.model_copy(update={"exactly_once": False}) if has else self
+        """Return the description for what has no position: rows of snapshots, dead letters.
+
+        A sink that can hold the position returns itself without that.
+        """
+        return self
+
+    @property
+    def holds_position(self) -> bool:
+        """Whether the destination holds the position with the messages, exactly once.
+
+        ``open`` then returns an ``ExactlyOnceWriter``.
+        """
+        return False
+
+    @property
+    def writes_tombstones(self) -> bool:
+        """Whether each delete is followed by a message with its key and no value."""
+        return False
+
+    @property
+    def key_template(self) -> str | None:
+        """The template of the message key; None where it is the row's primary key as JSON."""
+        return None if self.key_field is None else getattr(self, self.key_field)
 
     @property
     def batch_events(self) -> int:

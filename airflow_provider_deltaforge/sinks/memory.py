@@ -130,6 +130,7 @@ class MemorySink(Sink):
     """Keeps messages in lists that live as long as the process."""
 
     destination_field: ClassVar[str] = "topic"
+    key_field: ClassVar[str] = "key"
     is_private: ClassVar[bool] = True
 
     id: str = "memory"
@@ -142,6 +143,11 @@ class MemorySink(Sink):
     """Template of the message key; the row's primary key as JSON if absent."""
     tombstones: bool = False
     """After each delete write a message with the same key and no value."""
+
+    @property
+    def writes_tombstones(self) -> bool:
+        """Whether the document asks for tombstones."""
+        return self.tombstones
 
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer to the named list."""

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.schema import TableSchema, TypeSystem
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
@@ -218,6 +218,9 @@ class Source(PluginSettings):
 
     connector: ClassVar[str]
     """The source's name in events: ``mysql``, ``postgresql``, …"""
+
+    type_system: ClassVar[TypeSystem] = "mysql"
+    """Whose names the types of its columns have; encodings with typed records go by it."""
 
     logs_schema_changes: ClassVar[bool] = False
     """Whether the log holds schema changes of captured tables, as events of op ``ddl``."""

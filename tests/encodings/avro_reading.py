@@ -56,8 +56,10 @@ class Writing:
         self.origin = Origin("orders-cdc", "acme", connector, "0.1.0")
         self.known = {(s.db, s.schema, s.table, s.fingerprint): s for s in schemas}
         shape = self.sink.envelope.shape
-        wanted = EncoderRequest("out", connector, shape, lambda *table: self.known.get(table))
-        self.encoder = AvroEncoder(wanted, shape, self.numbers, strategy, modes or Modes())
+        request = EncoderRequest(
+            "out", connector, shape, lambda *table: self.known.get(table), connector
+        )
+        self.encoder = AvroEncoder(request, shape, self.numbers, strategy, modes or Modes())
 
     def write(self, rows):
         """Return what became of change events, and their messages as JSON."""

@@ -59,6 +59,13 @@ class ExactSink(Sink):
     topic: str = "t"
     exactly_once: bool = True
 
+    @property
+    def holds_position(self):
+        return self.exactly_once
+
+    def without_position(self):
+        return self.model_copy(update={"exactly_once": False})
+
     def open(self, pipeline):
         held = HELD[self.log]
         if not self.exactly_once:

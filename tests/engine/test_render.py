@@ -98,7 +98,7 @@ def test_what_rows_have_in_one_place_may_differ():
 
 
 FILLED = """
-from airflow_provider_deltaforge.events import json_fields
+from airflow_provider_deltaforge.columns import json_fields
 json_fields.warm()
 warmed()
 from tests.engine.test_render import DELETE, SPACED, change, render

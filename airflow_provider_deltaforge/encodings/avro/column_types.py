@@ -9,7 +9,7 @@ from typing import Any, Literal
 from airflow_provider_deltaforge.encodings.avro import objects, scalars
 from airflow_provider_deltaforge.encodings.avro.names import is_legal, legal
 from airflow_provider_deltaforge.encodings.avro.scalars import Writer
-from airflow_provider_deltaforge.events.schema import Column
+from airflow_provider_deltaforge.events.schema import Column, TypeSystem
 
 DECIMAL_MAX = 38
 """Digits that every common reader's decimal has; more are text."""
@@ -97,13 +97,9 @@ _GEOMETRY = {
 }
 
 
-def type_of(column: Column, connector: str, modes: Modes) -> AvroType:
+def type_of(column: Column, type_system: TypeSystem, modes: Modes) -> AvroType:
     """Return the type of a column; text where the catalog's type is not known here."""
-    if connector == "postgresql":
-        return _of_postgres(column, modes)
-    if connector == "turso":
-        return _of_turso(column)
-    return _of_mysql(column, modes)
+    return _TYPE_SYSTEMS[type_system](column, modes)
 
 
 _MYSQL: dict[str, Callable[[], AvroType]] = {
@@ -212,10 +208,17 @@ _TURSO = {"integer": _LONG, "real": _DOUBLE, "text": _STRING}
 """By affinity."""
 
 
-def _of_turso(column: Column) -> AvroType:
+def _of_turso(column: Column, _modes: Modes) -> AvroType:
     if column.data_type == "blob" and column.column_type:
         return _object("bytes", objects.from_base64)
     return _TURSO.get(column.data_type, ANYTHING)
+
+
+_TYPE_SYSTEMS: dict[TypeSystem, Callable[[Column, Modes], AvroType]] = {
+    "mysql": _of_mysql,
+    "postgresql": _of_postgres,
+    "turso": _of_turso,
+}
 
 
 def _decimal(precision: int | None, scale: int | None) -> AvroType:

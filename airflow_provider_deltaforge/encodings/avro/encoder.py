@@ -96,7 +96,7 @@ class AvroEncoder:
     """Encodes batches. Used by one thread at a time.
 
     Args:
-        wanted: what the messages are.
+        request: what the messages are.
         shape: what each looks like.
         subjects: the registry.
         strategy: how subjects are named.
@@ -105,13 +105,13 @@ class AvroEncoder:
 
     def __init__(
         self,
-        wanted: EncoderRequest,
+        request: EncoderRequest,
         shape: Shape,
         subjects: Subjects,
         strategy: Strategy,
         modes: Modes,
     ) -> None:
-        self._wanted = wanted
+        self._request = request
         self._shape = shape
         self._subjects = subjects
         self._subject: Callable[[str, str], str] = _SUBJECTS[strategy]
@@ -203,16 +203,16 @@ class AvroEncoder:
         ]
 
     def _where(self, place: _SchemaGroup) -> str:
-        return f"sink {self._wanted.sink}: {place.db}.{place.table}"
+        return f"sink {self._request.sink}: {place.db}.{place.table}"
 
     def _learn(self, place: _SchemaGroup) -> _GroupState:
         table = None
         if place.topic is None:
             # A record without the columns, as of a truncation, would be the one that the registry
             # compares the next schema with, and let every change pass.
-            table = self._wanted.schemas(*place.table_name, place.version)
+            table = self._request.schemas(*place.table_name, place.version)
         columns = [
-            (column.name, type_of(column, self._wanted.connector, self._modes))
+            (column.name, type_of(column, self._request.type_system, self._modes))
             for column in (table.columns if table is not None else ())
         ]
         known = _GroupState(columns, RowRecord(columns))
@@ -231,7 +231,7 @@ class AvroEncoder:
     def _describe(self, place: _SchemaGroup, known: _GroupState, extra: set[str]) -> None:
         known.extra = extra
         known.row = RowRecord(known.columns, extra)
-        connector = self._wanted.connector
+        connector = self._request.connector
         parts = [place.db, *([place.schema] if place.schema is not None else []), place.table]
         if not known.columns:
             namespace = dotted(["deltaforge", connector, *parts])
@@ -242,8 +242,8 @@ class AvroEncoder:
             known.schema = frames.text_of(frames.row_schema(known.row, namespace))
             return
         known.name = f"{namespace}.{self._shape.name}"
-        told = frames.schema_of(self._shape, known.row, namespace)
-        known.schema = frames.text_of(told)
+        schema = frames.schema_of(self._shape, known.row, namespace)
+        known.schema = frames.text_of(schema)
 
 
 _SUBJECTS: dict[str, Callable[[str, str], str]] = {

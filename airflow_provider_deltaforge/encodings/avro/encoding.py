@@ -64,7 +64,7 @@ class AvroEncoding(Encoding):
             raise refusal((named[0],), "is for TLS: write schema_registry_url as https://")
         return self
 
-    def open(self, wanted: EncoderRequest) -> Encoder:
+    def open(self, request: EncoderRequest) -> Encoder:
         """Return the worker; nothing is asked of the registry before the first message.
 
         Raises:
@@ -73,15 +73,15 @@ class AvroEncoding(Encoding):
         from airflow_provider_deltaforge.encodings.avro.column_types import Modes
         from airflow_provider_deltaforge.encodings.avro.encoder import AvroEncoder
 
-        where = f"sink {wanted.sink}"
-        if wanted.shape is None:
+        where = f"sink {request.sink}"
+        if request.shape is None:
             raise SpecError(
                 f"{where}: its envelope does not say what its messages look like, so they cannot "
                 "be Avro records; choose another envelope, or the json encoding"
             )
         subjects = self._subjects(where)
         modes = Modes(self.unsigned_bigint_mode, self.enum_mode, self.naive_timestamp_mode)
-        return AvroEncoder(wanted, wanted.shape, subjects, self.subject_strategy, modes)
+        return AvroEncoder(request, request.shape, subjects, self.subject_strategy, modes)
 
     def reach(self, where: str) -> bool:
         """Ask the registry which kinds of schema it takes."""

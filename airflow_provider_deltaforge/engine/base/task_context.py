@@ -99,8 +99,8 @@ class TaskContext:
     @property
     def origin(self) -> Origin:
         """Return what the pipeline's events share."""
-        meta = self.pipeline.metadata
-        return Origin(meta.name, meta.tenant, self.pipeline.spec.source.connector, __version__)
+        meta, source = self.pipeline.metadata, self.pipeline.spec.source
+        return Origin(meta.name, meta.tenant, source.connector, __version__, source.type_system)
 
 
 def place() -> tuple[str, int]:

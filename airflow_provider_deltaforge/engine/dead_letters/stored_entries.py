@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.dead_letter import PreparedDeadLetter
-from airflow_provider_deltaforge.engine.deliver.sink_thread import holds_position
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, stored_early
 
@@ -26,7 +25,7 @@ class StoredEntries:
 
     def __init__(self, context: TaskContext) -> None:
         spec, self._context = context.pipeline.spec, context
-        self._wanted = any(map(holds_position, spec.sinks))
+        self._wanted = any(sink.holds_position for sink in spec.sinks)
         self._known: set[_Known] = set()
 
     def begin(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from airflow_provider_deltaforge.engine.base.retry import patiently
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher, holds_position
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
@@ -31,7 +31,7 @@ class RowMarkers:
     def __init__(
         self, sinks: Sequence[Sink], pipeline: str, watcher: SinkWatcher, ending: threading.Event
     ) -> None:
-        self._sinks = [sink for sink in sinks if holds_position(sink)]
+        self._sinks = [sink for sink in sinks if sink.holds_position]
         self._pipeline, self._watcher, self._ending = pipeline, watcher, ending
         self._opened: dict[str, RowMarks] = {}
 

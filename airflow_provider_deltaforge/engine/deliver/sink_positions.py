@@ -27,7 +27,6 @@ from airflow_provider_deltaforge.engine.deliver.sink_thread import (
     SinkWatcher,
     claim,
     exact_writer,
-    holds_position,
 )
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
@@ -87,7 +86,7 @@ class SinkPositions:
     def __init__(self, bench: TaskContext, watcher: SinkWatcher, heart: Heartbeat) -> None:
         spec = bench.pipeline.spec
         self._bench, self._watcher, self._ending = bench, watcher, heart.ending
-        self._sinks = {sink.id: sink for sink in spec.sinks if holds_position(sink)}
+        self._sinks = {sink.id: sink for sink in spec.sinks if sink.holds_position}
         self.sink_ids = frozenset(self._sinks)
         self._policy = RequiredSinks.of(spec)
         self._source = spec.source

@@ -116,7 +116,7 @@ class SinkThread:
         self._jobs: queue.Queue[Callable[[], SinkResult] | None] = queue.Queue(1)
         self._results: queue.Queue[SinkResult] = queue.Queue(1)
         self._writer: SinkWriter | None = None
-        self.is_exact = holds_position(sink)
+        self.is_exact = sink.holds_position
         self._once: ExactlyOnceGuard | None = None
         self._unforeseen: set[tuple[type, str, int]] = set()
         self._closing = threading.Event()
@@ -255,11 +255,6 @@ def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:
     if isinstance(writer, ExactlyOnceWriter):
         return writer
     raise FatalError(f"{type(writer).__name__} cannot deliver exactly once; its sink says it does")
-
-
-def holds_position(sink: Sink) -> bool:
-    """Say whether a document asks a sink to hold the position itself."""
-    return bool(getattr(sink, "exactly_once", False))
 
 
 def claim(sink: Sink, writer: SinkWriter, right: SinkFence) -> None:

@@ -17,7 +17,6 @@ from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import (
     SinkBatch,
     SinkResult,
-    holds_position,
 )
 from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
@@ -73,7 +72,7 @@ class Delivery:
         )
         self._stragglers = LaggingSinks(company, self._sinks, ahead, checkpoints)
         self._checkpoints, self._storing = checkpoints, company.storing
-        self._exact = {sink.id for sink in spec.sinks if holds_position(sink)}
+        self._exact = {sink.id for sink in spec.sinks if sink.holds_position}
         self._policy, self._ahead = policy, ahead
         self._letters, self._heartbeat, self._patiently = letters, heartbeat, company.patiently
         self._reached: Position | None = None

@@ -40,13 +40,13 @@ class Renderer:
         self._destination = RouteTemplate(
             sink.destination,
             f"{sink.id}.{sink.destination_field}",
-            quoted=bool(getattr(sink, "quotes_fields", False)),
+            quoted=sink.quotes_fields,
         )
-        key = getattr(sink, "key", None)
+        key = sink.key_template
         self._key = None if key is None else RouteTemplate(key, f"{sink.id}.key")
-        self._tombstones = bool(getattr(sink, "tombstones", False))
+        self._tombstones = sink.writes_tombstones
         self._creates = sink.envelope.splits_key_changes
-        self.splits = self._tombstones or (self._creates and hasattr(sink, "key"))
+        self.splits = self._tombstones or (self._creates and sink.key_field is not None)
         """An update that changes the key is a delete and the row; see ``key_changes``."""
 
     def open(self) -> Encoder:
@@ -59,8 +59,14 @@ class Renderer:
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this was rendered")
         if self._encoder is None:
             origin, envelope = self._origin, self._sink.envelope
-            wanted = EncoderRequest(self._sink.id, origin.connector, envelope.shape, self._schemas)
-            self._encoder = self._sink.encoding.open(wanted)
+            request = EncoderRequest(
+                self._sink.id,
+                origin.connector,
+                envelope.shape,
+                self._schemas,
+                origin.type_system,
+            )
+            self._encoder = self._sink.encoding.open(request)
         return self._encoder
 
     def close(self) -> None:

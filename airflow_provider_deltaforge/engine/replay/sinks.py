@@ -14,7 +14,6 @@ from airflow_provider_deltaforge.engine.deliver.sink_thread import (
     SinkWatcher,
     claim,
     exact_writer,
-    holds_position,
 )
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
@@ -45,7 +44,7 @@ def opened(
             has noted which entries were overtaken by what lies between the two.
         AccessError: it refuses us.
     """
-    if holds_position(sink):
+    if sink.holds_position:
         patiently(
             lambda: _stands_as_noted(context, sink, ending),
             partial(watcher.sink_trouble, sink.id),

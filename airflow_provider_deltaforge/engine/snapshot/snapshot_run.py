@@ -16,7 +16,6 @@ from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, cro
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.table_watch import learn
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
-from airflow_provider_deltaforge.engine.deliver.sink_thread import holds_position
 from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
@@ -147,7 +146,7 @@ class SnapshotRun:
         for sink in self._context.pipeline.spec.sinks:
             lost: list[str] = []
             with suppress(RetryableError):
-                if sink.id not in given_up and holds_position(sink):
+                if sink.id not in given_up and sink.holds_position:
                     lost = lost_chunks(self._context, run, sink)
             if lost:
                 self._store([self._records.undone(run.id, chunk_id) for chunk_id in lost])

@@ -20,8 +20,8 @@ class HttpSink(Sink):
     """A request per event, or per array of events, to a webhook; in order per key."""
 
     destination_field: ClassVar[str] = "url"
+    key_field: ClassVar[str] = "key"
     quotes_fields: ClassVar[bool] = True
-    """What fields put into the template is percent-encoded."""
 
     id: str = "http"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""

@@ -26,6 +26,7 @@ class KafkaSink(Sink):
     """Messages to Kafka topics: idempotent, acknowledged by all replicas."""
 
     destination_field: ClassVar[str] = "topic"
+    key_field: ClassVar[str] = "key"
 
     id: str = "kafka"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
@@ -90,6 +91,16 @@ class KafkaSink(Sink):
             if key == "enable.idempotence" and said != "true":
                 raise refusal(("client_conf", key), f"{what} needs idempotence; remove it")
         return self
+
+    @property
+    def holds_position(self) -> bool:
+        """Whether the document asks for exactly once."""
+        return self.exactly_once
+
+    @property
+    def writes_tombstones(self) -> bool:
+        """Whether the document asks for tombstones."""
+        return self.tombstones
 
     @property
     def is_transactional(self) -> bool:

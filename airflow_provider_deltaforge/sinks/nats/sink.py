@@ -23,6 +23,7 @@ class NatsSink(Sink):
     """
 
     destination_field: ClassVar[str] = "subject"
+    key_field: ClassVar[str] = "key"
 
     id: str = "nats"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
@@ -116,6 +117,15 @@ class NatsSink(Sink):
         """Whether a server without TLS is refused."""
         named = (self.ca_file, self.cert_file)
         return any(named) or any(each.startswith("tls://") for each in self.servers)
+
+    @property
+    def holds_position(self) -> bool:
+        """Whether the document asks for exactly once."""
+        return self.exactly_once
+
+    def without_position(self) -> "NatsSink":
+        """Return the description for what has no position."""
+        return self.model_copy(update={"exactly_once": False})
 
     def open_row_marks(self, pipeline: str) -> RowMarks:
         """Connect for marks of rows."""

@@ -18,6 +18,7 @@ class RedisSink(Sink):
     """Entries of Redis Streams, one per message."""
 
     destination_field: ClassVar[str] = "stream"
+    key_field: ClassVar[str] = "key"
 
     uri: SecretStr
     """``redis://host:6379/0``, ``rediss://`` with TLS, ``unix:///path``,
@@ -106,6 +107,15 @@ class RedisSink(Sink):
             reason = error.errors()[0]["msg"] if hasattr(error, "errors") else str(error)
             raise SpecError(f"sink {self.id}: uri: {reason}") from None
         return address
+
+    @property
+    def holds_position(self) -> bool:
+        """Whether the document asks for exactly once."""
+        return self.exactly_once
+
+    def without_position(self) -> "RedisSink":
+        """Return the description for what has no position."""
+        return self.model_copy(update={"exactly_once": False})
 
     def open_row_marks(self, pipeline: str) -> RowMarks:
         """Connect for marks of rows."""

@@ -41,6 +41,7 @@ class PostgresSource(Source):
     """Row changes from a replication slot with the ``pgoutput`` plug-in."""
 
     connector = "postgresql"
+    type_system = "postgresql"
 
     dsn: SecretStr
     """``postgres://user:password@host:5432/db``, or ``key=value`` pairs; both take ``sslmode``,

@@ -28,6 +28,7 @@ class TursoSource(Source):
     """Row changes of a Turso database or a SQLite file."""
 
     connector = "turso"
+    type_system = "turso"
 
     url: str = Field(min_length=1)
     """The database file: a path, or ``file:`` and a path."""
