@@ -99,20 +99,22 @@ class Report:
         return any(case.items() <= kept.items() for kept in self.cases)
 
     def _take_up(self) -> None:
-        """Keep what an interrupted run has shown.
+        """Keep what an interrupted run has shown; a complete file of other code is replaced.
 
         Raises:
-            ValueError: the file was made with other code.
+            ValueError: the file is incomplete, and was made with other code.
         """
         if not self.path.exists():
             return
-        told = json.loads(self.path.read_text())
-        if told.get("code") != self._code or self._changed or told["uncommitted_changes"]:
+        former = json.loads(self.path.read_text())
+        committed = not (self._changed or former["uncommitted_changes"])
+        if committed and former.get("code") == self._code:
+            self._began, self._commit = former["began"], former["commit"]
+            self.cases = [case for case in former["cases"] if case["result"] != "wrong"]
+        elif not former["complete"]:
             raise ValueError(
                 f"{self.path} was made with other code than this; run {self.area} without --resume"
             )
-        self._began, self._commit = told["began"], told["commit"]
-        self.cases = [case for case in told["cases"] if case["result"] != "wrong"]
 
 
 def code_now() -> str:

@@ -155,6 +155,15 @@ def test_a_proof_of_other_code_is_not_resumed(tmp_path, committed, monkeypatch):
         Report("example", 2, CASES, directory=tmp_path, resume=True)
 
 
+def test_a_whole_proof_of_other_code_makes_room_for_a_new_one(tmp_path, committed, monkeypatch):
+    whole = Report("example", 2, CASES, directory=tmp_path)
+    for case in CASES:
+        whole.add(good(case))
+    monkeypatch.setattr(report_module, "_git", lambda *words: "" if "status" in words else "b" * 40)
+
+    assert Report("example", 2, CASES, directory=tmp_path, resume=True).missing() == CASES
+
+
 def test_some_units_of_an_area_make_no_whole_proof():
     reports, units = prepared(["kills"], 1, ["turso/process"], resume=False)
 
