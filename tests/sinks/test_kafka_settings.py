@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.configuration import patience_s, producer_settings
-from airflow_provider_deltaforge.sinks.kafka.replies import KafkaCode
+from airflow_provider_deltaforge.sinks.kafka.error_codes import KafkaCode
 from airflow_provider_deltaforge.spec.load import load
 from tests.sinks.certificates import certified
 from tests.spec.documents import ENVIRONMENT, PIPELINES

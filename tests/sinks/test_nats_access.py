@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.sinks.nats import NatsSink
-from airflow_provider_deltaforge.sinks.nats.line import NatsConnection
+from airflow_provider_deltaforge.sinks.nats.connection import NatsConnection
 from tests.servers import nats
 from tests.servers.process import free_port
 from tests.sinks import nats_reader as reader

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
-from airflow_provider_deltaforge.sinks.redis import RedisSink, replies
+from airflow_provider_deltaforge.sinks.redis import RedisSink, error_codes
 from airflow_provider_deltaforge.sinks.redis.address import parse
 from airflow_provider_deltaforge.sinks.redis.slots import cursor_key, tag_of
 
@@ -141,7 +141,7 @@ class TestMeaning:
     def test_an_answer_of_the_server(self, answer, kind, advice):
         from redis._parsers.base import BaseParser
 
-        told = replies.meaning(BaseParser.parse_error(answer), "here", ())
+        told = error_codes.meaning(BaseParser.parse_error(answer), "here", ())
 
         assert type(told) is kind
         assert str(told).startswith("here: ")
@@ -152,12 +152,12 @@ class TestMeaning:
 
         error = MovedError("7 10.0.0.1:6379", status_code="MOVED")
 
-        assert type(replies.meaning(error, "here", ())) is RetryableError
-        told = replies.meaning(error, "here", (), is_cluster=False)
+        assert type(error_codes.meaning(error, "here", ())) is RetryableError
+        told = error_codes.meaning(error, "here", (), is_cluster=False)
         assert (type(told), "redis+cluster://" in str(told)) == (FatalError, True)
 
     def test_secrets_are_taken_out(self):
-        told = replies.meaning(OSError("planted and redis://u:other@h"), "here", ("planted",))
+        told = error_codes.meaning(OSError("planted and redis://u:other@h"), "here", ("planted",))
 
         assert "planted" not in str(told)
         assert "other" not in str(told)

@@ -14,18 +14,18 @@ from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecE
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
 from airflow_provider_deltaforge.processors.javascript import number_scan_kernel
-from airflow_provider_deltaforge.processors.javascript.answer import (
+from airflow_provider_deltaforge.processors.javascript.interpreter import (
+    Interpreter,
+    LimitError,
+    ScriptError,
+)
+from airflow_provider_deltaforge.processors.javascript.script_input import handed, image_bytes
+from airflow_provider_deltaforge.processors.javascript.script_output import (
     FailedEvent,
     ScriptLogs,
     ScriptOutput,
     answered,
     said_of,
-)
-from airflow_provider_deltaforge.processors.javascript.handing import handed, image_bytes
-from airflow_provider_deltaforge.processors.javascript.interpreter import (
-    Interpreter,
-    LimitError,
-    ScriptError,
 )
 from airflow_provider_deltaforge.processors.javascript.settings import JavaScript, PipelineInfo
 

@@ -11,9 +11,9 @@ from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import WriterClaim, take_lease
 from airflow_provider_deltaforge.sinks.http.address import Addresses, proxy_of
 from airflow_provider_deltaforge.sinks.http.connection import Connections, tls_context
-from airflow_provider_deltaforge.sinks.http.courier import HttpSender, RequestOptions
 from airflow_provider_deltaforge.sinks.http.headers import configured
 from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, plans
+from airflow_provider_deltaforge.sinks.http.sender import HttpSender, RequestOptions
 from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
 

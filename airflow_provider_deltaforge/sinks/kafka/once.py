@@ -2,14 +2,22 @@
 
 Every doubt about what is durable (a commit without an answer, a producer that failed for good) is
 settled in one way: by ``recover``, which ends whatever was open and reads the position.
+
+Rows of snapshots and dead letters have no position, and a pipeline may want to be fenced without
+exactly once. Several such writers work side by side: each has an id of its own, which the state
+store knows before the first transaction. A successor begins by taking these ids over.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
@@ -19,11 +27,11 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import SinkPosition, WriterClaim
-from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka import error_codes
+from airflow_provider_deltaforge.sinks.kafka.batch import KafkaBatch, by_halves
 from airflow_provider_deltaforge.sinks.kafka.configuration import scrub
 from airflow_provider_deltaforge.sinks.kafka.positions import KafkaPositions, error_of, topic_of
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
-from airflow_provider_deltaforge.sinks.kafka.work import KafkaBatch, by_halves
 from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
 
 _STEP_S, _SLICE_S = 0.5, 0.25
@@ -172,7 +180,7 @@ class KafkaOnceWriter(KafkaWriter):
         self._check(work, deadline)
 
     def _raise_if_failed(self, work: KafkaBatch) -> None:
-        if any(error.code() in replies.REJECTED for error in work.failures):
+        if any(error.code() in error_codes.REJECTED for error in work.failures):
             raise _RefusedError
         if work.failures:
             self._raise(work.failures)
@@ -218,7 +226,7 @@ class KafkaOnceWriter(KafkaWriter):
         work = KafkaBatch(messages)
         is_taken = self._send(work, None, deadline)
         told = self._work.failures if self._work is not None else []
-        errors = [error for error in told if error.code() in replies.REJECTED]
+        errors = [error for error in told if error.code() in error_codes.REJECTED]
         self._abort(deadline)
         if not is_taken:
             self._discard()
@@ -234,7 +242,7 @@ class KafkaOnceWriter(KafkaWriter):
             raise self._lost("the brokers know a newer one, or took it for dead") from error
 
     def _note_delivery(self, error: Any, message: Any) -> None:
-        if error is None or error.code() not in replies.PURGED:
+        if error is None or error.code() not in error_codes.PURGED:
             super()._note_delivery(error, message)
 
     def _until(
@@ -274,15 +282,15 @@ class KafkaOnceWriter(KafkaWriter):
     def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:
         """Turn failures into the error the engine acts on."""
         told = self._work.failures if self._work is not None else []
-        if any(error.code() in replies.REJECTED for error in told):
+        if any(error.code() in error_codes.REJECTED for error in told):
             raise _RefusedError
         failures = [*told, *(error for error in failures if error not in told)]
-        if any(error.code() in replies.ACCESS for error in failures):
+        if any(error.code() in error_codes.ACCESS for error in failures):
             super()._raise(failures, topic)
         for error in failures:
-            if error.code() in replies.NO_TRANSACTIONS:
+            if error.code() in error_codes.NO_TRANSACTIONS:
                 raise self._error_of(error)
-            if error.fatal() or error.code() in replies.FENCED or self._committing is not None:
+            if error.fatal() or error.code() in error_codes.FENCED or self._committing is not None:
                 raise self._lost(error.str())
         super()._raise(failures, topic)
 
@@ -316,3 +324,49 @@ class KafkaOnceWriter(KafkaWriter):
         """Keep the producer: its transaction is aborted, and nothing of it will be seen."""
         del is_fatal  # Who failed for good is replaced by ``recover``.
         self._work = None
+
+
+class KafkaTransactionWriter(KafkaOnceWriter):
+    """At least once: a commit without an answer may be followed by the same batch."""
+
+    def __init__(self, sink: KafkaSink, pipeline: str) -> None:
+        self._batch: Messages | None = None
+        self._batches = 0
+        super().__init__(sink, pipeline)
+
+    def write(self, messages: Messages) -> Sequence[Rejection]:
+        """Write a batch in a transaction; see ``SinkWriter``."""
+        rejections: list[Rejection] = []
+        rest = messages
+        try:
+            while len(rest):
+                refused = self._write(rest)
+                if not refused:
+                    break
+                rejections += refused
+                rest = _without(rest, refused)
+        except FencedError as error:
+            if self._claim is not None:
+                self._claim.confirm()
+            raise RetryableError(str(error)) from error
+        return sorted(rejections, key=lambda one: one.event_row)
+
+    def _write(self, messages: Messages) -> Sequence[Rejection]:
+        if self._stage is TransactionStage.NEW:
+            self._begin_anew()
+        if self._batch is None or not self._batch.same_as(messages):
+            self._batch, self._batches = messages, self._batches + 1
+        return self._transaction(messages, SinkPosition({"batch": self._batches}), None)
+
+    def _begin_anew(self) -> None:
+        """Take the producer's own id over; nobody but a successor does so as well."""
+        self._begin(time.monotonic() + self._patience_s)
+        self._stage = TransactionStage.IDLE
+
+    def _set_id(self) -> None:
+        self._settings["transactional.id"] += f"/{secrets.token_hex(6)}"
+
+
+def _without(messages: Messages, refused: Sequence[Rejection]) -> Messages:
+    rows = pa.array({one.event_row for one in refused}, pa.int32())
+    return messages.take(pc.indices_nonzero(pc.invert(pc.is_in(messages.event_rows, rows))))

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.errors import (
     FatalError,
     RetryableError,
 )
-from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka import error_codes
 from airflow_provider_deltaforge.sinks.kafka.topics import of_connections
 
 _SETTINGS = {
@@ -71,7 +71,7 @@ class KafkaPositions:
             told = asked[resource].result()
         except self._kafka.KafkaException as error:
             code = error.args[0].code()
-            if code not in replies.UNKNOWN_TOPIC | replies.AUTHORISATION:
+            if code not in error_codes.UNKNOWN_TOPIC | error_codes.AUTHORISATION:
                 raise self._refuse(error.args[0]) from error
         else:
             self._check_policy(told["cleanup.policy"].value)
@@ -82,7 +82,7 @@ class KafkaPositions:
         try:
             self._admin.create_topics([new], request_timeout=_ASK_S)[self._topic].result()
         except self._kafka.KafkaException as error:
-            if error.args[0].code() != replies.KafkaCode.TOPIC_ALREADY_EXISTS:
+            if error.args[0].code() != error_codes.KafkaCode.TOPIC_ALREADY_EXISTS:
                 raise self._refuse(error.args[0]) from error
 
     def read(self, key: bytes) -> bytes | None:
@@ -158,9 +158,9 @@ class KafkaPositions:
                     reached = message.offset() + 1
                     if message.key() == key:
                         found = message.timestamp()[1], message.value()
-                elif error.code() == replies.KafkaCode["_PARTITION_EOF"]:
+                elif error.code() == error_codes.KafkaCode["_PARTITION_EOF"]:
                     reached = message.offset()
-                elif error.code() not in replies.PASSING:
+                elif error.code() not in error_codes.PASSING:
                     raise self._kafka.KafkaException(error)
         return found
 
@@ -179,13 +179,13 @@ def error_of(error: Any, text: str) -> DeltaForgeError:
         error: the driver's.
         text: what it says, without secrets.
     """
-    if error.code() in replies.ACCESS:
+    if error.code() in error_codes.ACCESS:
         return AccessError(f"{text}; grant what is missing to this client")
-    if error.code() == replies.KafkaCode.INVALID_TRANSACTION_TIMEOUT:
+    if error.code() == error_codes.KafkaCode.INVALID_TRANSACTION_TIMEOUT:
         return FatalError(
             f"{text}; lower client_conf.transaction.timeout.ms, or raise "
             "transaction.max.timeout.ms on the brokers"
         )
-    if error.code() in replies.NO_TRANSACTIONS:
+    if error.code() in error_codes.NO_TRANSACTIONS:
         return FatalError(f"{text}; these brokers have no transactions: remove exactly_once")
     return RetryableError(text)

@@ -126,8 +126,10 @@ class KafkaSink(Sink):
             SpecError: a setting in ``client_conf`` is unknown or wrong, or the extra is missing.
             AccessError: the brokers refuse the credentials.
         """
-        from airflow_provider_deltaforge.sinks.kafka.once import KafkaOnceWriter
-        from airflow_provider_deltaforge.sinks.kafka.transactions import KafkaTransactionWriter
+        from airflow_provider_deltaforge.sinks.kafka.once import (
+            KafkaOnceWriter,
+            KafkaTransactionWriter,
+        )
         from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
 
         plain = KafkaTransactionWriter if self.is_transactional else KafkaWriter

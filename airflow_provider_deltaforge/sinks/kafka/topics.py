@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.message import Messages
-from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka import error_codes
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _ASK_S, _LOOK_S, _MAKE_S, _UNKNOWN_S, _PAUSE_S = 1.0, 0.5, 5.0, 5.0, 0.05
@@ -99,10 +99,12 @@ class Topics:
         patience = time.monotonic() + _UNKNOWN_S
         while True:
             error = self._ask(producer, name)
-            if error is None or error.code() == replies.KafkaCode.TOPIC_EXCEPTION:
+            if error is None or error.code() == error_codes.KafkaCode.TOPIC_EXCEPTION:
                 return error
-            unknown = error.code() in replies.UNKNOWN_TOPIC
-            if error.code() in replies.AUTHORISATION or (unknown and time.monotonic() > patience):
+            unknown = error.code() in error_codes.UNKNOWN_TOPIC
+            if error.code() in error_codes.AUTHORISATION or (
+                unknown and time.monotonic() > patience
+            ):
                 self._refuse([error], name)
             wait()
             time.sleep(_PAUSE_S)

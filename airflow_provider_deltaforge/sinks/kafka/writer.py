@@ -24,7 +24,8 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import WriterClaim
-from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka import error_codes
+from airflow_provider_deltaforge.sinks.kafka.batch import KafkaBatch
 from airflow_provider_deltaforge.sinks.kafka.configuration import (
     TRANSACTIONAL,
     TRANSACTIONS,
@@ -36,7 +37,6 @@ from airflow_provider_deltaforge.sinks.kafka.configuration import (
 )
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.topics import Topics
-from airflow_provider_deltaforge.sinks.kafka.work import KafkaBatch
 from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class KafkaWriter:
                 producer.init_transactions(2 * _SLICE_S)
             except self._kafka.KafkaException as error:
                 told = error.args[0]
-                if told.code() in replies.FENCED:
+                if told.code() in error_codes.FENCED:
                     return  # By another writer of our epoch, just now.
                 if not told.retriable():
                     self._raise([told])
@@ -239,7 +239,7 @@ class KafkaWriter:
                 self._check(work, deadline)
                 self._hold()
             except self._kafka.KafkaException as error:
-                if error.args[0].code() not in replies.REJECTED:
+                if error.args[0].code() not in error_codes.REJECTED:
                     self._raise([error.args[0]])
                 work.refused[work.next] = error.args[0]
                 return
@@ -343,21 +343,21 @@ class KafkaWriter:
             raise WrongServerError(f"{self._where}: brokers: {found}; correct 'brokers'")
 
     def _raise_if_failed(self, work: KafkaBatch) -> None:
-        failures = [error for error in work.failures if error.code() not in replies.REJECTED]
+        failures = [error for error in work.failures if error.code() not in error_codes.REJECTED]
         if failures:
             self._raise(failures)
 
     def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:
         """Turn failures into the error the engine acts on, and start afresh next time."""
-        error = next((e for e in failures if e.code() in replies.ACCESS), failures[0])
+        error = next((e for e in failures if e.code() in error_codes.ACCESS), failures[0])
         text = scrub(self._sink, error.str())
         self._forget(is_fatal=any(error.fatal() for error in failures))
         where = f"{self._where}: topic {topic!r}" if topic else self._where
-        if error.code() in replies.ACCESS:
+        if error.code() in error_codes.ACCESS:
             raise AccessError(f"{where}: {text}; grant what is missing to this client")
-        if error.code() in replies.NEVER:
+        if error.code() in error_codes.NEVER:
             raise FatalError(f"{where}: {text}; change the topic's settings")
-        if error.code() in replies.UNKNOWN_TOPIC:
+        if error.code() in error_codes.UNKNOWN_TOPIC:
             raise RetryableError(
                 f"{where}: {text}; create the topic, or set create_topics: {{}} to have it made"
             )
@@ -407,9 +407,9 @@ class KafkaWriter:
             self._producer.flush(wait_s)
 
     def _note_error(self, error: Any) -> None:
-        if error.code() != replies.SUMMARY:
+        if error.code() != error_codes.SUMMARY:
             self._last_error = scrub(self._sink, error.str())
-        if replies.is_refusal(error.code(), error.str()):
+        if error_codes.is_refusal(error.code(), error.str()):
             self._access_errors += 1
 
     def _note_delivery(self, error: Any, _message: Any) -> None:

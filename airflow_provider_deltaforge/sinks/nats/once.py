@@ -16,7 +16,13 @@ import orjson
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import LEASE, SinkPosition, WriterClaim
-from airflow_provider_deltaforge.sinks.nats.link import no_responders
+from airflow_provider_deltaforge.sinks.nats.client import no_responders
+from airflow_provider_deltaforge.sinks.nats.error_codes import (
+    MOVED,
+    JetStreamRefusal,
+    meant,
+    refusal_in,
+)
 from airflow_provider_deltaforge.sinks.nats.outgoing import (
     BEHIND,
     ID,
@@ -32,12 +38,6 @@ from airflow_provider_deltaforge.sinks.nats.position import (
     PositionHeaders,
     StreamEnd,
     position_text,
-)
-from airflow_provider_deltaforge.sinks.nats.replies import (
-    MOVED,
-    JetStreamRefusal,
-    meant,
-    refusal_in,
 )
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Streams

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
-from airflow_provider_deltaforge.sinks.nats.link import StreamMessage
+from airflow_provider_deltaforge.sinks.nats.client import StreamMessage
+from airflow_provider_deltaforge.sinks.nats.error_codes import (
+    JetStreamCode,
+    JetStreamRefusal,
+    meant,
+)
 from airflow_provider_deltaforge.sinks.nats.outgoing import BEHIND, ID, OWNER, POSITION
-from airflow_provider_deltaforge.sinks.nats.replies import JetStreamCode, JetStreamRefusal, meant
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Stream, Streams
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
-from airflow_provider_deltaforge.sinks.nats.link import NatsClient
-from airflow_provider_deltaforge.sinks.nats.replies import (
+from airflow_provider_deltaforge.sinks.nats.client import NatsClient
+from airflow_provider_deltaforge.sinks.nats.error_codes import (
     WITHOUT_JETSTREAM,
     JetStreamCode,
     JetStreamRefusal,

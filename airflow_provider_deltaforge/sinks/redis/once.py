@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.columns.binary_columns import id_bytes
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
-from airflow_provider_deltaforge.sinks.redis import entries, replies, script
+from airflow_provider_deltaforge.sinks.redis import entries, error_codes, script
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.sinks.redis.slots import cursor_key, tag_of
 from airflow_provider_deltaforge.sinks.redis.writer import EXEC, MULTI, RedisWriter
@@ -131,7 +131,7 @@ class RedisOnceWriter(RedisWriter):
 
     def _refuse_eviction(self) -> None:
         [told] = self._ask(self._key, entries.command("INFO", "memory"))
-        policy = replies.eviction(told)
+        policy = error_codes.eviction(told)
         if policy is not None:
             raise FatalError(
                 f"{self._where}: maxmemory-policy {policy} may throw away streams and the position "
@@ -140,7 +140,7 @@ class RedisOnceWriter(RedisWriter):
 
     def _refuse_other_kind(self, answer: Any) -> None:
         """Fail if the cursor's key is no hash; of a stream's key the script tells in words."""
-        if isinstance(answer, Exception) and replies.code_of(answer) == "WRONGTYPE":
+        if isinstance(answer, Exception) and error_codes.code_of(answer) == "WRONGTYPE":
             raise FatalError(
                 f"{self._where}: key {self._key!r} must hold our position, and holds something "
                 "else; rename or delete it, then start again"
@@ -224,7 +224,7 @@ class RedisOnceWriter(RedisWriter):
 
     def _refused_first(self, step: Messages, answer: Exception) -> list[Rejection]:
         """Return what is refused of a step whose first entry was; nothing of it is written."""
-        meant = replies.refusal_of(answer)
+        meant = error_codes.refusal_of(answer)
         if meant is None:
             raise answer
         # A stream that takes no entry takes none of the others, but each is too large by itself.

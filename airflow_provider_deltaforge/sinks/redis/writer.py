@@ -8,11 +8,14 @@ next, and a retry would put the older entry behind the newer one.
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import (
@@ -23,13 +26,12 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import WriterClaim
-from airflow_provider_deltaforge.sinks.redis import entries, replies
+from airflow_provider_deltaforge.sinks.redis import entries, error_codes
 from airflow_provider_deltaforge.sinks.redis.fence import RedisFence
-from airflow_provider_deltaforge.sinks.redis.line import RedisPipeline, UnansweredError
+from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline, UnansweredError
 from airflow_provider_deltaforge.sinks.redis.servers import secrets, servers
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.sinks.redis.slots import fence_key, tag_in
-from airflow_provider_deltaforge.sinks.redis.work import RedisBatch, work
 from airflow_provider_deltaforge.telemetry.listener import other_server
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,60 @@ _LARGE = 2**20
 """The server's own limit on a value cannot be set lower."""
 _NO_VALUE = "a message without a value says nothing in a stream"
 _TOO_LARGE = "{size} bytes are more than the server takes ({most}); raise its proto-max-bulk-len"
+
+
+@dataclass
+class RedisBatch:
+    """One batch, from its first step to its last answer.
+
+    Attributes:
+        messages: the whole batch.
+        steps: what is not yet confirmed, in order.
+        rejections: what the server refused so far.
+    """
+
+    messages: Messages
+    steps: list[Messages]
+    rejections: list[Rejection] = field(default_factory=list)
+    _ahead: tuple[Messages, memoryview] | None = None
+
+    def commands(self, number: int, max_len: int | None) -> memoryview:
+        """Return the commands of a step, kept until they are asked for again; empty behind all."""
+        if number >= len(self.steps):
+            return memoryview(b"")
+        step = self.steps[number]
+        if self._ahead is None or self._ahead[0] is not step:
+            self._ahead = (step, entries.commands(step, max_len))
+        return self._ahead[1]
+
+
+def in_steps(messages: Messages, slot: Callable[[str], int]) -> RedisBatch:
+    """Return a batch as steps, each of which the server can carry out as a whole.
+
+    Args:
+        messages: the batch.
+        slot: of a stream; one step writes to one slot only.
+    """
+    return RedisBatch(
+        messages, [step for part in _by_slot(messages, slot) for step in _steps(part)]
+    )
+
+
+def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Messages]:
+    names = messages.topics.dictionary.to_pylist()
+    slots = np.array([slot(name) for name in names], np.int32)
+    of_each = slots[np.asarray(messages.topics.indices)]
+    found, first = np.unique(of_each, return_index=True)
+    if len(found) == 1:
+        yield messages
+        return
+    for one in found[np.argsort(first)]:
+        yield messages.take(pa.array(np.flatnonzero(of_each == one)))
+
+
+def _steps(messages: Messages) -> Iterator[Messages]:
+    for first, last in entries.spans(messages):
+        yield messages.slice(first, last - first)
 
 
 class RedisWriter:
@@ -100,7 +156,7 @@ class RedisWriter:
             return self._work
         self._settle(deadline)
         fitting, rejections = self._fitting(messages)
-        self._work = work(fitting, self._servers.slot)
+        self._work = in_steps(fitting, self._servers.slot)
         self._work.messages = messages
         self._work.rejections += rejections
         return self._work
@@ -192,7 +248,7 @@ class RedisWriter:
 
     def _refusal(self, answer: str) -> tuple[str, str]:
         """Return the kind and the reason of a rejection; ``{name!r}`` stands for the stream."""
-        kind, advice = replies.refusal_of(answer) or ("refused", "see the server's log")
+        kind, advice = error_codes.refusal_of(answer) or ("refused", "see the server's log")
         return kind, f"{self._where}: stream {{name!r}}: {answer}; {advice}"
 
     def _rejection(self, messages: Messages, row: int, kind: str, reason: str) -> Rejection:
@@ -256,12 +312,14 @@ class RedisWriter:
             raise
         except (self._redis.RedisError, self._redis.RedisClusterException, OSError) as error:
             self._drop()
-            told = replies.meaning(error, self._where, self._secrets, is_cluster=self._is_cluster)
+            told = error_codes.meaning(
+                error, self._where, self._secrets, is_cluster=self._is_cluster
+            )
             raise self._named(told, error) from error
 
     def _named(self, told: DeltaForgeError, error: BaseException) -> DeltaForgeError:
         """Return an error, or a clearer one where something else answers in Redis's place."""
-        if replies.code_of(error) or not isinstance(told, (AccessError, RetryableError)):
+        if error_codes.code_of(error) or not isinstance(told, (AccessError, RetryableError)):
             return told
         found = other_server("Redis", self._sink.address().hosts)
         if found is None:
@@ -271,7 +329,7 @@ class RedisWriter:
     def _try_out(self) -> None:
         told, *answers = self._ask("", entries.command("INFO", "memory"), MULTI, EXEC)
         self._raise_first(answers)
-        policy = replies.eviction(told)
+        policy = error_codes.eviction(told)
         if policy is not None:
             log.warning(
                 "redis may throw away whole streams when memory is short; set noeviction",

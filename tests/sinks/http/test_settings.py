@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.http import HttpSink
-from airflow_provider_deltaforge.sinks.http.answers import rest_s
+from airflow_provider_deltaforge.sinks.http.reactions import rest_s
 from airflow_provider_deltaforge.spec.load import load
 
 URL = "https://hooks.example.com/in"

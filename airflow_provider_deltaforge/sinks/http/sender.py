@@ -16,9 +16,8 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.events.message import Messages
-from airflow_provider_deltaforge.sinks.http import answers
+from airflow_provider_deltaforge.sinks.http import reactions
 from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, UnroutableError
-from airflow_provider_deltaforge.sinks.http.answers import Reaction
 from airflow_provider_deltaforge.sinks.http.connection import (
     BrokenOffError,
     Connections,
@@ -26,6 +25,7 @@ from airflow_provider_deltaforge.sinks.http.connection import (
 )
 from airflow_provider_deltaforge.sinks.http.headers import header_text, routed
 from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, array_body, identity
+from airflow_provider_deltaforge.sinks.http.reactions import Reaction
 from airflow_provider_deltaforge.sinks.http.signing import signed
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class HttpSender:
             self._bytes_max[url] = len(body) // 2
 
     def _obey(self, answer: HttpAnswer, target: Target, plan: RequestPlan) -> None:
-        meaning = answers.meaning(answer.status)
+        meaning = reactions.meaning(answer.status)
         if meaning is Reaction.TAKEN:
             plan.answered()
         elif meaning is not Reaction.REFUSED:
@@ -139,24 +139,24 @@ class HttpSender:
             )
             plan.halve()
         else:
-            said = f"{target.origin} refuses it: {answers.words(answer.status)}"
-            plan.refuse(answers.kind(answer.status), f"{self._manner.where}: {said}")
+            said = f"{target.origin} refuses it: {reactions.words(answer.status)}"
+            plan.refuse(reactions.kind(answer.status), f"{self._manner.where}: {said}")
 
     def _raise(
         self, meaning: Reaction, answer: HttpAnswer, target: Target, plan: RequestPlan
     ) -> NoReturn:
-        said = f"{self._manner.where}: {target.origin} answers {answers.words(answer.status)}"
+        said = f"{self._manner.where}: {target.origin} answers {reactions.words(answer.status)}"
         if meaning is Reaction.FORBIDDEN:
             raise AccessError(
                 f"{said}; check the credentials in 'headers' or 'proxy', and what they allow"
             )
         if meaning is Reaction.WRONG:
             content = self._manner.headers[b"content-type"].decode()
-            raise FatalError(f"{said}; {answers.what_is_wrong(answer.status, content)}")
-        rest_s = answers.rest_s(answer.retry_after)
+            raise FatalError(f"{said}; {reactions.what_is_wrong(answer.status, content)}")
+        rest_s = reactions.rest_s(answer.retry_after)
         self.rest_until = time.monotonic() + rest_s
         asks = f"; it asks for {rest_s:.0f} s of rest" if rest_s else ""
-        check = answers.what_to_check(answer.status)
+        check = reactions.what_to_check(answer.status)
         raise RetryableError(f"{said}{asks}{check}{_so_far(plan)}")
 
     def _body(self, plan: RequestPlan, rows: "np.typing.NDArray[np.intp]") -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.kafka import replies
+from airflow_provider_deltaforge.sinks.kafka import error_codes
 
 _AT_ONCE = 4096
 _NAME_MAX = 249
@@ -45,7 +45,7 @@ class KafkaBatch:
         """Take the answer for one message."""
         if error is None:
             return
-        if error.code() in replies.REJECTED:
+        if error.code() in error_codes.REJECTED:
             self.refused[index] = error
         else:
             self.failures.append(error)
@@ -55,9 +55,9 @@ class KafkaBatch:
         return [self._rejection(where, *each) for each in sorted(self.refused.items())]
 
     def _rejection(self, where: str, index: int, error: Any) -> Rejection:
-        kind = replies.REJECTED[error.code()]
+        kind = error_codes.REJECTED[error.code()]
         topic = str(self.messages.topics[index].as_py())[:_NAME_MAX]
-        reason = f"{where}: topic {topic!r}: {error.str()}; {replies.MENDS[kind]}"
+        reason = f"{where}: topic {topic!r}: {error.str()}; {error_codes.MENDS[kind]}"
         return Rejection(self.messages.event_rows[index].as_py(), kind, reason)
 
 

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.sinks.nats.error_codes import (
+    NO_RESPONDERS,
+    JetStreamRefusal,
+    broken,
+    refusal_in,
+)
 from airflow_provider_deltaforge.sinks.nats.login import (
     connect_options,
     insist_on_tls,
     with_login,
     without_login,
-)
-from airflow_provider_deltaforge.sinks.nats.replies import (
-    NO_RESPONDERS,
-    JetStreamRefusal,
-    broken,
-    refusal_in,
 )
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 
