@@ -109,7 +109,8 @@ class Trigger(Settings):
     """How long Spark lets one task run."""
 
     window: PositiveInt = 600
-    """Length of a window of work, in seconds; delivery does not wait for its end."""
+    """Length of a window of work, in seconds; delivery does not wait for its end, and it ends
+    between two batches."""
 
 
 class StorageSettings(Settings):

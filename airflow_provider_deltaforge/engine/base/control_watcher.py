@@ -22,6 +22,8 @@ class ControlWatcher:
         makes_way: asked before making way for a snapshot or a replay that somebody wants.
         busy: asked before making way for a snapshot; True lets it wait.
         also: another reason to end, asked each time.
+        ends_window: False leaves the end of the window to the worker, which calls ``end_window``
+            where it leaves nothing unanswered.
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class ControlWatcher:
         makes_way: Callable[[], bool] = lambda: False,
         busy: Callable[[], bool] = lambda: False,
         also: Callable[[], Why | None] = lambda: None,
+        ends_window: bool = True,
     ) -> None:
         self._context = context
         self._makes_way, self._busy = makes_way, busy
         self._also = also
+        self._ends_window = ends_window
         self._deadline = time.monotonic() + window_s
         self.ending = threading.Event()
         self.ended_at = 0.0
@@ -79,10 +83,15 @@ class ControlWatcher:
         asked = record.replays or (record.requests and not self._busy())
         if asked and self._makes_way():
             self.end("request")
-        elif time.monotonic() >= self._deadline:
-            self.end("window")
         elif (why := self._also()) is not None:
             self.end(why)
+        elif self._ends_window:
+            self.end_window()
+
+    def end_window(self) -> None:
+        """Ask the worker to end if its window is over."""
+        if time.monotonic() >= self._deadline:
+            self.end("window")
 
     def confirm(self) -> None:
         """Make sure that no newer worker has started, unless that was shown a moment ago.

@@ -67,10 +67,15 @@ class Heartbeat:
         # Copied rows would reach a sink that is behind in front of older changes.
         self._streams = makes_way and status == "running"
         self._listener = ControlWatcher(
-            context, window_s, makes_way=self._makes_way, busy=lambda: bool(stats.lagging)
+            context,
+            window_s,
+            makes_way=self._makes_way,
+            busy=lambda: bool(stats.lagging),
+            ends_window=not self._streams,
         )
         self.ending = self._listener.ending
         self.end = self._listener.end
+        self.end_window = self._listener.end_window
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self, *, begins: bool = False) -> None:

@@ -183,6 +183,9 @@ class Lane:
             delivering.begin(opened.stood)
             while not self._heartbeat.ending.is_set():
                 self._step(pump, delivering, reader)
+                # Not while a batch is unanswered: what a network holds of it could arrive behind
+                # what the next lane's sinks send.
+                self._heartbeat.end_window()
         finally:
             self._stats.read_by(None)
             pump.close()
