@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.control.starting import comes_back
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.errors import FencedError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -148,7 +148,7 @@ class _ReplayCommand:
         """Ask for the replay, see to it that somebody serves it, and wait."""
         ticket = self._ask(which, overtaken)
         try:
-            self._patiently(partial(self._serve, ticket))
+            self._retry(partial(self._serve, ticket))
             return self._wait(ticket)
         except BaseException as error:
             self._ending.set()
@@ -163,7 +163,7 @@ class _ReplayCommand:
         ticket = new_ticket()
         whose = (overtaken, owner_token(), ticket)
         try:
-            self._patiently(partial(replays.request, self._state, self._name, which, *whose))
+            self._retry(partial(replays.request, self._state, self._name, which, *whose))
         except KeyboardInterrupt:
             self._withdraw(ticket, _CTRL_C)
             raise
@@ -182,7 +182,7 @@ class _ReplayCommand:
 
         withdraw = partial(replays.cancel, self._state, self._name, ticket, why)
         try:
-            patiently(withdraw, tell, lambda: False, time.sleep, _LONGEST_WAIT_S)
+            retry_until(withdraw, tell, lambda: False, time.sleep, _LONGEST_WAIT_S)
         except BaseException:
             err.print(_LEFT.format(name=self._name, ticket=ticket), highlight=False)
             raise
@@ -225,7 +225,7 @@ class _ReplayCommand:
         with Progress(*columns, console=err) as bars:
             bar = bars.add_task("dead letters", total=self._meant)
             while True:
-                result = self._patiently(partial(replays.replay, self._state, self._name, ticket))
+                result = self._retry(partial(replays.replay, self._state, self._name, ticket))
                 if result is not None:
                     bars.update(bar, completed=sum(getattr(result, what) for what in _COUNTS))
                     if result.settled:
@@ -235,13 +235,15 @@ class _ReplayCommand:
                 if self._failure is not None:
                     raise self._failure
                 if time.monotonic() - looked_at > _LOOK_S:
-                    self._patiently(partial(self._serve, ticket))
+                    self._retry(partial(self._serve, ticket))
                     looked_at = time.monotonic()
                 time.sleep(_POLL_S)
 
-    def _patiently(self, call: Callable[[], Result]) -> Result:
+    def _retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to the store until it works; what was asked for stands in it meanwhile."""
-        return patiently(call, partial(_say, "state store"), self._ending.is_set, self._ending.wait)
+        return retry_until(
+            call, partial(_say, "state store"), self._ending.is_set, self._ending.wait
+        )
 
 
 def _say(name: str, error: BaseException | None) -> None:

@@ -34,7 +34,7 @@ from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import DRAINED, RestartDecision
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.spec.load import read_document
 from airflow_provider_deltaforge.storage.contract import Store
@@ -230,7 +230,7 @@ def _run_lane(
                 code = run_local(name, StoreLocation.from_dsn(store), generation, stopping)
                 if stopping.is_set():
                     return RestartDecision("finished", "stopped as asked")
-                verdict = _patiently(partial(settle, task, code), stopping)
+                verdict = _retry(partial(settle, task, code), stopping)
                 if verdict.action != "restart" or stopping.is_set():
                     return verdict
                 err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}")
@@ -264,7 +264,7 @@ def _wait_for_turn(
     is_shown = False
     while not stopping.is_set():
         try:
-            present = _patiently(partial(starting.holder, state, name, backend), stopping)
+            present = _retry(partial(starting.holder, state, name, backend), stopping)
         except RetryableError:
             continue  # Asked to leave while the store is away.
         if present is None:
@@ -296,14 +296,14 @@ def _health(
     return serving(lambda: [status(state, name, backend)], api_addr)
 
 
-def _patiently(call: Callable[[], Result], stopping: threading.Event) -> Result:
+def _retry(call: Callable[[], Result], stopping: threading.Event) -> Result:
     """Repeat a call to the store: while it is away nothing is known, so nothing is decided."""
 
     def tell(error: BaseException | None) -> None:
         state_text = "goes on" if error is None else redacted(str(error))
         err.print(f"state store: {state_text}", highlight=False)
 
-    return patiently(call, tell, stopping.is_set, stopping.wait)
+    return retry_until(call, tell, stopping.is_set, stopping.wait)
 
 
 def _wait(stopping: threading.Event, seconds: float) -> None:

@@ -82,9 +82,9 @@ def test_rows_of_copies_may_come_twice():
 def test_every_border_meets_every_sink_within_the_seeds():
     every = [case for seed in range(chaos.SEEDS) for case in chaos.cases(seed)]
     asleep = {(c["attack"], c["sink"]) for c in every if c["attack"].startswith("asleep at")}
-    borders = [*zombies.OF_COPIES, *zombies.OF_STREAMS]
+    crash_points = [*zombies.OF_COPIES, *zombies.OF_STREAMS]
 
-    assert asleep == {(f"asleep at {b.value}", mode) for b in borders for mode in chaos.MODES}
+    assert asleep == {(f"asleep at {b.value}", mode) for b in crash_points for mode in chaos.MODES}
     for what in zombies.SILENT:
         name = f"asleep with a {what} in flight"
         assert {c["sink"] for c in every if c["attack"] == name} == set(chaos.MODES)
@@ -98,17 +98,17 @@ def test_every_border_meets_every_sink_within_the_seeds():
 
 
 @pytest.mark.parametrize(
-    ("border", "source", "sink", "exact"),
+    ("crash_point", "source", "sink", "exact"),
     [
         (CrashPoint.CHUNK_WRITTEN, "mysql", "redis", True),
         (CrashPoint.SINK_WRITTEN, "postgres", "nats", True),
     ],
     ids=lambda value: value.value if isinstance(value, CrashPoint) else value,
 )
-def test_a_driver_that_wakes_up_changes_nothing(arena, border, source, sink, exact):
+def test_a_driver_that_wakes_up_changes_nothing(arena, crash_point, source, sink, exact):
     attacked = arena(source, sink, exact=exact, snapshot="initial")
 
-    assert zombies.frozen_at(attacked, border) == []
+    assert zombies.frozen_at(attacked, crash_point) == []
 
 
 def test_a_slow_source_loses_nothing(arena):

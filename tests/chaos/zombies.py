@@ -26,9 +26,9 @@ _ONCE = {CrashPoint.SNAPSHOT_STARTED, CrashPoint.SNAPSHOT_FINISHED}
 _WAKES_S = 150.0
 
 
-def frozen_at(arena: Arena, border: CrashPoint) -> list[str]:
-    """Freeze a driver at a border, let another one take over, change rows, and wake it up."""
-    return _taken_over(arena, border, silent=False)
+def frozen_at(arena: Arena, crash_point: CrashPoint) -> list[str]:
+    """Freeze a driver at a crash point, let another one take over, change rows, and wake it up."""
+    return _taken_over(arena, crash_point, silent=False)
 
 
 def frozen_in_flight(arena: Arena, what: str) -> list[str]:
@@ -36,9 +36,9 @@ def frozen_in_flight(arena: Arena, what: str) -> list[str]:
     return _taken_over(arena, SILENT[what], silent=True)
 
 
-def _taken_over(arena: Arena, border: CrashPoint, *, silent: bool) -> list[str]:
-    first = arena.begin((border, 1 if border in _ONCE else 2))
-    if border in OF_STREAMS:
+def _taken_over(arena: Arena, crash_point: CrashPoint, *, silent: bool) -> list[str]:
+    first = arena.begin((crash_point, 1 if crash_point in _ONCE else 2))
+    if crash_point in OF_STREAMS:
         arena.wait_running(first)
         while not (arena.held.exists() and arena.held.read_text()):
             assert first.poll() is None, arena.log.read_text()[-3000:]

@@ -13,7 +13,7 @@ OF_BATCHES = (
     CrashPoint.CHECKPOINT_STORED,
     CrashPoint.SOURCE_ACKNOWLEDGED,
 )
-OF_LAGGARDS = (
+OF_LAGGING = (
     CrashPoint.SINK_LEFT,
     CrashPoint.CAUGHT_UP_WRITTEN,
     CrashPoint.CAUGHT_UP_STORED,
@@ -33,27 +33,27 @@ _CROSSINGS = range(1, 9)
 class Kill:
     """Where, at which crossing, and who."""
 
-    border: CrashPoint
+    crash_point: CrashPoint
     crossing: int
     victim: Victim
 
     def __str__(self) -> str:
-        return f"{self.border.value}:{self.crossing} {self.victim.value}"
+        return f"{self.crash_point.value}:{self.crossing} {self.victim.value}"
 
 
 def planned(place: str, seed: int, victims: Sequence[Victim] = ()) -> list[Kill]:
-    """Return at which borders and crossings whom a chain kills."""
+    """Return at which crash points and crossings whom a chain kills."""
     chance = random.Random(seed)
     if place == "behind":
-        borders = [(each, 1) for each in OF_LAGGARDS]
+        crash_points = [(each, 1) for each in OF_LAGGING]
     else:
-        borders = [(each, chance.choice(_CROSSINGS)) for each in OF_BATCHES]
-        borders.append((CrashPoint.SCHEMA_REGISTERED, 1))
-        chance.shuffle(borders)
+        crash_points = [(each, chance.choice(_CROSSINGS)) for each in OF_BATCHES]
+        crash_points.append((CrashPoint.SCHEMA_REGISTERED, 1))
+        chance.shuffle(crash_points)
     victims = victims or VICTIMS[place]
     return [
-        Kill(border, crossing, victims[(seed + number) % len(victims)])
-        for number, (border, crossing) in enumerate(
-            [(CrashPoint.START_POSITION_STORED, 1), *borders]
+        Kill(crash_point, crossing, victims[(seed + number) % len(victims)])
+        for number, (crash_point, crossing) in enumerate(
+            [(CrashPoint.START_POSITION_STORED, 1), *crash_points]
         )
     ]

@@ -1,6 +1,6 @@
 """A shop under load, delivered exactly once to every sink that can, killed again and again.
 
-One pipeline has them all: a kill at a border is one for each sink, and finds them at different
+One pipeline has them all: a kill at a crash point is one for each sink, and finds them at different
 places.
 """
 
@@ -132,7 +132,7 @@ class ExactShop(ScriptedRun):
         """Let processes that start from now on be held there, or nowhere."""
         self.kills += 1
         self._known_behind = self._times_behind()
-        asked = f"{kill.border.value}:{kill.crossing}:{self.held}" if kill else ""
+        asked = f"{kill.crash_point.value}:{kill.crossing}:{self.held}" if kill else ""
         self._asked.write_text(asked)
 
     def let_go(self) -> None:
@@ -164,16 +164,16 @@ class ExactShop(ScriptedRun):
         found = Checkpoints(self.store, NAME, f"{NAME}-source").load()
         return {kind: found[name] for kind, name in self.ids.items() if name in found}
 
-    def provoke(self, border: CrashPoint, driver: Driver) -> None:
-        """Let happen what leads to a border that batches alone do not cross."""
-        if border is CrashPoint.SCHEMA_REGISTERED:
+    def provoke(self, crash_point: CrashPoint, driver: Driver) -> None:
+        """Let happen what leads to a crash point that batches alone do not reach."""
+        if crash_point is CrashPoint.SCHEMA_REGISTERED:
             self.shop.widen()
-        elif border in REQUEST_BORDERS:
+        elif crash_point in REQUEST_BORDERS:
             snapshots.request(self.store, NAME, CopySelection(), f"copy{self.kills}", "a chain")
-        elif border is CrashPoint.SINK_LEFT:
+        elif crash_point is CrashPoint.SINK_LEFT:
             self.wait_moved(driver)
             self.servers[self.optional or ""].pause()
-        elif border is CrashPoint.CAUGHT_UP_WRITTEN:
+        elif crash_point is CrashPoint.CAUGHT_UP_WRITTEN:
             self._wait(self._is_behind, driver)
             self.wait_written(_MISSED)
             self.servers[self.optional or ""].resume()
@@ -265,11 +265,11 @@ def run_chain(
     victims: Sequence[Victim] = (),
     exactly_once: bool = True,
 ) -> Chain:
-    """Kill a pipeline at every border of a stream, in any order, and ask what the sinks hold.
+    """Kill a pipeline at every crash point of a stream, in any order, and ask what the sinks hold.
 
     Args:
         place: of ``VICTIMS``.
-        seed: chooses the order of the borders, at which crossing, and who dies.
+        seed: chooses the order of the crash points, at which crossing, and who dies.
         directory: an own, empty directory.
         servers: the source's, and those of ``PLACES``.
         source: of ``SHOPS``.
@@ -323,10 +323,10 @@ def _played(
     run.hold_next(kills[0])
     drivers.append(run.driven())
     for kill, following in zip(kills, [*kills[1:], None], strict=True):
-        run.provoke(kill.border, drivers[-1])
+        run.provoke(kill.crash_point, drivers[-1])
         held = run.wait_held(drivers[-1])
         start = start or run.began()
-        # What is started by the kill itself, or after it, is held at the next border.
+        # What is started by the kill itself, or after it, is held at the next crash point.
         run.hold_next(following)
         kill_victim(kill.victim, held, drivers[-1], run.shared)
         chain.kills.append(str(kill))

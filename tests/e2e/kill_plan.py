@@ -9,7 +9,7 @@ from tests.e2e.exact_kills import OF_BATCHES, Kill
 from tests.engine.spark_kills import Victim, possible
 
 SEEDS = 20
-"""After so many, every border and every victim was there."""
+"""After so many, every crash point and every victim was there."""
 OF_CHUNKS = (CrashPoint.CHUNK_RENDERED, CrashPoint.CHUNK_WRITTEN, CrashPoint.CHUNK_STORED)
 OF_SNAPSHOTS = (CrashPoint.SNAPSHOT_STARTED, *OF_CHUNKS, CrashPoint.SNAPSHOT_FINISHED)
 OF_STREAMS = (*OF_BATCHES, CrashPoint.SCHEMA_REGISTERED)
@@ -55,17 +55,17 @@ def planned(source: str, place: str, seed: int) -> Plan:
 
 
 def cells(place: str) -> set[tuple[str, str]]:
-    """Return every border and victim that the seeds of a place have to show."""
+    """Return every crash point and victim that the seeds of a place have to show."""
     return {
-        (border.value, victim.value)
-        for border in BORDERS
+        (crash_point.value, victim.value)
+        for crash_point in BORDERS
         for victim in VICTIMS[place]
-        if possible(border, victim)
+        if possible(crash_point, victim)
     }
 
 
 def shown(kills: Collection[str]) -> set[tuple[str, str]]:
-    """Return the borders and victims of kills as their chains tell them."""
+    """Return the crash points and victims of kills as their chains tell them."""
     return {(where.partition(":")[0], who) for where, who in (kill.split(" ", 1) for kill in kills)}
 
 
@@ -73,14 +73,14 @@ def _of_processes(seed: int, chance: random.Random) -> Plan:
     """Every kill here is a new start, so any order that the pipeline can cross will do."""
     plan = Plan(snapshot=seed % 5 != 4)
     if plan.snapshot:
-        # Each border in three seeds of five, however the rest falls.
-        first = [border for at, border in enumerate(OF_SNAPSHOTS) if (at + seed) % 5 < 3]
+        # Each crash point in three seeds of five, however the rest falls.
+        first = [crash_point for at, crash_point in enumerate(OF_SNAPSHOTS) if (at + seed) % 5 < 3]
     else:
         first = [CrashPoint.START_POSITION_STORED]
     later = [*chance.sample(OF_STREAMS, 2), OF_STREAMS[seed % len(OF_STREAMS)]]
     chance.shuffle(later)
-    borders = [*first, *dict.fromkeys(later), OF_REQUESTS[seed % 2]]
-    plan.kills = list(_crossed(((each, Victim.PROCESS) for each in borders), chance))
+    crash_points = [*first, *dict.fromkeys(later), OF_REQUESTS[seed % 2]]
+    plan.kills = list(_crossed(((each, Victim.PROCESS) for each in crash_points), chance))
     return plan
 
 
@@ -89,7 +89,7 @@ def _of_one_jvm(source: str, seed: int, chance: random.Random) -> Plan:
 
     A hold in the application is read when it starts, so none stands behind a worker's kill.
     """
-    early = [(border, victim) for border in OF_SNAPSHOTS for victim in _STARTS[:2]]
+    early = [(crash_point, victim) for crash_point in OF_SNAPSHOTS for victim in _STARTS[:2]]
     late = [(b, v) for b in (*OF_STREAMS, *OF_REQUESTS) for v in _STARTS[:2]]
     random.Random(f"{source}/early").shuffle(early)
     random.Random(f"{source}/late").shuffle(late)
@@ -104,8 +104,8 @@ def _of_one_jvm(source: str, seed: int, chance: random.Random) -> Plan:
     if plan.snapshot and (not kills or kills[0][0] in OF_SNAPSHOTS[:2]):
         kills.append((chunk, Victim.WORKER))
     workers = [
-        (border, Victim.WORKER)
-        for border in dict.fromkeys([OF_STREAMS[seed % 5], *chance.sample(OF_STREAMS, 2)])
+        (crash_point, Victim.WORKER)
+        for crash_point in dict.fromkeys([OF_STREAMS[seed % 5], *chance.sample(OF_STREAMS, 2)])
     ]
     if last is None:
         kills += workers
@@ -125,8 +125,8 @@ def _of_executors(number: int, chance: random.Random) -> Plan:
     plan = Plan(snapshot=first is not CrashPoint.START_POSITION_STORED, cluster=True)
     before = [] if first is not CrashPoint.SNAPSHOT_STARTED else list(OF_CHUNKS)
     later = [OF_STREAMS[number], *chance.sample(OF_STREAMS, 1)]
-    borders = [first, *before, *dict.fromkeys(later)]
-    plan.kills = list(_crossed(((each, Victim.EXECUTOR) for each in borders), chance))
+    crash_points = [first, *before, *dict.fromkeys(later)]
+    plan.kills = list(_crossed(((each, Victim.EXECUTOR) for each in crash_points), chance))
     return plan
 
 
@@ -135,6 +135,6 @@ def _crossed(
     chance: random.Random,
 ) -> Iterator[Kill]:
     """Yield kills with the crossing at which each happens."""
-    for border, victim in places:
-        again = border in OF_BATCHES
-        yield Kill(border, chance.randint(1, 8) if again else 1, victim)
+    for crash_point, victim in places:
+        again = crash_point in OF_BATCHES
+        yield Kill(crash_point, chance.randint(1, 8) if again else 1, victim)

@@ -1,4 +1,4 @@
-"""Every change of a shop once in Kafka, Redis and NATS, killed at every border in turn.
+"""Every change of a shop once in Kafka, Redis and NATS, killed at every crash point in turn.
 
 ``./dev.sh prove exactly_once`` does the same many times over every source.
 """
@@ -63,7 +63,7 @@ def test_kills_while_a_sink_is_away_or_caught_up_repeat_nothing_either(
 def test_a_chain_has_every_border_and_every_victim(place):
     for seed in range(10):
         kills = planned(place, seed)
-        assert {kill.border for kill in kills} == {
+        assert {kill.crash_point for kill in kills} == {
             CrashPoint.START_POSITION_STORED,
             CrashPoint.SCHEMA_REGISTERED,
             *OF_BATCHES,

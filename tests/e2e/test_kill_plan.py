@@ -1,4 +1,4 @@
-"""Twenty seeds of a chain of kills show every border and every victim, and can be played."""
+"""Twenty seeds of a chain of kills show every crash point and every victim, and can be played."""
 
 import itertools
 
@@ -7,10 +7,10 @@ import pytest
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e.exact_sources import SHOPS
 from tests.e2e.kill_plan import BORDERS, OF_REQUESTS, OF_SNAPSHOTS, SEEDS, cells, planned, shown
-from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
+from tests.engine.lagging_borders import OF_LAGGING, OF_REPLAYS
 from tests.engine.spark_kills import IN_APPLICATION, Victim, possible
 
-ELSEWHERE = {*OF_LAGGARDS, *OF_REPLAYS, CrashPoint.DEAD_LETTERS_STORED}
+ELSEWHERE = {*OF_LAGGING, *OF_REPLAYS, CrashPoint.DEAD_LETTERS_STORED}
 RESTARTS = {Victim.PROCESS, Victim.JVM, Victim.APPLICATION}
 
 plans = pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_every_kill_is_possible_where_it_stands(source, place, seed):
     plan = planned(source, place, seed)
     kills = plan.kills
 
-    assert [kill for kill in kills if not possible(kill.border, kill.victim)] == []
-    early = [kill for kill in kills if kill.border in {*OF_SNAPSHOTS, BORDERS[0]}]
+    assert [kill for kill in kills if not possible(kill.crash_point, kill.victim)] == []
+    early = [kill for kill in kills if kill.crash_point in {*OF_SNAPSHOTS, BORDERS[0]}]
     assert kills[: len(early)] == early
-    assert plan.snapshot is not (kills[0].border is CrashPoint.START_POSITION_STORED)
+    assert plan.snapshot is not (kills[0].crash_point is CrashPoint.START_POSITION_STORED)
     for former, kill in itertools.pairwise(kills):
-        if kill.border in IN_APPLICATION:
+        if kill.crash_point in IN_APPLICATION:
             assert former.victim in RESTARTS, "an application reads its hold when it starts"
-    order = [OF_SNAPSHOTS.index(kill.border) for kill in early if plan.snapshot]
+    order = [OF_SNAPSHOTS.index(kill.crash_point) for kill in early if plan.snapshot]
     assert order == sorted(order)
-    assert sum(kill.border in OF_REQUESTS for kill in kills) <= 1
+    assert sum(kill.crash_point in OF_REQUESTS for kill in kills) <= 1
 
 
 def test_spark_starts_rarely():

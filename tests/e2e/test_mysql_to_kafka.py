@@ -32,12 +32,12 @@ def test_a_snapshot_and_the_stream_after_it_lose_nothing(tmp_path, server, kafka
     assert code == 0
 
 
-@pytest.mark.parametrize("border", BORDERS, ids=["sink_written", "chunk_written"])
-def test_a_kill_under_load_loses_nothing(tmp_path, mysql_server, kafka_server, border):
-    name = f"kill_{border.value}"
+@pytest.mark.parametrize("crash_point", BORDERS, ids=["sink_written", "chunk_written"])
+def test_a_kill_under_load_loses_nothing(tmp_path, mysql_server, kafka_server, crash_point):
+    name = f"kill_{crash_point.value}"
     run = run_in(tmp_path, mysql_server, kafka_server, name)
     with shop.Writers(mysql_server, name):
-        driver = run.start(hold=(border, 3))
+        driver = run.start(hold=(crash_point, 3))
         kill(run.wait_held())
         driver.wait()
         driver = run.start()

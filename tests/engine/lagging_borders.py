@@ -1,8 +1,8 @@
-"""The borders that only some pipelines cross, and where else they are shown."""
+"""The crash points that only some pipelines cross, and where else they are shown."""
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 
-OF_LAGGARDS = frozenset(
+OF_LAGGING = frozenset(
     {
         CrashPoint.SINK_LEFT,
         CrashPoint.CAUGHT_UP_WRITTEN,

@@ -112,7 +112,7 @@ class ScriptedRun:
         )
 
     def start(self, hold: tuple[CrashPoint, int] | None = None) -> Driver:
-        """Start the driver, in a session of its own, held at a border if asked."""
+        """Start the driver, in a session of its own, held at a crash point if asked."""
         job, told = self._job(hold)
         if self.master is None:
             return Forked(NAME, told, self.log)
@@ -126,7 +126,7 @@ class ScriptedRun:
             )
 
     def command(self, ticket: str, hold: tuple[CrashPoint, int] | None = None) -> Driver:
-        """Serve a replay as the command does while no driver runs, held at a border if asked."""
+        """Serve a replay as the command does without a driver, held at a crash point if asked."""
         return Forked(NAME, self._job(hold)[1], self.log, ticket=ticket)
 
     def _job(self, hold: tuple[CrashPoint, int] | None) -> tuple[LaunchSpec, dict[str, str]]:
@@ -141,7 +141,7 @@ class ScriptedRun:
         return self.directory / "held"
 
     def wait_held(self, driver: Driver) -> int:
-        """Wait until some process stands at the border; return its id."""
+        """Wait until some process stands at the crash point; return its id."""
         self._wait(lambda: self.held.exists() and self.held.read_text() != "", driver)
         return int(self.held.read_text())
 

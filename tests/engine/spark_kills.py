@@ -1,4 +1,4 @@
-"""One cell of the kill matrix: a pipeline on Spark, killed at a border, judged by the oracle."""
+"""One cell of the kill matrix: a pipeline on Spark, killed at one point, judged by the oracle."""
 
 import contextlib
 import random
@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
-from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
+from tests.engine.lagging_borders import OF_LAGGING, OF_REPLAYS
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun, kill
 from tests.oracle.verdict import judge
 from tests.servers import postgres, spark
@@ -33,7 +33,7 @@ IN_APPLICATION = {CrashPoint.SNAPSHOT_STARTED, CrashPoint.SNAPSHOT_FINISHED, *RE
 """Borders that the driver itself crosses: no worker of ours lives then."""
 AT_START = {CrashPoint.START_POSITION_STORED}
 """Borders that a stream crosses once."""
-STREAM_BORDERS = set(CrashPoint) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START - OF_LAGGARDS
+STREAM_BORDERS = set(CrashPoint) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START - OF_LAGGING
 STREAM_BORDERS -= OF_REPLAYS
 BEGUN = STREAM_BORDERS | REQUEST_BORDERS
 """Borders of a pipeline that streamed before: its log is delivered from the first transaction."""
@@ -61,7 +61,7 @@ ON_SPARK = tuple(victim for victim in Victim if victim is not Victim.PROCESS)
 class Cell:
     """What came of one kill."""
 
-    border: str
+    crash_point: str
     victim: str
     seed: int
     result: str = "ok"
@@ -107,23 +107,23 @@ def stage(directory: Path) -> Iterator[Stage]:
         store.stop()
 
 
-def possible(border: CrashPoint, victim: Victim) -> bool:
-    """Say whether the victim exists while the border is crossed."""
-    return not (victim is Victim.WORKER and border in IN_APPLICATION)
+def possible(crash_point: CrashPoint, victim: Victim) -> bool:
+    """Say whether the victim exists while the crash point is reached."""
+    return not (victim is Victim.WORKER and crash_point in IN_APPLICATION)
 
 
 def run_cell(
-    border: CrashPoint,
+    crash_point: CrashPoint,
     victim: Victim,
     directory: Path,
     shared: Stage | None,
     seed: int = 0,
     make: Callable[..., ScriptedRun] = ScriptedRun,
 ) -> Cell:
-    """Kill ``victim`` at ``border`` and let the pipeline finish.
+    """Kill ``victim`` at ``crash_point`` and let the pipeline finish.
 
     Args:
-        border: where.
+        crash_point: where.
         victim: whom; an executor needs ``shared``.
         directory: an own, empty directory.
         shared: the cluster.
@@ -131,12 +131,12 @@ def run_cell(
         make: makes the pipeline's run; takes what ``ScriptedRun`` takes.
     """
     clock = time.monotonic()
-    cell = Cell(border.value, victim.value, seed)
+    cell = Cell(crash_point.value, victim.value, seed)
     directory.mkdir(parents=True, exist_ok=True)
-    run = _prepared(border, victim, directory, shared, make)
+    run = _prepared(crash_point, victim, directory, shared, make)
     drivers: list[Driver] = []
     try:
-        cell.wrong = tuple(_played(border, victim, run, shared, drivers, cell))
+        cell.wrong = tuple(_played(crash_point, victim, run, shared, drivers, cell))
     except (AssertionError, subprocess.TimeoutExpired) as error:
         cell.wrong = (str(error),)
     finally:
@@ -149,17 +149,17 @@ def run_cell(
 
 
 def _played(
-    border: CrashPoint,
+    crash_point: CrashPoint,
     victim: Victim,
     run: ScriptedRun,
     shared: Stage | None,
     drivers: list[Driver],
     cell: Cell,
 ) -> list[str]:
-    begun = run.begin() if border in BEGUN else None
-    once = border not in STREAM_BORDERS - _FIRST_ONLY
+    begun = run.begin() if crash_point in BEGUN else None
+    once = crash_point not in STREAM_BORDERS - _FIRST_ONLY
     crossing = 1 if once else random.Random(cell.seed).choice(_CROSSINGS)
-    drivers.append(started(run, shared, (border, crossing)))
+    drivers.append(started(run, shared, (crash_point, crossing)))
     held = run.wait_held(drivers[0])
     start = begun or run.first_position()
     kill_victim(victim, held, drivers[0], shared)
@@ -180,7 +180,7 @@ def _played(
     if code != 0:
         wrong.append(f"the driver ended with {code}")
     asked = snapshots.requests(run.store, NAME)
-    if [request.state for request in asked] != ["done"] * (border in REQUEST_BORDERS):
+    if [request.state for request in asked] != ["done"] * (crash_point in REQUEST_BORDERS):
         wrong.append(f"requests {asked}")
     if progress is None or progress.status != "stopped":
         wrong.append(f"status {progress and progress.status} after stop")
@@ -188,7 +188,7 @@ def _played(
 
 
 def _prepared(
-    border: CrashPoint,
+    crash_point: CrashPoint,
     victim: Victim,
     directory: Path,
     shared: Stage | None,
@@ -202,18 +202,18 @@ def _prepared(
     if cluster and shared is not None:
         dsn = shared.database(f"cell_{time.time_ns()}")
         master = shared.cluster.url
-    growing = border not in STREAM_BORDERS
+    growing = crash_point not in STREAM_BORDERS
     run = make(
         directory,
         master=master,
-        snapshot="initial" if border in SNAPSHOT_BORDERS else "never",
+        snapshot="initial" if crash_point in SNAPSHOT_BORDERS else "never",
         # An endless log, so that the stream has something to do after a snapshot or a start at
         # the head, however long Spark takes to start.
         transactions=0 if growing else 800,
         rate=100 if growing else 400,
         dsn=dsn,
     )
-    if border in REQUEST_BORDERS:
+    if crash_point in REQUEST_BORDERS:
         snapshots.request(run.store, NAME, CopySelection(), "copy", "the matrix")
     return run
 

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.engine.catch_up.start_positions import laggards
+from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
@@ -32,10 +32,10 @@ def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
     assert told.reason == (
         "degraded, sink side behind (away); a snapshot waits until it has caught up"
     )
-    assert laggards(made.store, load(made.document)) == ["side"]
+    assert lagging(made.store, load(made.document)) == ["side"]
     made.log("side").heal()
     assert running.end().why == "request"
-    assert laggards(made.store, load(made.document)) == []
+    assert lagging(made.store, load(made.document)) == []
     assert whole(made, "side", at(made, "side")) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
-from tests.engine.lagging_borders import OF_LAGGARDS
+from tests.engine.lagging_borders import OF_LAGGING
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import judge
@@ -39,31 +39,31 @@ def stood(run):
     return progress.sinks["side"].status if progress and progress.sinks else ""
 
 
-@pytest.mark.parametrize("border", sorted(OF_LAGGARDS, key=str), ids=lambda border: border.value)
-def test_a_driver_killed_with_a_sink_behind_leaves_no_hole(border, tmp_path):
+@pytest.mark.parametrize("crash_point", sorted(OF_LAGGING, key=str), ids=lambda point: point.value)
+def test_a_driver_killed_with_a_sink_behind_leaves_no_hole(crash_point, tmp_path):
     side = tmp_path / "side.jsonl"
-    limit = 1 if border in GIVEN_UP else 0
+    limit = 1 if crash_point in GIVEN_UP else 0
     config = f'id: side, path: "{side}", required: false, lag_limit_secs: {limit}'
     run = ScriptedRun(tmp_path, more=f"    - {{type: file, config: {{{config}}}}}")
     run.begin_at(0)
     checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
     run.store.transact([checkpoints.put("side", {"tx": 0})])
     taken = Taken(side)
-    driver = run.start(hold=(border, CROSSING.get(border, 1)))
-    if border not in {CrashPoint.SINK_LEFT, CrashPoint.SINK_GIVEN_UP}:
+    driver = run.start(hold=(crash_point, CROSSING.get(crash_point, 1)))
+    if crash_point not in {CrashPoint.SINK_LEFT, CrashPoint.SINK_GIVEN_UP}:
         wait_until(lambda: at(run, "out") > 100)
-        if border is CrashPoint.SINK_RESUMED:
+        if crash_point is CrashPoint.SINK_RESUMED:
             wait_until(lambda: stood(run) == "given_up")
         taken.let_go()
-        if border is CrashPoint.SINK_RESUMED:
+        if crash_point is CrashPoint.SINK_RESUMED:
             run.store.transact([Gaps(run.store, NAME).wish("side", "resume", "a test")])
     kill(run.wait_held(driver))
     driver.wait()
-    if border in {CrashPoint.SINK_LEFT, CrashPoint.SINK_GIVEN_UP}:
+    if crash_point in {CrashPoint.SINK_LEFT, CrashPoint.SINK_GIVEN_UP}:
         taken.let_go()
 
     driver = run.start()
-    if border is CrashPoint.SINK_GIVEN_UP:
+    if crash_point is CrashPoint.SINK_GIVEN_UP:
         wait_until(lambda: stood(run) == "given_up")
         run.store.transact([Gaps(run.store, NAME).wish("side", "resume", "a test")])
     run.wait_delivered(driver)
@@ -77,6 +77,6 @@ def test_a_driver_killed_with_a_sink_behind_leaves_no_hole(border, tmp_path):
         for gap in Gaps(run.store, NAME).all()
         for tx in range(gap.start["tx"] + 1, gap.end["tx"] + 1)
     }
-    assert bool(lacked) == (border in GIVEN_UP)
+    assert bool(lacked) == (crash_point in GIVEN_UP)
     history = [change for change in run.history({"tx": 0}) if change.name[0] not in lacked]
     assert judge(history, [event for event in seen if event.name[0] not in lacked]) == []

@@ -1,7 +1,7 @@
 """Each event once in every sink that can, wherever the pipeline is killed.
 
-Each border is one pipeline of one sink that is killed there three times, at other crossings each
-time. All sinks in one pipeline, from MySQL and on Spark, are in ``tests/e2e/test_exact_shop.py``.
+Each crash point is one pipeline of one sink that is killed there three times, at other crossings
+each time. All sinks in one pipeline, from MySQL and on Spark: ``tests/e2e/test_exact_shop.py``.
 """
 
 import os
@@ -34,16 +34,16 @@ KILLS = (2, 4, 3)
 
 # All of these are crossed in tests/e2e/test_exact_shop.py, too.
 @pytest.mark.long
-@pytest.mark.parametrize("border", BORDERS, ids=lambda border: border.value)
+@pytest.mark.parametrize("crash_point", BORDERS, ids=lambda point: point.value)
 @pytest.mark.parametrize("kind", sorted(PLACES))
-def test_kills_at_a_border_lose_and_repeat_nothing(kind, border, request, tmp_path):
+def test_kills_at_a_border_lose_and_repeat_nothing(kind, crash_point, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
     run = exact_run(kind, dsn, tmp_path, transactions=400, rate=0)
     run.begin_at(0)
     for crossing in KILLS:
         run.held.unlink(missing_ok=True)
-        once = border is CrashPoint.START_POSITION_STORED
-        driver = run.start(hold=(border, 1 if once else crossing))
+        once = crash_point is CrashPoint.START_POSITION_STORED
+        driver = run.start(hold=(crash_point, 1 if once else crossing))
         kill(run.wait_held(driver))
         driver.wait()
 
@@ -55,12 +55,12 @@ def test_kills_at_a_border_lose_and_repeat_nothing(kind, border, request, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "border",
+    "crash_point",
     [CrashPoint.DEAD_LETTERS_STORED, pytest.param(CrashPoint.SINK_WRITTEN, marks=pytest.mark.long)],
-    ids=lambda border: border.value,
+    ids=lambda point: point.value,
 )
 def test_what_is_set_aside_is_neither_lost_nor_there_twice(
-    border, kafka_server, tmp_path, monkeypatch
+    crash_point, kafka_server, tmp_path, monkeypatch
 ):
     for name, place in picky.PLACE.items():
         monkeypatch.setitem(PROCESSORS.shipped, name, place)
@@ -78,7 +78,7 @@ def test_what_is_set_aside_is_neither_lost_nor_there_twice(
     run.begin_at(0)
     for crossing in KILLS:
         run.held.unlink(missing_ok=True)
-        driver = run.start(hold=(border, crossing))
+        driver = run.start(hold=(crash_point, crossing))
         kill(run.wait_held(driver))
         driver.wait()
 

@@ -35,11 +35,13 @@ def resume(run):
 @pytest.mark.long
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exact", "plain"])
 @pytest.mark.parametrize(
-    "border", [CrashPoint.SINK_GIVEN_UP, CrashPoint.SINK_RESUMED], ids=lambda border: border.value
+    "crash_point",
+    [CrashPoint.SINK_GIVEN_UP, CrashPoint.SINK_RESUMED],
+    ids=lambda point: point.value,
 )
 @pytest.mark.parametrize("kind", sorted(PLACES))
 def test_the_gap_is_recorded_once_and_nothing_else_is_lacking(
-    kind, border, exactly_once, request, tmp_path
+    kind, crash_point, exactly_once, request, tmp_path
 ):
     server = request.getfixturevalue(f"{kind}_server")
     place = new_place(kind, server.dsn(), "side", exactly_once=exactly_once)
@@ -49,24 +51,24 @@ def test_the_gap_is_recorded_once_and_nothing_else_is_lacking(
     checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
     run.store.transact([checkpoints.put("side", {"tx": 0})])
 
-    driver = run.start(hold=(border, 1))
+    driver = run.start(hold=(crash_point, 1))
     wait_until(lambda: checkpoint(run, "side") > 100)
     server.pause()
     try:
         wait_until(lambda: is_given_up(run))
         [gap] = Gaps(run.store, NAME).all()
         assert (gap.start["tx"], gap.end) == (checkpoint(run, "side"), None)
-        if border is CrashPoint.SINK_GIVEN_UP:
+        if crash_point is CrashPoint.SINK_GIVEN_UP:
             driver = another(run, driver)
     finally:
         server.resume()
     at = checkpoint(run, "out")
     wait_until(lambda: checkpoint(run, "out") > at + 100)
     # Nothing follows; but what a sink tells that has arrived all the same, a new driver believes.
-    believes = exactly_once and border is CrashPoint.SINK_GIVEN_UP
+    believes = exactly_once and crash_point is CrashPoint.SINK_GIVEN_UP
     assert checkpoint(run, "side") == gap.start["tx"] or believes
     resume(run)
-    if border is CrashPoint.SINK_RESUMED:
+    if crash_point is CrashPoint.SINK_RESUMED:
         driver = another(run, driver)
     ends = {"out": TRANSACTIONS, "side": TRANSACTIONS}
     run._wait(lambda: {name: checkpoint(run, name) for name in ends} == ends, driver)
@@ -92,7 +94,7 @@ def test_the_gap_is_recorded_once_and_nothing_else_is_lacking(
 
 
 def another(run, driver):
-    """Kill a driver at its border, and start one that gives nobody up for being slow."""
+    """Kill a driver at its crash point, and start one that gives nobody up for being slow."""
     kill(run.wait_held(driver))
     driver.wait()
     pipelines.apply(run.store, run.document.replace(LIMIT, NO_LIMIT))

@@ -39,7 +39,7 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
     lane, quiet = Lane(pipeline.context(), 60.0), Quiet()
     lane._rendering.open()
     ahead = lane._rendering.ahead(lambda _: True)
-    lane._delivering = quiet
+    lane._delivery = quiet
     quiet.checkpoints = pipeline.checkpoints()
 
     def deliver(batch):

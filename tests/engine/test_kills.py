@@ -1,6 +1,6 @@
-"""A kill at every persistence border: nothing is lost, nothing comes out of order.
+"""A kill at every persistence crash point: nothing is lost, nothing comes out of order.
 
-Here the lane runs in a plain process. ``./dev.sh prove kills`` runs every border against every
+Here the lane runs in a plain process. ``./dev.sh prove kills`` runs every crash point against every
 victim on Spark; a few of those are below, so that the mechanism cannot rot.
 """
 
@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetterRecords,
 )
 from tests.engine import picky
-from tests.engine.lagging_borders import OF_LAGGARDS, OF_REPLAYS
+from tests.engine.lagging_borders import OF_LAGGING, OF_REPLAYS
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.waiting import wait_until
@@ -49,12 +49,12 @@ OF_REQUESTS = [
 ]
 """Borders of a copy that is made beside a stream; those of a stream cannot be crossed then."""
 OF_PIPELINES = [
-    border
-    for border in CrashPoint
-    if border
+    crash_point
+    for crash_point in CrashPoint
+    if crash_point
     not in (
         *OF_REPLAYS,
-        *OF_LAGGARDS,
+        *OF_LAGGING,
         CrashPoint.REQUEST_RECORDED,
         CrashPoint.REQUEST_REMOVED,
         CrashPoint.DEAD_LETTERS_STORED,
@@ -62,15 +62,15 @@ OF_PIPELINES = [
 ]
 
 
-@pytest.mark.parametrize("border", OF_PIPELINES, ids=lambda border: border.value)
-def test_a_process_killed_at_a_border_loses_nothing(border, tmp_path):
-    mode = "initial" if border in SNAPSHOT_BORDERS else "never"
-    at_head = border is CrashPoint.START_POSITION_STORED
+@pytest.mark.parametrize("crash_point", OF_PIPELINES, ids=lambda point: point.value)
+def test_a_process_killed_at_a_border_loses_nothing(crash_point, tmp_path):
+    mode = "initial" if crash_point in SNAPSHOT_BORDERS else "never"
+    at_head = crash_point is CrashPoint.START_POSITION_STORED
     run = ScriptedRun(tmp_path, snapshot=mode, transactions=4000 if at_head else 800)
     begun = mode == "never" and not at_head
     if begun:
         run.begin_at(0)
-    driver = run.start(hold=(border, 1 if border in AT_FIRST else 3))
+    driver = run.start(hold=(crash_point, 1 if crash_point in AT_FIRST else 3))
     kill(run.wait_held(driver))
     driver.wait()
     start = {"tx": 0} if begun else run.first_position()
@@ -85,16 +85,16 @@ def test_a_process_killed_at_a_border_loses_nothing(border, tmp_path):
     assert run.control.progress().status == "stopped"
 
 
-@pytest.mark.parametrize("border", OF_REQUESTS, ids=lambda border: border.value)
-def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_path):
+@pytest.mark.parametrize("crash_point", OF_REQUESTS, ids=lambda point: point.value)
+def test_a_process_killed_while_it_serves_a_request_serves_it_once(crash_point, tmp_path):
     run = ScriptedRun(tmp_path)
     run.begin_at(0)
-    once = border in {
+    once = crash_point in {
         CrashPoint.SNAPSHOT_STARTED,
         CrashPoint.REQUEST_RECORDED,
         CrashPoint.REQUEST_REMOVED,
     }
-    driver = run.start(hold=(border, 1 if once else 2))
+    driver = run.start(hold=(crash_point, 1 if once else 2))
     wait_until(lambda: tx_of(run) > 0)
     snapshots.request(run.store, NAME, CopySelection(), "copy", "a test")
     kill(run.wait_held(driver))
@@ -111,26 +111,26 @@ def test_a_process_killed_while_it_serves_a_request_serves_it_once(border, tmp_p
     assert (request.state, request.rows) == ("done", KEYS)
     copied = Counter(e.key for e in seen_in_file(run.output, lambda _: ()) if e.name is None)
     assert len(copied) == KEYS
-    if border in (CrashPoint.REQUEST_RECORDED, CrashPoint.REQUEST_REMOVED):
+    if crash_point in (CrashPoint.REQUEST_RECORDED, CrashPoint.REQUEST_REMOVED):
         assert set(copied.values()) == {1}
     else:
         # A chunk that was under way comes again, one that was done does not.
         assert max(copied.values()) <= 2
-        assert CrashPoint.CHUNK_STORED is not border or min(copied.values()) == 1
+        assert CrashPoint.CHUNK_STORED is not crash_point or min(copied.values()) == 1
 
 
 @pytest.mark.parametrize(
-    "border",
+    "crash_point",
     [
         pytest.param(CrashPoint.SINK_WRITTEN, marks=pytest.mark.long),
         CrashPoint.DEAD_LETTERS_STORED,
         CrashPoint.CHUNK_STORED,
     ],
-    ids=lambda border: border.value,
+    ids=lambda point: point.value,
 )
-def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, monkeypatch):
+def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(crash_point, tmp_path, monkeypatch):
     monkeypatch.setitem(PROCESSORS.shipped, *next(iter(picky.PLACE.items())))
-    copies = border is CrashPoint.CHUNK_STORED
+    copies = crash_point is CrashPoint.CHUNK_STORED
     run = ScriptedRun(
         tmp_path,
         snapshot="initial" if copies else "never",
@@ -139,7 +139,7 @@ def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, m
     )
     if not copies:
         run.begin_at(0)
-    driver = run.start(hold=(border, 2))
+    driver = run.start(hold=(crash_point, 2))
     kill(run.wait_held(driver))
     driver.wait()
     start = run.first_position()
@@ -161,9 +161,9 @@ def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(border, tmp_path, m
     assert {event.name for event in delivered} == {change.name for change in history} - {*refused}
 
 
-@pytest.mark.parametrize("border", sorted(OF_REPLAYS, key=str), ids=lambda border: border.value)
+@pytest.mark.parametrize("crash_point", sorted(OF_REPLAYS, key=str), ids=lambda point: point.value)
 def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
-    border, tmp_path, monkeypatch
+    crash_point, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(PROCESSORS.shipped, *next(iter(picky.PLACE.items())))
     passes = tmp_path / "passes"
@@ -182,7 +182,7 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
     run.want("running")
 
     ticket = replays.request(run.store, NAME, DeadLetterFilter(), "skip", "a test")
-    driver = run.start(hold=(border, 1 if border is CrashPoint.REPLAY_REMOVED else 2))
+    driver = run.start(hold=(crash_point, 1 if crash_point is CrashPoint.REPLAY_REMOVED else 2))
     kill(run.wait_held(driver))
     driver.wait()
     driver = run.start()
@@ -194,7 +194,7 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
     assert DeadLetterRecords(run.store, NAME).count() == 0
     seen = [event.name for event in run.seen()]
     assert set(seen) == {change.name for change in run.history({"tx": 0})}
-    assert len(seen) == 180 or border is CrashPoint.REPLAY_WRITTEN
+    assert len(seen) == 180 or crash_point is CrashPoint.REPLAY_WRITTEN
     for key, last in run.rows({"tx": 0}).items():
         mine = [event for event in run.seen() if event.key == key]
         first = list(dict.fromkeys(event.name for event in mine))
@@ -204,7 +204,7 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
 
 def test_every_border_has_a_kill():
     asked = {*OF_REQUESTS, *OF_REPLAYS}
-    assert {*OF_PIPELINES, *asked, *OF_LAGGARDS, CrashPoint.DEAD_LETTERS_STORED} == set(CrashPoint)
+    assert {*OF_PIPELINES, *asked, *OF_LAGGING, CrashPoint.DEAD_LETTERS_STORED} == set(CrashPoint)
 
 
 def wrong_schemas(run):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.errors import RetryableError
 
 
@@ -23,7 +23,7 @@ class Shaky:
         self.told.append(error and str(error))
 
     def ask(self, over=lambda: False, **more):
-        return patiently(self, self.tell, over, self.waits.append, **more)
+        return retry_until(self, self.tell, over, self.waits.append, **more)
 
 
 def test_every_failure_is_told_and_that_it_is_over():
@@ -54,5 +54,5 @@ def test_what_no_patience_helps_against_is_raised_at_once():
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        patiently(broken, told.append, lambda: False, told.append)
+        retry_until(broken, told.append, lambda: False, told.append)
     assert told == []

@@ -41,9 +41,9 @@ def test_a_sink_that_is_behind_no_more_counts_although_it_has_not_joined():
     delivering._policy = RequiredSinks(frozenset(), 2)
     delivering._ahead = SkipList(ScriptedSource(), ["one", "two", "three"])
     delivering._ahead.leave("three")
-    stragglers = delivering._stragglers = object.__new__(LaggingSinks)
-    stragglers._source = ScriptedSource()
-    stragglers._behind = {"three": SimpleNamespace(at={"tx": 7})}
+    lagging = delivering._lagging = object.__new__(LaggingSinks)
+    lagging._source = ScriptedSource()
+    lagging._behind = {"three": SimpleNamespace(at={"tx": 7})}
 
     assert delivering._is_enough(["one"], {"tx": 7})
     assert not delivering._is_enough(["one"], {"tx": 8})

@@ -424,9 +424,9 @@ def test_a_driver_that_starts_meanwhile_goes_on_with_it(monkeypatch):
     refuses(pipeline, max(history(pipeline)[1]))
     run_to_the_end(pipeline)
     takes_all(pipeline)
-    real = replay.crossing
+    real = replay.reach
     monkeypatch.setattr(
-        replay, "crossing", lambda at: pipeline.control.take_epoch("newer") and real(at)
+        replay, "reach", lambda at: pipeline.control.take_epoch("newer") and real(at)
     )
     with pytest.raises(FencedError):
         here(pipeline)
@@ -488,12 +488,12 @@ def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
         where, ending = pipeline.location, threading.Event()
         return replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
 
-    def killed(border):
-        if border is CrashPoint.REPLAY_STORED:
+    def killed(crash_point):
+        if crash_point is CrashPoint.REPLAY_STORED:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(replay, "crossing", killed)
+        patched.setattr(replay, "reach", killed)
         with pytest.raises(KeyboardInterrupt):
             serve()
     assert counts(serve()) == {"sent": 1, "refused": 2}

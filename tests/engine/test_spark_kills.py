@@ -1,7 +1,7 @@
 """The engine on Spark when something dies, or when two drivers run at once.
 
-``python -m tests.prove kills`` runs every border against every victim; here each victim dies at
-one border, so that the mechanism cannot rot. An executor dies in ``spark/test_cluster.py``.
+``python -m tests.prove kills`` runs every crash point against every victim; here each victim dies
+at one of them, so that the mechanism cannot rot. An executor dies in ``spark/test_cluster.py``.
 """
 
 import os
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(
-    ("victim", "border"),
+    ("victim", "crash_point"),
     [
         pytest.param(Victim.WORKER, CrashPoint.CHUNK_WRITTEN, marks=pytest.mark.long),
         pytest.param(Victim.JVM, CrashPoint.SINK_WRITTEN, marks=pytest.mark.long),
     ],
     ids=lambda value: value.value,
 )
-def test_a_victim_on_spark_loses_nothing(victim, border, tmp_path):
-    assert run_cell(border, victim, tmp_path / "cell", None).wrong == ()
+def test_a_victim_on_spark_loses_nothing(victim, crash_point, tmp_path):
+    assert run_cell(crash_point, victim, tmp_path / "cell", None).wrong == ()
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ SMALL_REQUESTS = {
 STREAM, CHUNK = (CrashPoint.SINK_WRITTEN, 1), (CrashPoint.CHUNK_RENDERED, 2)
 
 
-def outlived(run, server, border, is_under_way):
+def outlived(run, server, crash_point, is_under_way):
     """Run the whole story; return what the sink holds and what it must hold."""
     if run.snapshot == "never":
         run.begin_at(0)
-    old = run.frozen_with_a_write_under_way(server, *border, is_under_way)
+    old = run.frozen_with_a_write_under_way(server, *crash_point, is_under_way)
     new = run.start()
     run.wait_delivered(new)
     run.wake(old)
@@ -47,18 +47,18 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "is_exact", "border"), CASES)
+@pytest.mark.parametrize(("kind", "is_exact", "crash_point"), CASES)
 def test_what_a_frozen_driver_has_begun_never_lands_behind_newer_rows(
-    kind, is_exact, border, request, tmp_path
+    kind, is_exact, crash_point, request, tmp_path
 ):
     server = request.getfixturevalue(f"{kind}_server")
     place = new_place(kind, server.dsn(), exactly_once=is_exact)
     if kind == "kafka":
         place = with_settings(place, SMALL_REQUESTS[is_exact])
-    snapshot = "initial" if border is CHUNK else "never"
+    snapshot = "initial" if crash_point is CHUNK else "never"
     run = ZombieRun(tmp_path, place=place, snapshot=snapshot)
 
-    held, wanted = outlived(run, server, border, lambda: has_unread(server.port))
+    held, wanted = outlived(run, server, crash_point, lambda: has_unread(server.port))
 
     assert held == wanted
 
@@ -74,13 +74,13 @@ def test_transactions_fence_plain_delivery_into_kafka(kafka_server, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "border", [STREAM, pytest.param(CHUNK, marks=pytest.mark.long)], ids=["stream", "chunk"]
+    "crash_point", [STREAM, pytest.param(CHUNK, marks=pytest.mark.long)], ids=["stream", "chunk"]
 )
-def test_an_endpoint_gets_nothing_old_behind_what_is_newer(border, tmp_path):
+def test_an_endpoint_gets_nothing_old_behind_what_is_newer(crash_point, tmp_path):
     endpoint = SilentEndpoint()
-    snapshot = "initial" if border is CHUNK else "never"
+    snapshot = "initial" if crash_point is CHUNK else "never"
     run = ZombieRun(tmp_path, place=endpoint.place(), snapshot=snapshot, keys=60, rate=20)
 
-    held, wanted = outlived(run, endpoint, border, endpoint.is_waited_for)
+    held, wanted = outlived(run, endpoint, crash_point, endpoint.is_waited_for)
 
     assert held == wanted

@@ -61,19 +61,19 @@ class ZombieRun(ExactRun):
     def frozen_with_a_write_under_way(
         self,
         server: Silenced,
-        border: CrashPoint,
+        crash_point: CrashPoint,
         crossing: int,
         is_under_way: Callable[[], object],
     ) -> Driver:
         """Return a driver that was frozen while it wrote to a silent server, which is back now.
 
         Args:
-            server: falls silent when the driver stands at the border, and comes back.
-            border: in front of the write.
+            server: falls silent when the driver stands at the crash point, and comes back.
+            crash_point: in front of the write.
             crossing: which one.
             is_under_way: says whether something was sent to the silent server.
         """
-        old = self.start(hold=(border, crossing))
+        old = self.start(hold=(crash_point, crossing))
         self.wait_held(old)
         server.pause()
         try:

@@ -19,7 +19,7 @@ from tests.servers import kafka, nats, redis
 from tests.servers.process import Server
 
 SEEDS = 6
-"""After so many, every border has met every sink that a sleeping driver could write to."""
+"""After so many, every crash point has met every sink that a sleeping driver could write to."""
 SOURCES = ("mysql", "postgres", "mariadb")
 SINKS = ("kafka", "redis", "nats")
 MODES = tuple(f"{sink} {mode}" for mode in ("exactly once", "at least once") for sink in SINKS)
@@ -53,8 +53,8 @@ def cases(seed: int) -> Iterator[Case]:
         }
 
     exact = MODES[: len(SINKS)]
-    for border in _BORDERS:
-        yield case(f"asleep at {border.value}")
+    for crash_point in _BORDERS:
+        yield case(f"asleep at {crash_point.value}")
     for what in zombies.SILENT:
         yield case(f"asleep with a {what} in flight")
         yield {**case(f"asleep with a {what} in flight"), "sink": MODES[(seed + 3) % len(MODES)]}

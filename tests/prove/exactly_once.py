@@ -1,4 +1,4 @@
-"""Every border of a stream into every sink that delivers exactly once, from every source.
+"""Every crash point of a stream into every sink that delivers exactly once, from every source.
 
 With all sinks there, and with one of them away for a while. ``kills`` has the same sinks on Spark.
 """

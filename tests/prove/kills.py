@@ -1,4 +1,4 @@
-"""Kills at every border of whoever can die, in chains: from every source, without Spark and on it.
+"""Kills at every crash point, in chains: from every source, without Spark and on it.
 
 A chain is one pipeline: a copy first, then its stream, into a file at least once and into Kafka,
 Redis and NATS exactly once. Its seed draws where it is killed, at which crossing, and who dies.
@@ -42,7 +42,7 @@ def run(task: Task) -> None:
 
 
 def lacking(cases: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the borders and victims of each source that no chain has shown."""
+    """Return the crash points and victims of each source that no chain has shown."""
     found = []
     for source in SHOPS:
         for place in VICTIMS:
@@ -53,7 +53,7 @@ def lacking(cases: Sequence[Mapping[str, Any]]) -> list[str]:
                 for kill in case["kills"]
             ]
             missing = sorted(cells(place) - shown(kills))
-            found += [f"{source} {place}: {border} / {who}" for border, who in missing]
+            found += [f"{source} {place}: {crash_point} / {who}" for crash_point, who in missing]
     return found
 
 

@@ -113,7 +113,7 @@ def test_a_file_is_complete_when_every_case_has_held(tmp_path, committed):
     [
         ({}, {"source": "mysql", "seed": 1, "result": "wrong"}),
         ({"whole": False}, good(CASES[1])),
-        ({"lacks": lambda _: ["a border"]}, good(CASES[1])),
+        ({"lacks": lambda _: ["a crash point"]}, good(CASES[1])),
     ],
     ids=["wrong", "not everything", "lacking"],
 )
@@ -173,7 +173,11 @@ def test_some_units_of_an_area_make_no_whole_proof():
 
 def test_kills_lack_what_no_chain_has_shown():
     every = [
-        {"source": s, "place": p, "kills": [f"{border}:1 {who}" for border, who in kills.cells(p)]}
+        {
+            "source": s,
+            "place": p,
+            "kills": [f"{crash_point}:1 {who}" for crash_point, who in kills.cells(p)],
+        }
         for s in kills.SHOPS
         for p in kills.VICTIMS
     ]

@@ -57,7 +57,7 @@ class ControlWatcher:
             self.ended_at = time.monotonic()
             self.ending.set()
 
-    def obey(self) -> ControlRecord | None:
+    def check_desired(self) -> ControlRecord | None:
         """End if the pipeline is not to run; return its control record.
 
         Raises:
@@ -70,14 +70,14 @@ class ControlWatcher:
             self.end(record.desired)
         return record
 
-    def listen(self) -> None:
+    def check(self) -> None:
         """Look at the control record once.
 
         Raises:
             FencedError: a newer driver has started.
             RetryableError: the store is away.
         """
-        record = self.obey()
+        record = self.check_desired()
         if record is None or self.ending.is_set():
             return
         asked = record.replays or (record.requests and not self._busy())
@@ -127,7 +127,7 @@ class ControlWatcher:
                 fence = self._context.control.held_epoch(self._context.job.driver)
                 if fence != self._context.fence:
                     self.end("fenced")
-                self.listen()
+                self.check()
             except FencedError:
                 self.end("fenced")
             except RetryableError:

@@ -1,7 +1,7 @@
-"""The persistence borders: every place where a kill could lose, repeat or reorder something.
+"""The crash points: every place where a kill could lose, repeat or reorder something.
 
-A border is crossed with ``crossing(Border.X)``. In production that costs one comparison. A test
-sets ``DELTAFORGE_HOLD_AT="sink_written:3:/tmp/held"``: the third crossing writes the process id
+Code calls ``reach(CrashPoint.X)`` there. In production that costs one comparison. A test sets
+``DELTAFORGE_HOLD_AT="sink_written:3:/tmp/held"``: the third time, the process writes its id
 into that file and waits until the file says "go", so that the test can kill any process it likes
 exactly there. A file that exists already means the hold has happened, in any process. With
 ``DELTAFORGE_HOLD_AT="@/tmp/next"`` each process reads the same from that file when it starts.
@@ -49,14 +49,14 @@ class _Hold:
     """The one hold a test asked for, read once per process."""
 
     def __init__(self, asked: str) -> None:
-        border, crossings, path = asked.split(":", 2)
-        self.border = CrashPoint(border)
-        self.crossings = int(crossings)
+        crash_point, nth, path = asked.split(":", 2)
+        self.crash_point = CrashPoint(crash_point)
+        self.nth = int(nth)
         self.path = Path(path)
 
-    def cross(self) -> None:
-        self.crossings -= 1
-        if self.crossings != 0:
+    def reach(self) -> None:
+        self.nth -= 1
+        if self.nth != 0:
             return
         try:
             with self.path.open("x") as held:
@@ -79,7 +79,7 @@ def asked_hold() -> _Hold | None:
 _hold = asked_hold()
 
 
-def crossing(border: CrashPoint) -> None:
-    """Say that the code stands at ``border`` now."""
-    if _hold is not None and _hold.border is border:
-        _hold.cross()
+def reach(crash_point: CrashPoint) -> None:
+    """Note that the code is at this point now; a test may ask to be held there."""
+    if _hold is not None and _hold.crash_point is crash_point:
+        _hold.reach()

@@ -66,16 +66,16 @@ class Heartbeat:
         # Only a stream makes way for what was asked for; requests wait for each other.
         # Copied rows would reach a sink that is behind in front of older changes.
         self._streams = makes_way and status == "running"
-        self._listener = ControlWatcher(
+        self._watcher = ControlWatcher(
             context,
             window_s,
             makes_way=self._makes_way,
             busy=lambda: bool(stats.lagging),
             ends_window=not self._streams,
         )
-        self.ending = self._listener.ending
-        self.end = self._listener.end
-        self.end_window = self._listener.end_window
+        self.ending = self._watcher.ending
+        self.end = self._watcher.end
+        self.end_window = self._watcher.end_window
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self, *, begins: bool = False) -> None:
@@ -89,7 +89,7 @@ class Heartbeat:
             FencedError: a newer driver has started.
             RetryableError: the store is away.
         """
-        self._listener.obey()
+        self._watcher.check_desired()
         former = self._former = self._context.control.progress()
         goes_on = former is not None and former.generation == self._context.job.generation
         if former is not None and goes_on:
@@ -111,7 +111,7 @@ class Heartbeat:
     @property
     def why(self) -> Why:
         """Return for what the lane must end."""
-        return self._listener.why
+        return self._watcher.why
 
     def gives_up(self) -> bool:
         """Say whether a delivery under way should be abandoned.
@@ -123,7 +123,7 @@ class Heartbeat:
         given_up = self.why in ("fenced", "superseded", "failed")
         if given_up or self._stats.blocked_by() is not None:
             return True
-        return time.monotonic() - self._listener.ended_at > _DRAIN_GRACE_S
+        return time.monotonic() - self._watcher.ended_at > _DRAIN_GRACE_S
 
     def confirm(self) -> None:
         """Make sure that no newer lane has started; see ``ControlWatcher.confirm``.
@@ -132,7 +132,7 @@ class Heartbeat:
             FencedError: one has.
             RetryableError: the store is away.
         """
-        self._listener.confirm()
+        self._watcher.confirm()
 
     def finish(self, outcome: Outcome) -> None:
         """Stop beating and write how it ended; a fenced lane writes nothing."""
@@ -160,7 +160,7 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._done.wait(_BEAT_S):
             try:
-                self._listener.listen()
+                self._watcher.check()
                 self._beat(None)
             except FencedError:
                 self.end("fenced")

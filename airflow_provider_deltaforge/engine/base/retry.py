@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 _POLL_S = 0.1
 
 
-def patiently(
+def retry_until(
     call: Callable[[], Result],
     tell: Callable[[BaseException | None], None],
     over: Callable[[], bool],

@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.catch_up.own_checkpoint import CatchUpEnded, OwnCheckpoint
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import OF_THE_LANE
 from airflow_provider_deltaforge.engine.catch_up.second_reader import (
@@ -49,7 +49,7 @@ class CatchUp:
     """Catches one sink up, in a thread of its own.
 
     Args:
-        company: the lane's.
+        shared: the lane's.
         sink: the description.
         hands: owns the sink's connection; it is the lane's again once the sink has joined.
         at: the sink's checkpoint.
@@ -59,7 +59,7 @@ class CatchUp:
 
     def __init__(
         self,
-        company: CatchUpContext,
+        shared: CatchUpContext,
         sink: Sink,
         hands: SinkThread,
         at: Position,
@@ -67,10 +67,10 @@ class CatchUp:
         *,
         waits: bool = False,
     ) -> None:
-        self._company = company
-        self._context = context = company.context
+        self._shared = shared
+        self._context = context = shared.context
         self._sink, self._id, self._hands = sink, sink.id, hands
-        self._stats, self._meeting = company.stats, company.meeting
+        self._stats, self._rejoin_point = shared.stats, shared.rejoin_point
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
         self.given_up = False
@@ -80,10 +80,10 @@ class CatchUp:
             self._stats.letters,
             lambda _, error: self._tell(error),
             self._ending,
-            company.confirm,
+            shared.confirm,
             behind=sink.id,
         )
-        self._own = OwnCheckpoint(company, sink.id, hands, self._letters, at, self._patiently)
+        self._own = OwnCheckpoint(shared, sink.id, hands, self._letters, at, self._retry)
         self._thread = threading.Thread(target=self._run, name=f"behind-{sink.id}", daemon=True)
         self._thread.start()
 
@@ -113,13 +113,13 @@ class CatchUp:
         except PositionLostError as error:
             self._give_up(error)
         except OF_THE_LANE as error:
-            self._meeting.fail(error)
+            self._rejoin_point.fail(error)
         except CatchUpEnded:
             raise
         except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
             self._tell(error)
-            self._meeting.strays(self._id)
+            self._rejoin_point.strays(self._id)
             self._stats.stands(self._id, "behind")
             soon = isinstance(error, (RetryableError, TableError))  # The lane stops a table first.
             self._rest(_SOON_S if soon else _AGAIN_S)
@@ -133,14 +133,14 @@ class CatchUp:
             self._end_pending(self._pending)
             if self._joins():
                 return
-            self._patiently(self._letters.begin)  # Read again from the checkpoint.
+            self._retry(self._letters.begin)  # Read again from the checkpoint.
         self._hands.read_again()
-        self._own.idling.ends()
+        self._own.empty_progress.ends()
         again = SecondReader(
-            self._company, self._id, self.at, self._tell, self._is_over, self._patiently
+            self._shared, self._id, self.at, self._tell, self._is_over, self._retry
         )
         with closing(again):
-            self._patiently(again.open, self._rest_unless_late)
+            self._retry(again.open, self._rest_unless_late)
             while not self._joins():
                 if (ready := again.next(_POLL_S)) is not None:
                     self._deliver(ready)
@@ -162,24 +162,24 @@ class CatchUp:
     def _deliver(self, carried: PendingBatch) -> None:
         if carried.batch.rows.num_rows == 0:
             if carried.batch.position is not None:
-                self._own.idling.passes(carried.batch.position)
+                self._own.empty_progress.passes(carried.batch.position)
             return
         self._stats.stands(self._id, "catching_up", carried.first_ms)
         if (later := carried.rendered.later.get(self._id)) is not None:
             self._hands.submit(later)
             carried = self._filled(carried)
-        self._patiently(self._company.confirm)
+        self._retry(self._shared.confirm)
         rendered = carried.rendered
-        messages, held = self._patiently(lambda: self._letters.held_back(rendered, [self._id]))
+        messages, held = self._retry(lambda: self._letters.held_back(rendered, [self._id]))
         carried = replace(carried, held=held.get(self._id, ()))
         if self._hands.is_exact:
             told = carried.held or rendered.rejections[self._id]
             if told or self._letters.order.would_tell(rendered, [self._id]):
                 self._set_aside(carried, carried.held)
-        self._hands.submit(self._parcel(carried, messages[self._id]))
+        self._hands.submit(self._sink_batch(carried, messages[self._id]))
         self._settle(carried, self._result(carried))
 
-    def _parcel(self, carried: PendingBatch, messages: Messages) -> SinkBatch:
+    def _sink_batch(self, carried: PendingBatch, messages: Messages) -> SinkBatch:
         return SinkBatch(messages, carried.batch.position, self._own.stand)
 
     def _result(self, carried: PendingBatch) -> SinkResult:
@@ -188,8 +188,8 @@ class CatchUp:
         while (outcome := self._awaited()).is_nothing:
             refused += outcome.rejections
             self._set_aside(carried, [*carried.held, *refused])
-            parcel = self._parcel(carried, carried.rendered.messages[self._id])
-            self._hands.submit(parcel.without([*carried.held, *refused]))
+            sink_batch = self._sink_batch(carried, carried.rendered.messages[self._id])
+            self._hands.submit(sink_batch.without([*carried.held, *refused]))
         return replace(outcome, rejections=[*refused, *outcome.rejections])
 
     def _filled(self, carried: PendingBatch) -> PendingBatch:
@@ -203,7 +203,7 @@ class CatchUp:
             self._check()
             if self._hands.failing:
                 self._stats.stands(self._id, "behind")
-                self._meeting.strays(self._id)
+                self._rejoin_point.strays(self._id)
         if outcome.error is not None and self._is_over():
             raise CatchUpEnded
         return outcome
@@ -212,14 +212,14 @@ class CatchUp:
         """Store how far the sink is with this batch, with what it refused of it."""
         refused = [*carried.held, *outcome.durable()]
         self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
-        crossing(CrashPoint.CAUGHT_UP_WRITTEN)
+        reach(CrashPoint.CAUGHT_UP_WRITTEN)
         self._tell(None)
         self._stats.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
         self._stats.stands(self._id, "catching_up", carried.last_ms)
-        self._own.idling.ends()
+        self._own.empty_progress.ends()
         if carried.batch.position is not None:
             self._own.commit(carried.batch.position)
-            self._meeting.comes(self._id, carried.last_ms)
+            self._rejoin_point.comes(self._id, carried.last_ms)
         elif self._letters.overflows and self._letters.awaits_room():
             self._own.store([])
 
@@ -232,11 +232,11 @@ class CatchUp:
         """Offer to join where the lane stands; return True if the sink is the lane's again."""
         position = self._own.reached
         exact = self._hands.is_exact
-        if not self._meeting.holds(position, exact=exact):
+        if not self._rejoin_point.holds(position, exact=exact):
             return False
         if position != self.at:
             self._own.commit(position)  # The source may forget what lies before it.
-        return self._meeting.offer(self._id, position, self._is_over, exact=exact)
+        return self._rejoin_point.offer(self._id, position, self._is_over, exact=exact)
 
     def _check(self, *, unread: bool = False) -> None:
         """See whether the sink is to be given up, or the lane ends."""
@@ -252,7 +252,7 @@ class CatchUp:
             self._own.store([gap_of(self._context, self._id, self.at, error)])
         except (DeltaForgeError, CatchUpEnded):
             return  # Another lane is there, or this one ends: the next one judges anew.
-        crossing(CrashPoint.SINK_GIVEN_UP)
+        reach(CrashPoint.SINK_GIVEN_UP)
         self._hands.has_ended()  # It would go on trying, and hide why the sink was given up.
         log_gap(self._context, self._id, self.at, error)
         self._stats.stands(self._id, "given_up")
@@ -264,7 +264,7 @@ class CatchUp:
         self._stats.sink_trouble(self._id, error)
 
     def _is_over(self) -> bool:
-        return self._ending.is_set() or self._company.over()
+        return self._ending.is_set() or self._shared.over()
 
     def _rest(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -276,9 +276,9 @@ class CatchUp:
         self._rest(seconds)
         self._check(unread=True)
 
-    def _patiently(self, call: Callable[[], Result], rest: Rest | None = None) -> Result:
+    def _retry(self, call: Callable[[], Result], rest: Rest | None = None) -> Result:
         try:
-            return patiently(call, self._tell, self._is_over, rest or self._rest)
+            return retry_until(call, self._tell, self._is_over, rest or self._rest)
         except RetryableError:
             if self._is_over():
                 raise CatchUpEnded from None

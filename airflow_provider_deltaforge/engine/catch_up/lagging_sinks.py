@@ -3,7 +3,7 @@
 import logging
 import time
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.catch_up.catch_up import CatchUp
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, PendingBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
@@ -24,24 +24,24 @@ class LaggingSinks:
     """Keeps them for one opening of the log. Used by the delivery thread.
 
     Args:
-        company: the lane's.
+        shared: the lane's.
         sinks: their connections.
         ahead: who holds what; it is told who leaves and joins.
         checkpoints: the lane's.
     """
 
     def __init__(
-        self, company: CatchUpContext, sinks: SinkGroup, ahead: SkipList, checkpoints: Checkpoints
+        self, shared: CatchUpContext, sinks: SinkGroup, ahead: SkipList, checkpoints: Checkpoints
     ) -> None:
-        context = company.context
-        self._company = company
-        self._context, self._stats, self._sinks, self._ahead = context, company.stats, sinks, ahead
+        context = shared.context
+        self._shared = shared
+        self._context, self._stats, self._sinks, self._ahead = context, shared.stats, sinks, ahead
         self._source = context.pipeline.spec.source
         self._described = {sink.id: sink for sink in context.pipeline.spec.sinks}
         self._checkpoints = checkpoints
         self._gaps = Gaps(context.store, context.pipeline.name)
-        self._patiently = company.patiently
-        self.meeting = company.meeting
+        self._retry = shared.retry
+        self.rejoin_point = shared.rejoin_point
         self._given_up: dict[str, Gap] = {}
         self._behind: dict[str, CatchUp] = {}
         self._look_at = 0.0
@@ -57,7 +57,7 @@ class LaggingSinks:
                 self._stats.stands(name, "running")
         for name in stood.behind:
             self._leave(name, stood.known[name], None, None)
-        self._patiently(self._forget_wishes)
+        self._retry(self._forget_wishes)
 
     def leave(self, name: str, carried: PendingBatch | None, error: Exception | None) -> None:
         """Go on without a sink that did not take a batch.
@@ -67,12 +67,12 @@ class LaggingSinks:
             carried: the batch that it is still trying; None if it has given up on it.
             error: why it did.
         """
-        at = self._patiently(self._checkpoints.load)[name]
+        at = self._retry(self._checkpoints.load)[name]
         if error is not None:
             self._stats.sink_trouble(name, error)
         lacks_ms = carried.first_ms if carried is not None else None
         self._leave(name, at, carried, lacks_ms, waits=error is not None)
-        crossing(CrashPoint.SINK_LEFT)
+        reach(CrashPoint.SINK_LEFT)
 
     def tend(self) -> list[str]:
         """Take in who has caught up, and do what people want; return who has joined.
@@ -82,24 +82,24 @@ class LaggingSinks:
         """
         joined: list[str] = []
         if self.any:
-            if self.meeting.failure is not None:
-                raise self.meeting.failure
+            if self.rejoin_point.failure is not None:
+                raise self.rejoin_point.failure
             if time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + _WISHES_S
-                self._patiently(lambda: self._hear(joined))
+                self._retry(lambda: self._hear(joined))
             for name in [name for name, one in self._behind.items() if one.given_up]:
                 del self._behind[name]
-                self._given_up = self._patiently(self._gaps.open)
-        for name, position in self.meeting.taken().items() if self._behind else ():
+                self._given_up = self._retry(self._gaps.open)
+        for name, position in self.rejoin_point.taken().items() if self._behind else ():
             self._join(name, position)
             joined.append(name)
         if joined:
-            self._patiently(self._forget_wishes)
+            self._retry(self._forget_wishes)
         return joined
 
     def wait(self) -> None:
         """Stand for a moment for one that is about to arrive."""
-        self.meeting.wait(self._company.over)
+        self.rejoin_point.wait(self._shared.over)
 
     def earliest(self, position: Position) -> Position:
         """Return up to where the source may forget the log: a position, or where the last stands.
@@ -151,15 +151,15 @@ class LaggingSinks:
         )
         hands = self._sinks.thread(name)
         sink = self._described[name]
-        self._behind[name] = CatchUp(self._company, sink, hands, at, carried, waits=waits)
+        self._behind[name] = CatchUp(self._shared, sink, hands, at, carried, waits=waits)
 
     def _join(self, name: str, position: Position) -> None:
-        self._patiently(self._checkpoints.load)  # It was moved meanwhile.
+        self._retry(self._checkpoints.load)  # It was moved meanwhile.
         del self._behind[name]
         self._ahead.join(name, position)
         self._stats.stands(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
-        crossing(CrashPoint.SINK_JOINED)
+        reach(CrashPoint.SINK_JOINED)
 
     def _forget_wishes(self) -> None:
         """Let no wish that came too late give up a sink that falls behind another day."""
@@ -178,7 +178,7 @@ class LaggingSinks:
             if wish.wanted == "give_up" and wish.sink in self._behind:
                 self._behind[wish.sink].unwanted = f"{wish.by} gave it up"
             elif wish.wanted == "resume" and wish.sink in self._given_up:
-                if self.meeting.inside or not self._sinks.renew(wish.sink):
+                if self.rejoin_point.inside or not self._sinks.renew(wish.sink):
                     continue  # In a moment: between transactions, and with no writer of before.
                 self._resume(wish)
                 resumed.append(wish.sink)
@@ -187,12 +187,12 @@ class LaggingSinks:
 
     def _resume(self, wish: SinkCommand) -> None:
         """Let a sink that was given up go on from where the lane stands."""
-        name, position = wish.sink, self.meeting.at
+        name, position = wish.sink, self.rejoin_point.at
         gap = self._given_up[name]
         self._checkpoints.load()
         put = self._checkpoints.put(name, position, begins=True)
         self._store([self._gaps.close(gap, position), put, self._gaps.granted(wish)])
-        crossing(CrashPoint.SINK_RESUMED)
+        reach(CrashPoint.SINK_RESUMED)
         del self._given_up[name]
         self._ahead.join(name, position)
         self._stats.stands(name, "running")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkThread
@@ -21,37 +21,37 @@ class OwnCheckpoint:
     """Moves under the lane's fence. Used by the thread that catches the sink up.
 
     Args:
-        company: the lane's.
+        shared: the lane's.
         sink_id: whose.
         hands: own the sink's connection.
         letters: what is set aside for it.
         at: where it stands.
-        patiently: repeats a call to the store while it is away.
+        retry: repeats a call to the store while it is away.
     """
 
     def __init__(
         self,
-        company: CatchUpContext,
+        shared: CatchUpContext,
         sink_id: str,
         hands: SinkThread,
         letters: DeadLetterQueue,
         at: Position,
-        patiently: Callable[[Callable[[], Any]], Any],
+        retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
-        context = company.context
-        self._company, self._id, self._hands = company, sink_id, hands
-        self._letters, self._patiently = letters, patiently
+        context = shared.context
+        self._shared, self._id, self._hands = shared, sink_id, hands
+        self._letters, self._retry = letters, retry
         source_id = context.pipeline.spec.source.id
         self._checkpoints = Checkpoints(context.store, context.pipeline.name, source_id)
-        self.idling = EmptyProgress()
+        self.empty_progress = EmptyProgress()
         """Up to where nothing is for the sink, stored or not."""
         self.at = at
         """What is stored of the sink's position."""
 
     def load(self) -> None:
         """Read what is stored."""
-        self._patiently(self._checkpoints.load)
-        self._patiently(self._letters.begin)
+        self._retry(self._checkpoints.load)
+        self._retry(self._letters.begin)
 
     @property
     def stand(self) -> StoredPosition | None:
@@ -61,23 +61,23 @@ class OwnCheckpoint:
     @property
     def reached(self) -> Position:
         """Return up to where the sink lacks nothing, stored or not."""
-        idle_upto = self.idling.position
+        idle_upto = self.empty_progress.position
         return self.at if idle_upto is None else idle_upto
 
     def keep(self) -> None:
         """Move over transactions that hold nothing for the sink, but not too often."""
-        if (position := self.idling.due) is not None:
+        if (position := self.empty_progress.due) is not None:
             self.commit(position)
 
     def commit(self, position: Position) -> None:
         """Move, with what is set aside."""
         self._await_room()
-        self.idling.ends()
+        self.empty_progress.ends()
         held = self._hands.holds(self.stand, position)
         self.store([self._checkpoints.put(self._id, position, held)])
         self.at = position
-        crossing(CrashPoint.CAUGHT_UP_STORED)
-        self._company.stats.caught_up(self._id, position, None)
+        reach(CrashPoint.CAUGHT_UP_STORED)
+        self._shared.stats.caught_up(self._id, position, None)
 
     def store_early(self) -> None:
         """Store what is set aside before the sink holds the rest of its batch."""
@@ -86,10 +86,10 @@ class OwnCheckpoint:
 
     def store(self, writes: Sequence[Write]) -> None:
         """Store, with what is set aside; the lane waits for that."""
-        with self._company.storing:
-            self._patiently(lambda: self._letters.transact(writes))
-            self._patiently(self._letters.stored)
+        with self._shared.storing:
+            self._retry(lambda: self._letters.transact(writes))
+            self._retry(self._letters.stored)
 
     def _await_room(self) -> None:
-        if not self._patiently(self._letters.awaits_room):
+        if not self._retry(self._letters.awaits_room):
             raise CatchUpEnded

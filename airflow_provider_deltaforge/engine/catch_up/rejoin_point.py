@@ -54,18 +54,18 @@ class RejoinPoint:
         return self._inside
 
     def passed(
-        self, position: Position | None, last_ms: int | None, border: Position | None = None
+        self, position: Position | None, last_ms: int | None, boundary: Position | None = None
     ) -> None:
         """Note what the lane has delivered.
 
         Args:
             position: up to where; None inside a transaction.
             last_ms: when its last event was committed, if it held any.
-            border: behind the last whole transaction of what ends inside another.
+            boundary: behind the last whole transaction of what ends inside another.
         """
         with self._changed:
             self._inside = position is None
-            reached = border if position is None else position
+            reached = boundary if position is None else position
             self._at = self._at if reached is None else reached
             self._last_ms = self._last_ms if last_ms is None else last_ms
 

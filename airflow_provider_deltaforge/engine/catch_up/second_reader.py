@@ -63,46 +63,46 @@ class CatchUpContext:
     Attributes:
         context: its fence guards every write.
         stats: shows how the sinks are doing.
-        meeting: where they join.
+        rejoin_point: where they join.
         over: says that the lane ends.
         confirm: raises if a newer lane has started.
         storing: one of them at a time stores what is set aside.
-        patiently: repeats the lane's calls to the store while it is away.
+        retry: repeats the lane's calls to the store while it is away.
     """
 
     context: TaskContext
     stats: LaneStats
-    meeting: RejoinPoint
+    rejoin_point: RejoinPoint
     over: Callable[[], bool]
     confirm: Callable[[], None]
     storing: threading.Lock
-    patiently: Callable[[Callable[[], Any]], Any]
+    retry: Callable[[Callable[[], Any]], Any]
 
 
 class SecondReader:
     """Reads, decodes, processes and renders for one sink. Used by one thread.
 
     Args:
-        company: the lane's.
+        shared: the lane's.
         sink_id: for whom.
         at: where to begin.
         tell: told why it does not go on, and None once it does.
         over: asked while waiting, whether to give up.
-        patiently: repeats a call to the store while it is away.
+        retry: repeats a call to the store while it is away.
     """
 
     def __init__(
         self,
-        company: CatchUpContext,
+        shared: CatchUpContext,
         sink_id: str,
         at: Position,
         tell: Tell,
         over: Callable[[], bool],
-        patiently: Callable[[Callable[[], Any]], Any],
+        retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
-        self._patiently = patiently
-        self._meeting = company.meeting
-        self._context = company.context
+        self._retry = retry
+        self._rejoin_point = shared.rejoin_point
+        self._context = shared.context
         self._sink_id = sink_id
         self._at = at
         self._tell = tell
@@ -140,11 +140,11 @@ class SecondReader:
         ahead = self._rendering.ahead(lambda _: True)
         self._pump = ReadAhead(
             reader,
-            _RejoinBatcher(context.pipeline.spec, self._meeting, self._at),
+            _RejoinBatcher(context.pipeline.spec, self._rejoin_point, self._at),
             lambda batch: PendingBatch(batch, ahead.render(batch.rows)),
             1,
             self._tell,
-            Registrar(context, registry, self._patiently, self._at).admit,
+            Registrar(context, registry, self._retry, self._at).admit,
         )
 
     def next(self, timeout_s: float) -> PendingBatch | None:
@@ -170,15 +170,15 @@ class SecondReader:
 class _RejoinBatcher(CuttingBatcher):
     """Lets a batch end where the lane stands, so that a sink can join with nothing given twice."""
 
-    def __init__(self, spec: Spec, meeting: RejoinPoint, at: Position) -> None:
+    def __init__(self, spec: Spec, rejoin_point: RejoinPoint, at: Position) -> None:
         super().__init__(BatchLimits.of(spec.batch), spec.source, ())
         self._covers = spec.source.covers
-        self._meeting = meeting
+        self._rejoin_point = rejoin_point
         self._end = at
 
     def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
         """Take in a decoded batch, and yield every batch that is full or ends at the place."""
-        at, end = self._meeting.at, self._end
+        at, end = self._rejoin_point.at, self._end
         self._places = [] if self._covers(end, at) else [at]
         self._end = batch.end
         yield from super().add(batch, now_s)

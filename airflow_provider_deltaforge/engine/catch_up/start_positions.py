@@ -73,7 +73,7 @@ def standing(store: Store, pipeline: Pipeline, policy: RequiredSinks) -> StartPo
     return StartPositions(known, start, behind, fresh, given_up, writes)
 
 
-def laggards(store: Store, pipeline: Pipeline) -> list[str]:
+def lagging(store: Store, pipeline: Pipeline) -> list[str]:
     """Return the sinks that have not caught up; those that were given up are none."""
     source, sinks = pipeline.spec.source, pipeline.spec.sinks
     given_up = Gaps(store, pipeline.name).open()
@@ -83,9 +83,9 @@ def laggards(store: Store, pipeline: Pipeline) -> list[str]:
     return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
 
 
-def show_laggards(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
+def show_lagging(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
     """Show who does not go with the others, before the first word of a lane."""
-    for name in laggards(store, pipeline):
+    for name in lagging(store, pipeline):
         stats.stands(name, "behind")
     ids = {sink.id for sink in pipeline.spec.sinks}
     for name, gap in Gaps(store, pipeline.name).open().items():

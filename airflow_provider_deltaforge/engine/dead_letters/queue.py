@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.dead_letter import (
@@ -204,7 +204,7 @@ class DeadLetterQueue:
         """
         self.order.written()
         if self._held:
-            crossing(CrashPoint.DEAD_LETTERS_STORED)
+            reach(CrashPoint.DEAD_LETTERS_STORED)
             self._count_stored()
         if self._is_untrimmed:
             self.order.read_on()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher
 from airflow_provider_deltaforge.errors import DeltaForgeError
@@ -46,7 +46,7 @@ class RowMarkers:
         for sink in self._sinks:
             tell = partial(self._watcher.sink_trouble, sink.id)
             is_over, rest = self._ending.is_set, self._ending.wait
-            mark = patiently(partial(self._leave, sink), tell, is_over, rest)
+            mark = retry_until(partial(self._leave, sink), tell, is_over, rest)
             if mark is not None:
                 marks[sink.id] = mark
         return marks

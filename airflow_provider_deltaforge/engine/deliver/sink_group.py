@@ -92,7 +92,7 @@ class SinkGroup:
 
     def deliver(
         self,
-        parcels: Mapping[str, SinkBatch | DeferredRender],
+        sink_batches: Mapping[str, SinkBatch | DeferredRender],
         give_up: Callable[[], bool],
         enough: Enough | None = None,
         joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]] = dict,
@@ -102,7 +102,7 @@ class SinkGroup:
         """Write to every named sink and wait until it is enough.
 
         Args:
-            parcels: by sink id, or what is to be rendered first; a sink that is not named gets
+            sink_batches: by sink id, or what is to be rendered first; a sink that is not named gets
                 nothing.
             give_up: asked while waiting; True leaves the batch undelivered.
             enough: says whether the sinks that have taken it will do. The others are left with
@@ -115,21 +115,21 @@ class SinkGroup:
         Returns:
             How each ended that was waited for, or None if given up.
         """
-        for sink_id, parcel in parcels.items():
-            self._threads[sink_id].submit(parcel)
-        return self._results(parcels, give_up, enough, joining, set_aside, filled)
+        for sink_id, sink_batch in sink_batches.items():
+            self._threads[sink_id].submit(sink_batch)
+        return self._results(sink_batches, give_up, enough, joining, set_aside, filled)
 
     def _results(
         self,
-        parcels: Mapping[str, SinkBatch | DeferredRender],
+        sink_batches: Mapping[str, SinkBatch | DeferredRender],
         give_up: Callable[[], bool],
         enough: Enough | None,
         joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]],
         set_aside: SetAside,
         filled: Filled,
     ) -> dict[str, SinkResult] | None:
-        begun = dict.fromkeys(parcels, time.monotonic())
-        given = dict(parcels)
+        begun = dict.fromkeys(sink_batches, time.monotonic())
+        given = dict(sink_batches)
         outcomes: dict[str, SinkResult] = {}
         late: set[str] = set()
         while True:
@@ -151,9 +151,9 @@ class SinkGroup:
                 return outcomes
             if give_up():
                 return None
-            for sink_id, parcel in joining().items():
-                begun[sink_id], given[sink_id] = time.monotonic(), parcel
-                self._threads[sink_id].submit(parcel)
+            for sink_id, sink_batch in joining().items():
+                begun[sink_id], given[sink_id] = time.monotonic(), sink_batch
+                self._threads[sink_id].submit(sink_batch)
             self._news.wait(_POLL_S)
 
     def _late(self, begun: Mapping[str, float]) -> set[str]:

@@ -17,7 +17,7 @@ from functools import partial
 
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
@@ -399,7 +399,7 @@ class SinkPositions:
         ending = self._ending
         tell = partial(self._watcher.sink_trouble, sink.id)
         try:
-            return patiently(attempt, tell, lambda: ending.is_set() or late.is_set(), ending.wait)
+            return retry_until(attempt, tell, lambda: ending.is_set() or late.is_set(), ending.wait)
         finally:
             if late.is_set():
                 tell(None)  # From here on the lane's own writer says how the sink is.

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard, moved
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
@@ -186,7 +186,7 @@ class SinkThread:
 
     def _attempt(self, job: Callable[[], SinkResult]) -> SinkResult:
         try:
-            return patiently(job, self._tell, self._is_over, self._ending.wait)
+            return retry_until(job, self._tell, self._is_over, self._ending.wait)
         except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
             if not isinstance(error, RetryableError):
                 self._let_go()  # Refused for good: whoever tries again has another connection.
@@ -220,17 +220,17 @@ class SinkThread:
                 if self._claim is not None:
                     self._claim.leave()
 
-    def _write(self, parcel: SinkBatch) -> SinkResult:
-        if not len(parcel.messages):
+    def _write(self, sink_batch: SinkBatch) -> SinkResult:
+        if not len(sink_batch.messages):
             return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
         writer = self._opened()
         if self._claim is not None and not isinstance(writer, FencedWriter):
             self._claim.hold()
         if not self.is_exact:
-            return SinkResult(writer.write(parcel.messages))
+            return SinkResult(writer.write(sink_batch.messages))
         if self._once is None:
             self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer))
-        refused = self._once.write(parcel.messages, parcel.at, parcel.stand)
+        refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
         return SinkResult(refused, is_nothing=bool(refused))
 
     def _opened(self) -> SinkWriter:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest, say
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.runner import Runner
 from airflow_provider_deltaforge.engine.base.task_context import (
     DriverAssignment,
     TaskContext,
     place,
 )
-from airflow_provider_deltaforge.engine.catch_up.start_positions import laggards
+from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
 from airflow_provider_deltaforge.engine.driver.requests import serve
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
 from airflow_provider_deltaforge.engine.snapshot.attempts import logged, take
@@ -111,7 +111,7 @@ def _say_failed(assignment: DriverArguments, driver: str, outcome: Outcome) -> N
             store.close()
 
     with suppress(DeltaForgeError):
-        patiently(attempt, lambda _: None, over, time.sleep)
+        retry_until(attempt, lambda _: None, over, time.sleep)
 
 
 def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
@@ -200,7 +200,7 @@ def _stream(context: TaskContext, runner: Runner) -> Outcome:
             # a copy would miss what has changed meanwhile.
             ended = None
             if has_begun(context.store, context.pipeline.name, context.pipeline.spec.source.id):
-                lags = laggards(context.store, context.pipeline)
+                lags = lagging(context.store, context.pipeline)
                 ended = serve_replays(context) if lags else serve(context, runner)
             outcome = ended or _carry(context, runner, window_s)
         except RetryableError as error:

@@ -8,7 +8,7 @@ again, so a row's last delivery is its last state.
 import logging
 from dataclasses import replace
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.restarts import rest
 from airflow_provider_deltaforge.engine.base.runner import Runner
@@ -49,7 +49,7 @@ def serve(context: TaskContext, runner: Runner) -> Outcome | None:
             if ended is not None:
                 return ended
         _remove(context.control, request.ticket)
-        crossing(CrashPoint.REQUEST_REMOVED)
+        reach(CrashPoint.REQUEST_REMOVED)
 
 
 def _serve_one(context: TaskContext, runner: Runner, request: SnapshotRequest) -> Outcome | None:

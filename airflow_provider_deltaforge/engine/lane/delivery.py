@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
@@ -43,7 +43,7 @@ class Delivery:
     """Delivers for one opening of the log. Used by the delivery thread.
 
     Args:
-        company: what the lane shares with those that catch its sinks up.
+        shared: what the lane shares with those that catch its sinks up.
         policy: which sinks are waited for.
         ahead: which sinks lack a batch.
         checkpoints: the lane's.
@@ -53,28 +53,28 @@ class Delivery:
 
     def __init__(
         self,
-        company: CatchUpContext,
+        shared: CatchUpContext,
         policy: RequiredSinks,
         ahead: SkipList,
         checkpoints: Checkpoints,
         letters: DeadLetterQueue,
         heartbeat: Heartbeat,
     ) -> None:
-        pipeline = company.context.pipeline
+        pipeline = shared.context.pipeline
         spec = pipeline.spec
         self._sinks = SinkGroup(
             spec.sinks,
             pipeline.name,
-            company.stats,
+            shared.stats,
             heartbeat.ending,
             spec.sink_batch_deadline_secs,
-            SinkFences(company.context),
+            SinkFences(shared.context),
         )
-        self._stragglers = LaggingSinks(company, self._sinks, ahead, checkpoints)
-        self._checkpoints, self._storing = checkpoints, company.storing
+        self._lagging = LaggingSinks(shared, self._sinks, ahead, checkpoints)
+        self._checkpoints, self._storing = checkpoints, shared.storing
         self._exact = {sink.id for sink in spec.sinks if sink.holds_position}
         self._policy, self._ahead = policy, ahead
-        self._letters, self._heartbeat, self._patiently = letters, heartbeat, company.patiently
+        self._letters, self._heartbeat, self._retry = letters, heartbeat, shared.retry
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
         self._given: list[str] = []
@@ -82,7 +82,7 @@ class Delivery:
 
     def begin(self, stood: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
-        self._stragglers.begin(stood)
+        self._lagging.begin(stood)
 
     def acknowledge(self, reader: LogReader, reached: Position | None = None) -> None:
         """Let the source forget what every sink holds that was not given up.
@@ -94,11 +94,11 @@ class Delivery:
         self._reached = reached if reached is not None else self._reached
         if self._reached is None or self._ahead.any:
             return
-        position = self._stragglers.earliest(self._reached)
+        position = self._lagging.earliest(self._reached)
         if position != self._acknowledged:
             reader.acknowledge(position)
             self._acknowledged = position
-            crossing(CrashPoint.SOURCE_ACKNOWLEDGED)
+            reach(CrashPoint.SOURCE_ACKNOWLEDGED)
 
     def put(self, name: str, position: Position) -> Write:
         """Return the write that moves a sink's checkpoint."""
@@ -106,26 +106,26 @@ class Delivery:
 
     def close(self) -> None:
         """Close every sink."""
-        self._stragglers.close()
+        self._lagging.close()
         self._sinks.close()
 
-    def meet(self) -> bool:
+    def rejoin(self) -> bool:
         """Take in sinks that have caught up; say whether any is or was behind.
 
         Raises:
             Exception: what catching up has met that concerns the whole lane.
         """
-        if not self._stragglers.any:
+        if not self._lagging.any:
             return False
-        self._stragglers.wait()
-        if self._stragglers.tend():
-            self._patiently(self._letters.read_on)
+        self._lagging.wait()
+        if self._lagging.tend():
+            self._retry(self._letters.read_on)
         return True
 
     def passed(self, ready: RenderedBatch) -> None:
         """Note that the lane has gone beyond a batch: who joins now must hold it."""
         last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
-        self._stragglers.meeting.passed(ready.batch.position, last_ms, ready.batch.border)
+        self._lagging.rejoin_point.passed(ready.batch.position, last_ms, ready.batch.boundary)
         self._ahead.passed(ready.batch.position)
         ready.rendered.passed()
 
@@ -140,13 +140,13 @@ class Delivery:
         """
         self._given, self._held = [], {}
         position = ready.batch.position
-        parcels = self._parcels(ready, self._ahead.behind(position))
-        self._patiently(self._heartbeat.confirm)
+        sink_batches = self._sink_batches(ready, self._ahead.behind(position))
+        self._retry(self._heartbeat.confirm)
         outcomes = self._sinks.deliver(
-            parcels,
+            sink_batches,
             self._heartbeat.gives_up,
             lambda taken: self._is_enough(taken, position),
-            (lambda: self._joining(ready)) if self._stragglers.any else dict,
+            (lambda: self._joining(ready)) if self._lagging.any else dict,
             lambda name, refused: self._refused(ready, name, refused),
             lambda name: self._made(ready, name),
         )
@@ -154,13 +154,13 @@ class Delivery:
 
     def _joining(self, ready: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
         """Return the batch for sinks that have caught up while it is delivered."""
-        if self._stragglers.tend():
-            self._patiently(self._letters.read_on)
+        if self._lagging.tend():
+            self._retry(self._letters.read_on)
         # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
         lacking = self._ahead.behind(ready.batch.position)
-        return self._parcels(ready, [name for name in lacking if name not in self._given])
+        return self._sink_batches(ready, [name for name in lacking if name not in self._given])
 
-    def _parcels(
+    def _sink_batches(
         self, ready: RenderedBatch, sink_ids: Sequence[str]
     ) -> dict[str, SinkBatch | DeferredRender]:
         """Return what sinks are given of a batch, or what is to be rendered for them first."""
@@ -171,26 +171,26 @@ class Delivery:
 
     def _made(self, ready: RenderedBatch, name: str) -> SinkBatch:
         """Return what a sink is given whose messages took a while to render."""
-        self._patiently(self._heartbeat.confirm)
+        self._retry(self._heartbeat.confirm)
         return self._filled(ready, [name])[name]
 
     def _filled(self, ready: RenderedBatch, sink_ids: Sequence[str]) -> dict[str, SinkBatch]:
         if not sink_ids:
             return {}
         ready.rendered = ready.rendered.grown(sink_ids)
-        messages, held = self._patiently(lambda: self._letters.held_back(ready.rendered, sink_ids))
+        messages, held = self._retry(lambda: self._letters.held_back(ready.rendered, sink_ids))
         self._held.update(held)
         at, stand = ready.batch.position, self._checkpoints.stand
-        parcels = {name: SinkBatch(each, at, stand(name)) for name, each in messages.items()}
-        self._set_aside_first(ready, parcels)
-        return parcels
+        sink_batches = {name: SinkBatch(each, at, stand(name)) for name, each in messages.items()}
+        self._set_aside_first(ready, sink_batches)
+        return sink_batches
 
-    def _set_aside_first(self, ready: RenderedBatch, parcels: Collection[str]) -> None:
+    def _set_aside_first(self, ready: RenderedBatch, sink_batches: Collection[str]) -> None:
         """Store what is refused before a sink is written to that holds the position itself.
 
         Once it holds the batch, that is not read again.
         """
-        exact = [name for name in parcels if name in self._exact]
+        exact = [name for name in sink_batches if name in self._exact]
         held = {name: self._held.get(name, ()) for name in exact}
         rendered = ready.rendered
         told = any(held[name] or rendered.rejections[name] for name in exact)
@@ -206,11 +206,11 @@ class Delivery:
 
     def _set_aside(self, ready: RenderedBatch, refused: Mapping[str, Sequence[Rejection]]) -> None:
         self._letters.take(ready.rendered, ready.batch.rows, refused)
-        if not self._patiently(self._letters.awaits_room):
+        if not self._retry(self._letters.awaits_room):
             raise RetryableError("asked to end before there was room for dead letters")
         with self._storing:
-            self._patiently(lambda: self._letters.transact([]))
-            self._patiently(self._letters.stored)
+            self._retry(lambda: self._letters.transact([]))
+            self._retry(self._letters.stored)
 
     def _held_by(self, name: str, position: Position) -> tuple[str, ...] | None:
         """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
@@ -228,11 +228,11 @@ class Delivery:
             if name in durable:
                 continue
             failed = outcomes[name].error if name in outcomes else None
-            held, inside = self._held.get(name, ()), self._stragglers.meeting.inside
+            held, inside = self._held.get(name, ()), self._lagging.rejoin_point.inside
             carried = PendingBatch(ready.batch, ready.rendered, held, inside)
-            self._stragglers.leave(name, carried if failed is None else None, failed)
+            self._lagging.leave(name, carried if failed is None else None, failed)
         return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
 
     def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:
-        others = [*self._ahead.holders(position), *self._stragglers.holders(position)]
+        others = [*self._ahead.holders(position), *self._lagging.holders(position)]
         return self._policy.holds([*taken, *others])

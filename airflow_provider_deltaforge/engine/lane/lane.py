@@ -14,20 +14,20 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import (
     StartPositions,
-    show_laggards,
+    show_lagging,
     standing,
 )
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, learn
@@ -97,7 +97,7 @@ class Lane:
         self._checkpoints = Checkpoints(
             context.store, context.pipeline.name, spec.source.id, self._progress
         )
-        self._succession = SourceIdentity(context, self._registry)
+        self._source_identity = SourceIdentity(context, self._registry)
         self._tables = TableWatch(context, self._registry)
         self._letters = DeadLetterQueue(
             context,
@@ -106,16 +106,16 @@ class Lane:
             self._heartbeat.ending,
             self._heartbeat.confirm,
         )
-        self._cursors = SinkPositions(context, self._stats, self._heartbeat)
+        self._sink_positions = SinkPositions(context, self._stats, self._heartbeat)
         self._ahead = SkipList(self._source, self._sink_ids)
-        self._delivering: Delivery
+        self._delivery: Delivery
         self._storing = threading.Lock()
-        self._idling = EmptyProgress()
+        self._empty_progress = EmptyProgress()
 
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
         try:
-            show_laggards(self._context.store, self._context.pipeline, self._stats)
+            show_lagging(self._context.store, self._context.pipeline, self._stats)
             self._heartbeat.start(begins=True)
             outcome = self._stream()
         except Exception as error:  # noqa: BLE001 - an outcome must reach the driver as data
@@ -141,19 +141,19 @@ class Lane:
         """Carry changes; a table that cannot be decoded is left out, and the others go on."""
         if self._heartbeat.ending.is_set():
             return Outcome(self._heartbeat.why)  # Asked for before the lane was there.
-        self._patiently(self._rendering.open)
+        self._retry(self._rendering.open)
         while True:
-            opened = self._patiently(self._open)
+            opened = self._retry(self._open)
             reader = opened.reader
             try:
                 return self._carry(opened)
             except TableError as error:
                 stopped = error
             except FencedError as error:
-                self._patiently(self._heartbeat.confirm)
-                self._cursors.taken_over(error)  # Only a sink has to be.
+                self._retry(self._heartbeat.confirm)
+                self._sink_positions.taken_over(error)  # Only a sink has to be.
                 continue
-            self._patiently(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
+            self._retry(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
 
     def _carry(self, opened: OpenLog) -> Outcome:
         spec, reader = self._context.pipeline.spec, opened.reader
@@ -167,55 +167,53 @@ class Lane:
             self._stats.source_trouble,
             opened.registrar.admit,
         )
-        company = CatchUpContext(
+        shared = CatchUpContext(
             self._context,
             self._stats,
             RejoinPoint(self._source, opened.start),
             self._heartbeat.ending.is_set,
             self._heartbeat.confirm,
             self._storing,
-            self._patiently,
+            self._retry,
         )
-        delivering = self._delivering = Delivery(
-            company, self._policy, self._ahead, self._checkpoints, self._letters, self._heartbeat
+        delivery = self._delivery = Delivery(
+            shared, self._policy, self._ahead, self._checkpoints, self._letters, self._heartbeat
         )
         try:
-            delivering.begin(opened.stood)
+            delivery.begin(opened.stood)
             while not self._heartbeat.ending.is_set():
-                self._step(pump, delivering, reader)
+                self._step(pump, delivery, reader)
                 # Not while a batch is unanswered: what a network holds of it could arrive behind
                 # what the next lane's sinks send.
                 self._heartbeat.end_window()
         finally:
             self._stats.read_by(None)
             pump.close()
-            delivering.close()
+            delivery.close()
         if self._heartbeat.failure is not None:
             raise self._heartbeat.failure
         return Outcome(self._heartbeat.why)
 
-    def _step(
-        self, pump: ReadAhead[RenderedBatch], delivering: Delivery, reader: LogReader
-    ) -> None:
+    def _step(self, pump: ReadAhead[RenderedBatch], delivery: Delivery, reader: LogReader) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
-        if delivering.meet():
-            delivering.acknowledge(reader)
+        if delivery.rejoin():
+            delivery.acknowledge(reader)
         if self._letters.is_due:
-            self._patiently(self._letters.tend)
+            self._retry(self._letters.tend)
         ready = pump.next(_WAIT_S)
         if ready is not None:
-            self._deliver(ready, delivering, reader)
+            self._deliver(ready, delivery, reader)
         else:
             self._checkpoint_idle(reader)
 
     def _open(self) -> OpenLog:
         """Open the log where enough sinks stand; a new stream begins where the source says."""
         self._letters.begin()  # What was refused behind the checkpoint is read again.
-        self._cursors.settle()
+        self._sink_positions.settle()
         self._checkpoints.load()
         stood = standing(self._context.store, self._context.pipeline, self._policy)
         held = [at for name, at in stood.known.items() if name not in stood.behind]
-        settled = [*self._succession.settle(stood.start, held), *stood.writes]
+        settled = [*self._source_identity.settle(stood.start, held), *stood.writes]
         is_new = stood.start is None
         start = self._source.beginning() if stood.start is None else stood.start
         learn(self._context, self._registry, start, anew=is_new)
@@ -224,17 +222,17 @@ class Lane:
         missing = [name for name in self._sink_ids if is_new]
         if missing or settled:
             self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
-        self._cursors.adopt()
+        self._sink_positions.adopt()
         stored = self._checkpoints.load()
-        crossing(CrashPoint.START_POSITION_STORED)
-        exact = {*self._cursors.sink_ids, *stood.fresh}
+        reach(CrashPoint.START_POSITION_STORED)
+        exact = {*self._sink_positions.sink_ids, *stood.fresh}
         left = (*stood.behind, *stood.given_up)
         self._ahead = SkipList(self._source, self._sink_ids, stood.known, start, exact, left)
-        self._idling.ends()  # Read again, the log is behind it.
+        self._empty_progress.ends()  # Read again, the log is behind it.
         self._stats.checkpointed(start, [])
         for name, at in stored.items():
             self._stats.caught_up(name, at, None)
-        registrar = Registrar(self._context, self._registry, self._patiently, start)
+        registrar = Registrar(self._context, self._registry, self._retry, start)
         reader = self._tables.open(self._source, start, self._heartbeat.ending.is_set)
         self._stats.read_by(reader)
         self._heartbeat.begun()
@@ -244,33 +242,33 @@ class Lane:
         """Run processors and rendering, in the decoder thread."""
         rendered = ahead.render(batch.rows)
         self._letters.check(rendered, batch.rows)
-        crossing(CrashPoint.BATCH_RENDERED)
+        reach(CrashPoint.BATCH_RENDERED)
         return RenderedBatch(batch, rendered, BatchStats.of(batch.rows, batch.nbytes))
 
-    def _deliver(self, ready: RenderedBatch, delivering: Delivery, reader: LogReader) -> None:
+    def _deliver(self, ready: RenderedBatch, delivery: Delivery, reader: LogReader) -> None:
         batch = ready.batch
         if ready.facts.events == 0:
             if batch.position is not None:
-                self._idling.passes(batch.position)
-                delivering.passed(ready)
+                self._empty_progress.passes(batch.position)
+                delivery.passed(ready)
             self._checkpoint_idle(reader)
             return
-        refused = delivering.deliver(ready)
+        refused = delivery.deliver(ready)
         if refused is None:
             return
         self._letters.take(ready.rendered, batch.rows, refused)
-        crossing(CrashPoint.SINK_WRITTEN)
+        reach(CrashPoint.SINK_WRITTEN)
         taken = {name: ready.rendered.taken(name, refused[name]) for name in refused}
         self._stats.delivered(ready.facts, taken)
-        self._succession.watch(batch.rows)
+        self._source_identity.watch(batch.rows)
         self._tables.watch(batch.rows)
         self._stats.splits += batch.splits_transaction
-        delivering.passed(ready)
+        delivery.passed(ready)
         if batch.position is not None:
             self._commit(batch.position, reader)
             return
-        self._idling.ends()  # What is refused of this transaction is stored with its end.
-        if self._letters.overflows and self._patiently(self._letters.awaits_room):
+        self._empty_progress.ends()  # What is refused of this transaction is stored with its end.
+        if self._letters.overflows and self._retry(self._letters.awaits_room):
             self._store([])
 
     def _progress(self, position: Position, former: Position) -> int:
@@ -279,31 +277,31 @@ class Lane:
         return -1 if covers(former, position) and not covers(position, former) else 1
 
     def _commit(self, position: Position, reader: LogReader) -> None:
-        if not self._patiently(self._letters.awaits_room):
+        if not self._retry(self._letters.awaits_room):
             return
-        self._idling.ends()
+        self._empty_progress.ends()
         names = self._ahead.reached(position)
-        told, ends_by = self._succession.passed(position)
+        told, ends_by = self._source_identity.passed(position)
         told = [*told, *self._tables.passed(position, reader)]
-        self._store([*(self._delivering.put(name, position) for name in names), *told])
-        crossing(CrashPoint.CHECKPOINT_STORED)
-        self._patiently(self._tables.stored)
+        self._store([*(self._delivery.put(name, position) for name in names), *told])
+        reach(CrashPoint.CHECKPOINT_STORED)
+        self._retry(self._tables.stored)
         self._stats.checkpointed(position, names)
-        self._delivering.acknowledge(reader, position)
+        self._delivery.acknowledge(reader, position)
         if ends_by is not None:
             raise ends_by
 
     def _checkpoint_idle(self, reader: LogReader) -> None:
-        if (position := self._idling.due) is not None:
+        if (position := self._empty_progress.due) is not None:
             self._commit(position, reader)
 
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""
         with self._storing:
-            self._patiently(lambda: self._letters.transact(writes))
-            self._patiently(self._letters.stored)
+            self._retry(lambda: self._letters.transact(writes))
+            self._retry(self._letters.stored)
 
-    def _patiently(self, call: Callable[[], Result]) -> Result:
+    def _retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""
         ending = self._heartbeat.ending
-        return patiently(call, self._stats.source_trouble, ending.is_set, ending.wait)
+        return retry_until(call, self._stats.source_trouble, ending.is_set, ending.wait)

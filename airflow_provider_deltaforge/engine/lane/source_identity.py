@@ -54,7 +54,7 @@ class SourceIdentity:
         self._records = Failovers(context.store, self._source.id)
         self._reading: Reconciliation | None = None
         halts = self._policy == "halt"
-        self._gone = GoneTables(self._source, registry, self._records, wanted=halts)
+        self._gone_tables = GoneTables(self._source, registry, self._records, wanted=halts)
 
     def settle(self, position: Position | None, held: Sequence[Position] = ()) -> list[Write]:
         """Compare the server that answers with the one that was read last.
@@ -80,7 +80,7 @@ class SourceIdentity:
                 if each != position:
                     self._source.reach(each)
             met = [] if present is None or known else [self._records.meet(present)]
-            return [*met, *self._gone.look()]
+            return [*met, *self._gone_tables.look()]
         _log.warning("another server answers", extra={"former": known, "present": dict(present)})
         return self._reconcile(known, present, position, held)
 
@@ -101,7 +101,7 @@ class SourceIdentity:
         """Take note of schema changes that come with the log."""
         record = self._reading
         if record is None:
-            self._gone.watch(rows)
+            self._gone_tables.watch(rows)
             return
         changes = schema_changes(rows)
         news = [
@@ -120,7 +120,7 @@ class SourceIdentity:
         """Return what is to be stored with the checkpoints, and what ends the lane after that."""
         record = self._reading
         if record is None:
-            return self._gone.passed(), None
+            return self._gone_tables.passed(), None
         if not self._source.covers(position, record.head):
             return [self._records.put(record)], None
         self._reading = None

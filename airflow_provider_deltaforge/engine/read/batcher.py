@@ -1,4 +1,4 @@
-"""Cuts what the decoder makes into batches for delivery, at transaction borders.
+"""Cuts what the decoder makes into batches for delivery, at transaction boundaries.
 
 A transaction is split only above ``max_transaction_bytes``, or when ``respect_source_tx`` is off.
 """
@@ -54,7 +54,7 @@ class SourceBatch:
     position: Position | None
     nbytes: int
     splits_transaction: bool = False
-    border: Position | None = None
+    boundary: Position | None = None
     """Behind the last transaction that is whole, of a batch that ends inside another."""
 
 
@@ -64,7 +64,7 @@ class _Piece:
     position: Position | None
     """None: the piece ends inside a transaction."""
     nbytes: int
-    border: Position | None
+    boundary: Position | None
     """Behind the last transaction that ends in it."""
     weight: int
     """Its bytes, as they count against the limit of a transaction."""
@@ -93,23 +93,23 @@ class Batcher:
             yield SourceBatch(batch.rows, batch.end, 0)
 
     def due(self, now_s: float) -> SourceBatch | None:
-        """Return what has waited for ``max_age_s``, up to the last transaction border."""
+        """Return what has waited for ``max_age_s``, up to the last transaction boundary."""
         if self._since_s is None or now_s - self._since_s < self._limits.max_age_s:
             return None
-        return self._flush_to_border()
+        return self._flush_to_boundary()
 
     def rest(self) -> SourceBatch | None:
-        """Return what waits, up to the last transaction border: nothing more comes."""
-        return self._flush_to_border() if self._has_border() else None
+        """Return what waits, up to the last transaction boundary: nothing more comes."""
+        return self._flush_to_boundary() if self._has_boundary() else None
 
     def wait_s(self, now_s: float) -> float | None:
         """Return how long until something is due; None when nothing can become due by waiting."""
-        if self._since_s is None or not self._has_border():
+        if self._since_s is None or not self._has_boundary():
             return None
         return max(0.0, self._since_s + self._limits.max_age_s - now_s)
 
     def _cut(self, batch: ChangeBatch) -> Iterator[_Piece]:
-        """Cut a decoded batch into pieces no larger than a delivery, at borders where it can.
+        """Cut a decoded batch into pieces no larger than a delivery, at boundaries where it can.
 
         A piece that holds a transaction which fits no batch is larger, up to the limit of one.
         """
@@ -120,7 +120,7 @@ class Batcher:
         most = max(1, min(self._limits.max_events, int(self._limits.max_bytes / row_bytes)))
         row_weight = max(row_bytes, self._limits.least_event_bytes)
         whole = max(most, int(self._limits.max_transaction_bytes / row_weight))
-        borders = np.flatnonzero(rows.column("tx_end").to_numpy(zero_copy_only=False)) + 1
+        boundaries = np.flatnonzero(rows.column("tx_end").to_numpy(zero_copy_only=False)) + 1
         transactions = rows.column("tx").to_numpy()
         start = 0
         open_piece = bool(self._pieces) and self._pieces[-1].position is None
@@ -129,35 +129,37 @@ class Batcher:
             room = max(1, most - self._events) if start == 0 and self._pieces else most
             if inside:
                 room = 1  # The transaction's end comes first, alone.
-            stop = min(self._stop(borders, start, start + room, rows.num_rows), start + whole)
-            ends = int(np.searchsorted(borders, stop, side="right"))
-            border = int(borders[ends - 1]) if ends else 0
-            after = batch.positions.after(int(transactions[border - 1])) if border > start else None
-            at_border = border == stop
+            stop = min(self._stop(boundaries, start, start + room, rows.num_rows), start + whole)
+            ends = int(np.searchsorted(boundaries, stop, side="right"))
+            boundary = int(boundaries[ends - 1]) if ends else 0
+            after = (
+                batch.positions.after(int(transactions[boundary - 1])) if boundary > start else None
+            )
+            at_boundary = boundary == stop
             yield _Piece(
                 rows.slice(start, stop - start),
-                after if at_border else None,
+                after if at_boundary else None,
                 int((stop - start) * row_bytes),
                 after,
                 int((stop - start) * row_weight),
             )
             start = stop
-            inside = self._limits.respect_source_tx and not at_border
+            inside = self._limits.respect_source_tx and not at_boundary
 
-    def _stop(self, borders: np.ndarray, start: int, wanted: int, rows: int) -> int:
-        """Return the row to cut before: the last border within reach, else the next one."""
+    def _stop(self, boundaries: np.ndarray, start: int, wanted: int, rows: int) -> int:
+        """Return the row to cut before: the last boundary within reach, else the next one."""
         if not self._limits.respect_source_tx:
             return min(wanted, rows)
-        index = int(np.searchsorted(borders, wanted, side="right")) - 1
-        if index >= 0 and borders[index] > start:
-            return int(borders[index])
-        return int(borders[index + 1]) if index + 1 < borders.size else rows
+        index = int(np.searchsorted(boundaries, wanted, side="right")) - 1
+        if index >= 0 and boundaries[index] > start:
+            return int(boundaries[index])
+        return int(boundaries[index + 1]) if index + 1 < boundaries.size else rows
 
     def _take(self, piece: _Piece, now_s: float) -> Iterator[SourceBatch]:
         limits = self._limits
         events, nbytes = piece.rows.num_rows, piece.nbytes
         over = self._events + events > limits.max_events or self._bytes + nbytes > limits.max_bytes
-        if self._pieces and over and (full := self._flush_to_border()):
+        if self._pieces and over and (full := self._flush_to_boundary()):
             yield full
         if self._since_s is None:
             self._since_s = now_s
@@ -168,20 +170,20 @@ class Batcher:
         if self._events >= limits.max_events or self._bytes >= limits.max_bytes:
             if not limits.respect_source_tx:
                 yield self._flush(len(self._pieces))
-            elif full := self._flush_to_border():
+            elif full := self._flush_to_boundary():
                 yield full
         if self._weight > limits.max_transaction_bytes:
-            if full := self._flush_to_border():
+            if full := self._flush_to_boundary():
                 yield full
             if self._weight > limits.max_transaction_bytes:
                 yield self._flush(len(self._pieces))
 
-    def _has_border(self) -> bool:
+    def _has_boundary(self) -> bool:
         if not self._limits.respect_source_tx:
             return bool(self._pieces)
         return any(piece.position is not None for piece in self._pieces)
 
-    def _flush_to_border(self) -> SourceBatch | None:
+    def _flush_to_boundary(self) -> SourceBatch | None:
         if not self._limits.respect_source_tx and self._pieces:
             return self._flush(len(self._pieces))
         for count in range(len(self._pieces), 0, -1):
@@ -199,10 +201,10 @@ class Batcher:
         position = out[-1].position
         self._in_split = position is None
         nbytes = sum(piece.nbytes for piece in out)
-        ends = (piece.border for piece in reversed(out) if piece.border is not None)
-        border = next(ends, None) if position is None else None
+        ends = (piece.boundary for piece in reversed(out) if piece.boundary is not None)
+        boundary = next(ends, None) if position is None else None
         rows = _joined([piece.rows for piece in out])
-        return SourceBatch(rows, position, nbytes, self._in_split, border)
+        return SourceBatch(rows, position, nbytes, self._in_split, boundary)
 
     def _finish_open_transaction(self, batch: ChangeBatch) -> None:
         """Mark the end of a transaction whose remaining rows nobody captures."""

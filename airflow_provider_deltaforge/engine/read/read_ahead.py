@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.read.batcher import LEAST_EVENT_BYTES, Batcher, SourceBatch
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import LogReader, LogSegment
@@ -171,7 +171,7 @@ class ReadAhead(Generic[Delivery]):
     def _read(self) -> None:
         ending = self._ending
         while not ending.is_set():
-            chunk = patiently(
+            chunk = retry_until(
                 self._read_once, self._on_trouble, ending.is_set, ending.wait, _LONGEST_WAIT_S
             )
             if chunk is not None:

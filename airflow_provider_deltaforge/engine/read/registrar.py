@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
@@ -55,7 +55,7 @@ class Registrar:
     Args:
         context: the open job; its fence guards every write.
         registry: of the source.
-        patiently: repeats a call to the store while it is away.
+        retry: repeats a call to the store while it is away.
         start: where the log is read from; None for a snapshot, whose batches end where their
             view stands.
     """
@@ -64,13 +64,13 @@ class Registrar:
         self,
         context: TaskContext,
         registry: Registry,
-        patiently: Callable[[Callable[[], Any]], Any],
+        retry: Callable[[Callable[[], Any]], Any],
         start: Position | None = None,
     ) -> None:
         self._compare = context.pipeline.spec.source.compare
         self._fence = context.fence
         self._registry = registry
-        self._patiently = patiently
+        self._retry = retry
         self._before = start
         self._present: dict[TableName, TableSchema] = {}
         self._sequences: dict[tuple[TableName, str], int] = {}
@@ -102,10 +102,10 @@ class Registrar:
         ]
         if not found:
             return
-        versions = self._patiently(
+        versions = self._retry(
             lambda: self._registry.register_all(found, compare=self._compare, fence=self._fence)
         )
-        crossing(CrashPoint.SCHEMA_REGISTERED)
+        reach(CrashPoint.SCHEMA_REGISTERED)
         for (schema, _), version in zip(found, versions, strict=True):
             self._sequences[name_of(schema), schema.fingerprint] = version.sequence
 

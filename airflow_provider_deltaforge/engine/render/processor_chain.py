@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
-from airflow_provider_deltaforge.engine.base.retry import StopRetrying, patiently
+from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_until
 from airflow_provider_deltaforge.engine.render.former_keys import without_foreign
 from airflow_provider_deltaforge.engine.render.post_checks import (
     checked,
@@ -158,7 +158,7 @@ class ProcessorChain:
             origins: np.ndarray | None = None
             refused: list[RefusedEvents] = []
             for link in self._following(since):
-                done = self._patiently(link, rows)
+                done = self._retry(link, rows)
                 if done.rejections:
                     refused.append(_refused(link, rows, origins, done.rejections))
                 origins = _composed(origins, done.origins)
@@ -196,14 +196,14 @@ class ProcessorChain:
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
                 _log.warning("processor %s did not close: %s", link.id, type(error).__name__)
 
-    def _patiently(self, link: "_ProcessorStep", rows: pa.RecordBatch) -> Processed:
+    def _retry(self, link: "_ProcessorStep", rows: pa.RecordBatch) -> Processed:
         def tell(error: BaseException | None) -> None:
             cause = error.__cause__ if error is not None else None
             # Whoever is told names the processor, too.
             plain = cause if isinstance(cause, DeltaForgeError) else error
             self._watcher.processor_trouble(link.id, plain)
 
-        done = patiently(
+        done = retry_until(
             partial(self._once, link, rows), tell, self._closing.over, self._closing.rest
         )
         events = (rows.num_rows, done.rows.num_rows)

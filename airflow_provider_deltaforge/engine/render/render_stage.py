@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
-from airflow_provider_deltaforge.engine.base.retry import StopRetrying, patiently
+from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_until
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
 from airflow_provider_deltaforge.engine.render.processor_chain import (
     ProcessedBatch,
@@ -131,18 +131,18 @@ class RenderStage:
         rejections: dict[str, Sequence[Rejection]] = {}
         for name in self._renderers if sink_ids is None else sink_ids:
             try:
-                messages[name], rejections[name] = self._patiently(name, chained.rows, leaves)
+                messages[name], rejections[name] = self._retry(name, chained.rows, leaves)
             except RetryableError:
                 if self._closing.over() or not leaves(name):
                     raise
         return SinkMessages(chained, messages, rejections)
 
-    def _patiently(
+    def _retry(
         self, name: str, rows: pa.RecordBatch, leaves: Callable[[str], bool]
     ) -> tuple[Messages, Sequence[Rejection]]:
         renderer = self._renderers[name]
         with renderer.busy:
-            return patiently(
+            return retry_until(
                 partial(renderer.render, rows),
                 partial(self._watcher.trouble, f"encoding of sink {name}"),
                 lambda: self._closing.over() or leaves(name),

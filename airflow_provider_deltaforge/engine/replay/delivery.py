@@ -41,7 +41,7 @@ class ReplayHost(Protocol):
     def confirm(self) -> None:
         """Make sure that no newer driver has started; raise FencedError if one has."""
 
-    def patiently(self, call: Callable[[], Result]) -> Result:
+    def retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to the store until it works or it is over."""
 
     def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
@@ -147,7 +147,7 @@ class ReplayDelivery:
         chosen = messages.take(pa.array(np.flatnonzero(np.isin(of, sorted(mine)))))
         rejections = list(rendered.rejections[sink_id])
         if len(chosen):
-            self._here.patiently(self._here.confirm)
+            self._here.retry(self._here.confirm)
             outcomes = self._delivered(sink_id, SinkBatch(chosen))
             if outcomes is None:
                 self._away.add(sink_id)
@@ -164,7 +164,7 @@ class ReplayDelivery:
                 one.refused.append((sink_id, rejection))
         return True
 
-    def _delivered(self, sink_id: str, parcel: SinkBatch) -> dict[str, SinkResult] | None:
+    def _delivered(self, sink_id: str, sink_batch: SinkBatch) -> dict[str, SinkResult] | None:
         """Deliver; None if given up. An optional sink is not waited for: the log would wait too."""
         lags, here = self._lags(sink_id), self._here
         leaves: Callable[[], bool] = lambda: lags or self._withdrawal.is_known()  # noqa: E731
@@ -179,7 +179,7 @@ class ReplayDelivery:
                 return None
         group = self._groups[sink_id]
         over = lambda: here.gives_up() or (group.thread(sink_id).failing and leaves())  # noqa: E731
-        outcomes = group.deliver({sink_id: parcel}, over)
+        outcomes = group.deliver({sink_id: sink_batch}, over)
         if outcomes is None:
             self._groups.pop(sink_id).close()
         return outcomes

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.last_error import shown
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of
@@ -54,20 +54,20 @@ class ReplayRun:
         Raises:
             DeltaForgeError: a sink or processor cannot work at all.
         """
-        known = self._here.patiently(lambda: self._replays.of(self._request.ticket))
+        known = self._here.retry(lambda: self._replays.of(self._request.ticket))
         self._told = known.begun_again() if known else self._told
         try:
-            stood = self._here.patiently(lambda: stands(self._context))
+            stood = self._here.retry(lambda: stands(self._context))
             spec, request = self._context.pipeline.spec, self._request
             self._plan = ReplayPlan(spec, request.which, request.overtaken, stood)
             opens = partial(self._delivery.open, stood)
-            if not self._here.patiently(lambda: self._withdrawal.outlives(opens)):
+            if not self._here.retry(lambda: self._withdrawal.outlives(opens)):
                 return self._ended("cancelled", self._withdrawal.reason)
             last = max((stored.letter.seq for stored in self._read()), default=0)
             for entries in self._rounds(last):
                 if self._here.ending.is_set():
                     return None
-                if reason := self._here.patiently(self._withdrawal.look):
+                if reason := self._here.retry(self._withdrawal.look):
                     return self._ended("cancelled", reason)
                 if not self._send(entries):
                     return None
@@ -84,7 +84,7 @@ class ReplayRun:
     def _read(self) -> Iterator[StoredDeadLetter]:
         """Yield the entries, which may leave the queue meanwhile."""
         after = 0
-        while page := self._here.patiently(lambda: self._page(after)):  # noqa: B023 - called here
+        while page := self._here.retry(lambda: self._page(after)):  # noqa: B023 - called here
             yield from page
             after = page[-1].letter.seq
 
@@ -121,14 +121,14 @@ class ReplayRun:
             if not self._delivery.deliver(chosen, processor_id):
                 return False
         if sent:
-            crossing(CrashPoint.REPLAY_WRITTEN)
+            reach(CrashPoint.REPLAY_WRITTEN)
         writes = [write for one in entries for write in self._outcome(one)]
         replay = self._replays.put(self._told)
-        self._here.patiently(
+        self._here.retry(
             lambda: self._context.store.transact([*writes, replay], self._context.fence)
         )
         if writes:
-            crossing(CrashPoint.REPLAY_STORED)
+            reach(CrashPoint.REPLAY_STORED)
         return True
 
     def _outcome(self, one: ReplayedEntry) -> list[Write]:
@@ -168,5 +168,5 @@ class ReplayRun:
         told = {"finished_at_ms": now_ms(), "reason": reason, "error_class": error_class}
         self._told = self._told.model_copy(update={"state": state, **told})
         writes = [self._replays.put(self._told), *self._replays.forget_old()]
-        self._here.patiently(lambda: self._context.store.transact(writes, self._context.fence))
+        self._here.retry(lambda: self._context.store.transact(writes, self._context.fence))
         return self._told

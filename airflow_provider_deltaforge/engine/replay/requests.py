@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.restarts import rest
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.replay.replay import ReplayRun
 from airflow_provider_deltaforge.engine.snapshot.attempts import logged
@@ -54,7 +54,7 @@ def _serve_one(context: TaskContext, request: ReplayRequest) -> Outcome | None:
         if ended is not None:
             return ended
     remove(context.control, request.ticket)
-    crossing(CrashPoint.REPLAY_REMOVED)
+    reach(CrashPoint.REPLAY_REMOVED)
     return None
 
 
@@ -162,10 +162,10 @@ class _InDriver:
         self.sink_trouble, self.trouble = stats.sink_trouble, stats.trouble
         self.processor_trouble = stats.processor_trouble
 
-    def patiently(self, call: Callable[[], Result]) -> Result:
+    def retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to the store until it works or the driver must end."""
         ending = self.ending
-        return patiently(call, self._stats.source_trouble, ending.is_set, ending.wait)
+        return retry_until(call, self._stats.source_trouble, ending.is_set, ending.wait)
 
 
 class _Here:
@@ -207,9 +207,9 @@ class _Here:
         """Tell what anything else does."""
         self._tell(name, error)
 
-    def patiently(self, call: Callable[[], Result]) -> Result:
+    def retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to the store until it works or it is over."""
         store = "state store"
-        return patiently(
+        return retry_until(
             call, lambda error: self._tell(store, error), self.ending.is_set, self.ending.wait
         )

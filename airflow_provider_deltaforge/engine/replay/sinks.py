@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from airflow_provider_deltaforge.engine.base.retry import patiently
+from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
@@ -45,7 +45,7 @@ def opened(
         AccessError: it refuses us.
     """
     if sink.holds_position:
-        patiently(
+        retry_until(
             lambda: _stands_as_noted(context, sink, ending),
             partial(watcher.sink_trouble, sink.id),
             lambda: ending.is_set() or leaves(),

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.runner import ChunkResult
@@ -56,17 +56,17 @@ def copy_chunks(
         yield ChunkResult("", "", 0, Outcome.of(error))
         return
     records = Snapshots(context.store, context.pipeline.name)
-    listener = ControlWatcher(
+    watcher = ControlWatcher(
         context,
         _FOREVER_S,
         also=lambda: "failed" if over() else _cancelled(records, context.control, run_id),
     )
-    listener.watch(_LISTEN_S)
+    watcher.watch(_LISTEN_S)
     try:
-        copier = _Copier(context, run_id, listener)
+        copier = _Copier(context, run_id, watcher)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
         yield ChunkResult("", "", 0, Outcome.of(error))
-        listener.end("finished")
+        watcher.end("finished")
         context.store.close()
         return
     try:
@@ -76,7 +76,7 @@ def copy_chunks(
             if copied.outcome is not None:
                 return
     finally:
-        listener.end("finished")
+        watcher.end("finished")
         copier.close()
         context.store.close()
 
@@ -117,12 +117,12 @@ def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
 class _Copier:
     """A chunk is marked done only when every sink holds all of it, together with its cut."""
 
-    def __init__(self, context: TaskContext, run_id: str, listener: ControlWatcher) -> None:
+    def __init__(self, context: TaskContext, run_id: str, watcher: ControlWatcher) -> None:
         spec = context.pipeline.spec
         self._context = context
         self._run_id = run_id
-        self._listener = listener
-        self._ending = listener.ending
+        self._watcher = watcher
+        self._ending = watcher.ending
         self._records = Snapshots(context.store, context.pipeline.name)
         self._tallies = ProcessorStats()
         self._letter_tallies = DeadLetterStats()
@@ -148,7 +148,7 @@ class _Copier:
             self._rendering.close()
             raise
         self._letters = DeadLetterQueue(
-            context, self._letter_tallies, troubles.trouble, self._ending, listener.confirm
+            context, self._letter_tallies, troubles.trouble, self._ending, watcher.confirm
         )
         self._sinks = SinkGroup(
             sinks, context.pipeline.name, troubles, self._ending, claims=SinkFences(context)
@@ -163,13 +163,13 @@ class _Copier:
     def attempt(self, chunk: TableChunk) -> ChunkResult:
         table = full_name(chunk)
         if self._ending.is_set():
-            return ChunkResult(chunk.id, table, 0, _asked(self._listener))
+            return ChunkResult(chunk.id, table, 0, _asked(self._watcher))
         try:
             copied = self._copy(chunk)
         except Exception as error:  # noqa: BLE001 - across Spark, outcomes travel as rows
-            outcome = _asked(self._listener) if self._ending.is_set() else Outcome.of(error)
+            outcome = _asked(self._watcher) if self._ending.is_set() else Outcome.of(error)
             return ChunkResult(chunk.id, table, 0, outcome)
-        return ChunkResult(chunk.id, table, 0, _asked(self._listener)) if copied is None else copied
+        return ChunkResult(chunk.id, table, 0, _asked(self._watcher)) if copied is None else copied
 
     def _copy(self, chunk: TableChunk) -> ChunkResult | None:
         """Copy one chunk; return None when asked to end before it was durable."""
@@ -181,11 +181,11 @@ class _Copier:
             source = self._registrar.admit(batch).rows
             rendered = self._rendering.render(source)
             self._letters.check(rendered, source)
-            crossing(CrashPoint.CHUNK_RENDERED)
-            self._listener.confirm()
+            reach(CrashPoint.CHUNK_RENDERED)
+            self._watcher.confirm()
             messages, held = self._letters.held_back(rendered, self._sink_ids)
-            parcels = {name: SinkBatch(each) for name, each in messages.items()}
-            outcomes = self._sinks.deliver(parcels, self._ending.is_set)
+            sink_batches = {name: SinkBatch(each) for name, each in messages.items()}
+            outcomes = self._sinks.deliver(sink_batches, self._ending.is_set)
             if outcomes is None:
                 return None
             refused = {
@@ -201,12 +201,12 @@ class _Copier:
                 )
             rows += batch.rows.num_rows
             cut = dict(batch.end)
-        crossing(CrashPoint.CHUNK_WRITTEN)
+        reach(CrashPoint.CHUNK_WRITTEN)
         marks = self._marks.leave()
         done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut, marks)
         if not self._store([done]):
             return None
-        crossing(CrashPoint.CHUNK_STORED)
+        reach(CrashPoint.CHUNK_STORED)
         return ChunkResult(chunk.id, full_name(chunk), rows, taken=taken)
 
     def _store(self, writes: Sequence[Write]) -> bool:
@@ -227,5 +227,5 @@ class _Copier:
             self._rendering.close()
 
 
-def _asked(listener: ControlWatcher) -> Outcome:
-    return Outcome.of(listener.failure) if listener.failure else Outcome(listener.why)
+def _asked(watcher: ControlWatcher) -> Outcome:
+    return Outcome.of(watcher.failure) if watcher.failure else Outcome(watcher.why)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, crossing
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.table_watch import learn
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
@@ -123,7 +123,7 @@ class SnapshotRun:
             )
         if self._request is not None:
             self._store([*writes, *self._result(self._request, "done", plan.run)])
-            crossing(CrashPoint.REQUEST_RECORDED)
+            reach(CrashPoint.REQUEST_RECORDED)
             return
         known = self._checkpoints.load()
         writes += [
@@ -132,7 +132,7 @@ class SnapshotRun:
             if sink.id not in known
         ]
         self._store(writes)
-        crossing(CrashPoint.SNAPSHOT_FINISHED)
+        reach(CrashPoint.SNAPSHOT_FINISHED)
 
     def _see_rows(self, run: SnapshotRecord) -> None:
         """Have chunks copied again whose rows a sink came back without.
@@ -168,7 +168,7 @@ class SnapshotRun:
         writes = [self._records.cancel(mine, reason or state)] if mine is not None else []
         result = self._result(request, state, mine, reason=reason, error_class=error_class)
         self._store([*writes, *result])
-        crossing(CrashPoint.REQUEST_RECORDED)
+        reach(CrashPoint.REQUEST_RECORDED)
 
     def _result(
         self, request: SnapshotRequest, state: State, run: SnapshotRecord | None, **details: Any
@@ -243,7 +243,7 @@ class SnapshotRun:
         if self._request is None and not self._streamed():
             writes += SourceIdentity(self._context, registry_of(self._context)).begin()
         self._store(writes)
-        crossing(CrashPoint.SNAPSHOT_STARTED)
+        reach(CrashPoint.SNAPSHOT_STARTED)
         return run
 
     def _wished(self, snapshotter: Snapshotter) -> Sequence[TableChunk]:

@@ -112,7 +112,7 @@ class Frontier:
         self.close()
         self._spans.clear()
         self._open_rows, self._open_bytes = 0, 0.0
-        self._reader = patiently(lambda: self._source.open(start))
+        self._reader = retry(lambda: self._source.open(start))
         self._at = start
 
     def _next_span(self, *, wait: bool) -> Span | None:
@@ -121,7 +121,7 @@ class Frontier:
         reader = self._reader
         if reader is None:
             return None
-        chunk = patiently(lambda: reader.read(_POLL_S if wait else 0.0))
+        chunk = retry(lambda: reader.read(_POLL_S if wait else 0.0))
         if chunk is None:
             return None
         self._spans.append(span_of(reader.decode(chunk)))
@@ -170,11 +170,11 @@ def between(source: Source, start: Position, end: Position) -> Iterator[pa.Recor
         RetryableError: the server stays away, or the log says nothing for a minute.
         PositionLostError: the log no longer begins at ``start``.
     """
-    reader = patiently(lambda: source.open(start))
+    reader = retry(lambda: source.open(start))
     try:
         heard = time.monotonic()
         while True:
-            chunk = patiently(lambda: reader.read(_POLL_S))
+            chunk = retry(lambda: reader.read(_POLL_S))
             if chunk is None:
                 if time.monotonic() - heard > _SILENCE_S:
                     raise RetryableError(
@@ -194,7 +194,7 @@ def between(source: Source, start: Position, end: Position) -> Iterator[pa.Recor
         reader.close()
 
 
-def patiently(call: Callable[[], Any]) -> Any:
+def retry(call: Callable[[], Any]) -> Any:
     """Repeat a call while the server is away, for a minute.
 
     Raises:

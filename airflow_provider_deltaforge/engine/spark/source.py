@@ -43,7 +43,7 @@ from airflow_provider_deltaforge.engine.spark.frontier import (
     BatchLimit,
     Frontier,
     between,
-    patiently,
+    retry,
 )
 from airflow_provider_deltaforge.engine.spark.source_options import document_of
 from airflow_provider_deltaforge.errors import SpecError
@@ -136,7 +136,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint begins."""
         if self._settings.start is not None:
             return _offset(self._settings.start)
-        self._fresh = _offset(patiently(self._described().beginning))
+        self._fresh = _offset(retry(self._described().beginning))
         return self._fresh
 
     def latestOffset(  # noqa: N802 - Spark's name
@@ -153,7 +153,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._frontier = Frontier(source)
         target = self._target
         if target is None and isinstance(limit, ReadAllAvailable):
-            target = patiently(source.head)
+            target = retry(source.head)
         end = self._frontier.advance(_position(start), self._limit(limit), target)
         return start if end is None else _offset(end)
 
@@ -166,7 +166,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember the head: the query ends there."""
-        self._target = patiently(self._described().head)
+        self._target = retry(self._described().head)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Return the one range: the log has one order."""

@@ -1,4 +1,4 @@
-"""Batches reduced to their transaction borders, and how much of them a micro-batch may take."""
+"""Batches reduced to their transaction boundaries, and how much of them a micro-batch may take."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from airflow_provider_deltaforge.sources.contract import Source
 
 @dataclass(slots=True)
 class Span:
-    """A decoded batch, reduced to its transaction borders.
+    """A decoded batch, reduced to its transaction boundaries.
 
-    ``stops`` holds the rows before each border, ascending; ``taken`` how many borders were given
-    out, and ``from_row`` the row behind the last of them.
+    ``stops`` holds the rows before each boundary, ascending; ``taken`` says how many boundaries
+    were used, and ``from_row`` is the row behind the last of them.
     """
 
     stops: Any
@@ -46,7 +46,7 @@ class Budget:
         self._bytes += nbytes
 
     def fit(self, span: Span, open_rows: int, open_bytes: float, until: int, *, first: bool) -> int:
-        """Return up to which border (exclusive) the span fits."""
+        """Return up to which boundary (exclusive) the span fits."""
         rows = span.stops[span.taken : until] - span.from_row + open_rows
         fits = np.ones(len(rows), bool)
         if self._events_max is not None:
@@ -56,7 +56,7 @@ class Budget:
             fits &= nbytes + self._bytes <= self._nbytes_max
         count = int(fits.sum())
         if first and not self.events and not count and len(rows):
-            # With it go borders of transactions without events, which hold as many rows.
+            # With it go boundaries of transactions without events, which hold as many rows.
             count = int((rows == rows[0]).sum())
         return span.taken + count
 
@@ -73,17 +73,17 @@ def count_until(count: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _borders(batch: ChangeBatch) -> tuple[Any, Any]:
-    """Return the rows before each transaction border, and the transaction behind it."""
+def _boundaries(batch: ChangeBatch) -> tuple[Any, Any]:
+    """Return the rows before each transaction boundary, and the transaction behind it."""
     ends = np.flatnonzero(batch.rows.column("tx_end").to_numpy(zero_copy_only=False))
     return ends + 1, batch.rows.column("tx").to_numpy()[ends]
 
 
 def span_of(batch: ChangeBatch) -> Span:
-    """Reduce a batch to its borders; where it ends counts as one."""
-    stops, transactions = _borders(batch)
+    """Reduce a batch to its boundaries; where it ends counts as one."""
+    stops, transactions = _boundaries(batch)
     rows = batch.rows.num_rows
-    # Rows without a border after them are complete, unless the transaction goes on.
+    # Rows without a boundary after them are complete, unless the transaction goes on.
     after_last = int(stops[-1]) if len(stops) else 0
     last = after_last if batch.open_tx else rows
     positions, end, count = batch.positions, batch.end, len(stops)
@@ -91,7 +91,7 @@ def span_of(batch: ChangeBatch) -> Span:
     def place(index: int) -> Position:
         return positions.after(int(transactions[index])) if index < count else end
 
-    # An open transaction that began earlier leaves no border in this batch.
+    # An open transaction that began earlier leaves no boundary in this batch.
     closing = [] if batch.open_tx and not count and rows else [last]
     return Span(
         stops=np.concatenate([stops, np.array(closing, np.int64)]),
@@ -103,7 +103,7 @@ def span_of(batch: ChangeBatch) -> Span:
 
 def rows_up_to(source: Source, batch: ChangeBatch, end: Position) -> pa.RecordBatch:
     """Return the rows of a batch whose transactions lie at or before ``end``."""
-    stops, transactions = _borders(batch)
+    stops, transactions = _boundaries(batch)
     after = batch.positions.after
     count = count_until(len(stops), lambda n: source.compare(after(int(transactions[n])), end) <= 0)
     if count == len(stops) and not batch.open_tx and source.compare(batch.end, end) <= 0:

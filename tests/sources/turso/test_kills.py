@@ -1,4 +1,4 @@
-"""A driver killed at a border, under a live writer: nothing is lost, nothing out of order."""
+"""A driver killed at a crash point, under a live writer: nothing is lost, nothing out of order."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.sources.turso.shop_run import TABLES, ShopRun
 
 
 @pytest.mark.parametrize(
-    ("mode", "snapshot", "border"),
+    ("mode", "snapshot", "crash_point"),
     [
         ("native", "initial", CrashPoint.CHUNK_WRITTEN),
         ("native", "never", CrashPoint.SINK_WRITTEN),
@@ -22,7 +22,7 @@ from tests.sources.turso.shop_run import TABLES, ShopRun
         ("triggers", "never", CrashPoint.SOURCE_ACKNOWLEDGED),
     ],
 )
-def test_a_driver_killed_at_a_border(tmp_path, mode, snapshot, border):
+def test_a_driver_killed_at_a_border(tmp_path, mode, snapshot, crash_point):
     run = ShopRun(tmp_path, mode=mode, snapshot=snapshot)
     run.shop.trade(60)
     run.shop.untriggered = len(run.shop.history)
@@ -30,7 +30,7 @@ def test_a_driver_killed_at_a_border(tmp_path, mode, snapshot, border):
     if start is None:
         run.source.head()  # Makes the triggers, whose count begins here.
     run.shop.trade(20)
-    driver = run.start(hold=(border, 2))
+    driver = run.start(hold=(crash_point, 2))
     while not (run.held.exists() and run.held.read_text()):
         run.shop.trade(2)
         assert driver.poll() is None, run.log.read_text()[-3000:]
