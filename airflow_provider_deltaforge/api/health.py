@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_provider_deltaforge.control.status import PipelineStatus
-from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.telemetry.metrics import families
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Look = Callable[[], Sequence[PipelineStatus]]
 """Returns the pipelines this process answers for."""
@@ -53,8 +54,9 @@ def create_app(look: Look) -> Any:
     def ready() -> Response:
         try:
             found = look()
-        except RetryableError as error:
-            return JSONResponse({"status": "unknown", "error": str(error), "pipelines": []}, 503)
+        except DeltaForgeError as error:
+            told = {"status": "unknown", "error": redacted(str(error)), "pipelines": []}
+            return JSONResponse(told, 503)
         is_ready = all(pipeline.is_ready for pipeline in found)
         answer = {
             "status": "ready" if is_ready else "not_ready",
@@ -67,8 +69,12 @@ def create_app(look: Look) -> Any:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+        try:
+            found = look()
+        except DeltaForgeError as error:  # A scrape that fails is told from one of nothing.
+            return PlainTextResponse(f"state store: {redacted(str(error))}", 503)
         registry = CollectorRegistry()
-        registry.register(_Collector(look))
+        registry.register(_Collector(found))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
@@ -156,14 +162,14 @@ def _listen(host: str, port: int) -> Any:
 def _unhealthy(look: Look) -> list[str]:
     try:
         return [pipeline.name for pipeline in look() if pipeline.status in _UNHEALTHY]
-    except RetryableError as error:
-        return [f"state store: {error}"]
+    except DeltaForgeError as error:
+        return [f"state store: {redacted(str(error))}"]
 
 
 class _Collector:
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, found: Sequence[PipelineStatus]) -> None:
+        self._found = found
 
     def collect(self) -> Iterator[Any]:
         """Yield the families, as prometheus_client asks."""
-        return families(self._look())
+        return families(self._found)

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_provider_deltaforge.api.health import serving
 from airflow_provider_deltaforge.control.status import PipelineStatus
-from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 
 RUNNING = PipelineStatus(
     "orders",
@@ -139,6 +139,24 @@ def test_a_store_that_is_away_is_not_healthy():
         assert httpx.get(f"{url}/healthz").status_code == 503
         answer = httpx.get(f"{url}/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "unknown")
+
+
+SAID = "cannot open postgresql://deltaforge:s3cret@db/store"
+
+
+@pytest.mark.parametrize("error", [RetryableError(SAID), AccessError(SAID), SpecError(SAID)])
+@pytest.mark.parametrize("path", ["/healthz", "/health", "/ready", "/readyz", "/metrics"])
+def test_whatever_is_wrong_with_the_store_is_said_without_a_secret(capfd, error, path):
+    def look():
+        raise error
+
+    with serving(look, "127.0.0.1:0") as url:
+        answer = httpx.get(f"{url}{path}")
+
+    assert answer.status_code == 503
+    assert "cannot open" in answer.text
+    assert "s3cret" not in answer.text
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_a_taken_port_is_refused_with_what_to_do(url):
