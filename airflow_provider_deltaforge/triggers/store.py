@@ -4,7 +4,7 @@ import time
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger
@@ -31,14 +31,21 @@ class StoreTrigger(PollingTrigger):
 
     def look(self) -> tuple[TriggerEvent | None, str]:
         """Return the event if the store answers. Blocking."""
-        error = store_trouble(self.deltaforge_conn_id)
+        try:
+            error = store_trouble(self.deltaforge_conn_id)
+        except DeltaForgeError:
+            error = None  # It answers, and the task says what is wrong; here its words were lost.
         if error is None or time.monotonic() - self._began_s > _MOST_S:
             return TriggerEvent({"event": STORE_BACK}), "the state store answers"
         return None, f"the state store is away: {error}"
 
 
 def store_trouble(conn_id: str) -> RetryableError | None:
-    """Return why a state store does not answer; None if it does."""
+    """Return why a state store does not answer; None if it does.
+
+    Raises:
+        DeltaForgeError: it refuses us, or cannot be read.
+    """
     try:
         with DeltaForgeHook(conn_id).store() as store:
             Control.list_pipelines(store)

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
@@ -47,6 +48,21 @@ def test_a_task_that_begins_while_the_store_is_away_waits_and_begins(
 
     assert trigger.watched.generation == 1
     wait_until(lambda: status(store, "orders", backend).status == "running")
+
+
+def test_a_store_that_comes_back_and_refuses_us_is_the_tasks_to_tell(
+    document, store_away, monkeypatch
+):
+    with store_away():
+        trigger = deferred(lambda: stream(document).execute(context()))
+
+    def refuses(_):
+        raise AccessError("password refused")
+
+    monkeypatch.setattr(deltaforge.DeltaForgeHook, "store", refuses)
+    event, _ = travelled(trigger).look()
+
+    assert event.payload == {"event": "store_back"}
 
 
 def test_a_resumed_task_watches_on_while_the_store_is_away(document, store, backend, store_away):
