@@ -2,7 +2,9 @@
 
 import time
 import uuid
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 import redis
 
@@ -498,3 +500,34 @@ def test_the_documented_rights_are_enough(redis_server, stream, rows, open_write
         client(redis_server).acl_deluser("once")
 
     assert values(redis_server, stream) == numbers(range(3))
+
+
+@pytest.mark.parametrize("first", [0, 1, 999, 1500])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_an_event_of_two_messages_of_which_one_is_refused_is_left_as_a_whole(
+    redis_server, stream, open_writer, first, is_last
+):
+    """As of an update that changes the key: a delete in one stream, and the row in another."""
+    full = f"{stream}-full"
+    fill(redis_server, full)
+    others = [(stream, b"k", value(n)) for n in range(first)]
+    behind = [] if is_last else [(stream, b"k", value(first))]
+    both = [(stream, b"old", b"null"), (full, b"new", b"{}")]
+    batch = messages([*others, *both, *behind])
+    event_rows = [*range(first), first, first, *[first + 1 for _ in behind]]
+    batch = replace(batch, event_rows=pa.array(event_rows, pa.int32()))
+    rest = batch.take(pa.array([n for n, row in enumerate(event_rows) if row != first], pa.int32()))
+    writer = open_writer()
+    writer.recover()
+
+    refused = writer.write_once(batch, STARTS, at(1))
+    again = writer.write_once(rest, STARTS, at(1)) if len(rest) else []
+
+    assert {one.event_row for one in refused} == {first}
+    assert list(again) == []
+    assert values(redis_server, stream) == [
+        *numbers(range(first)),
+        b"null",
+        *numbers(range(first, first + len(behind))),
+    ]
+    assert open_writer().recover() == (at(1) if len(rest) else STARTS)

@@ -79,7 +79,32 @@ class RedisOnceWriter(RedisWriter):
             cursor = after if last == count else SinkPosition(before.position, _last_id(step))
             refused = self._attempt(partial(self._write_step, step, before, cursor, deadline))
             first = self._lacking(messages) if self._cursor != after else count
+        if refused:
+            self._step_back(messages, refused, before, deadline)
         return refused
+
+    def _step_back(
+        self,
+        messages: Messages,
+        refused: Sequence[Rejection],
+        before: SinkPosition,
+        deadline: float,
+    ) -> None:
+        """Let the cursor name no event of which a later message was refused.
+
+        It is set aside as a whole, and nobody would find its message again. What is written of it
+        stays: an entry cannot be taken back.
+        """
+        rows, lost = messages.event_rows, {one.event_row for one in refused}
+        row = held = _last_row(messages, self._held)
+        while row >= 0 and rows[row].as_py() in lost:
+            row -= 1
+        if row == held:
+            return
+        event_id = messages.event_ids[row].as_py() if row >= 0 else None
+        cursor = before if event_id is None else SinkPosition(before.position, event_id)
+        self._attempt(partial(self._begin, cursor, (self._steps or 0) + 1, deadline))
+        self._held = event_id
 
     def _begin(self, cursor: SinkPosition, number: int, deadline: float) -> None:
         fence, guard = self._guard()
