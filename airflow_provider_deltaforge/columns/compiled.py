@@ -118,3 +118,14 @@ class _KernelCacheImpl(CompileResultCacheImpl):
 
 class _KernelCache(FunctionCache):
     _impl_class = _KernelCacheImpl
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return kept machine code, or None where there is none that can be used.
+
+        The index names classes of the release that wrote it, and is read before its stamp is.
+        """
+        try:
+            return super().load_overload(sig, target_context)
+        except (AttributeError, ImportError):
+            self.flush()
+            return None

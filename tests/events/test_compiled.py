@@ -33,25 +33,43 @@ RUN = """
 from airflow_provider_deltaforge.outer import outer
 print(outer(1), sum(outer.stats.cache_hits.values()))
 """
+OF_TUPLES = """
+from typing import NamedTuple
+
+from airflow_provider_deltaforge.columns.compiled import kernel
+
+class NAME(NamedTuple):
+    x: int
+
+Argument = NAME
+
+@kernel
+def outer(argument):
+    return 10 * argument.x
+"""
+RUN_OF_TUPLES = """
+from airflow_provider_deltaforge.outer import Argument, outer
+print(outer(Argument(1)), sum(outer.stats.cache_hits.values()))
+"""
 
 
 @pytest.fixture
 def package(tmp_path):
     """A small package under our name, with our own way of compiling."""
     root = tmp_path / "site" / "airflow_provider_deltaforge"
-    (root / "events").mkdir(parents=True)
+    (root / "columns").mkdir(parents=True)
     (root / "__init__.py").touch()
-    (root / "events" / "__init__.py").touch()
-    (root / "events" / "compiled.py").write_text(Path(compiled.__file__).read_text())
+    (root / "columns" / "__init__.py").touch()
+    (root / "columns" / "compiled.py").write_text(Path(compiled.__file__).read_text())
     (root / "outer.py").write_text(OUTER)
     (root / "inner.py").write_text(INNER)
     (root / "constants.py").write_text("FACTOR = 0\n")
     return root
 
 
-def run(package, **environment):
+def run(package, program=RUN, **environment):
     outcome = subprocess.run(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(package.parent), **environment},
         cwd=package.parent,
         capture_output=True,
@@ -85,6 +103,15 @@ def test_code_is_compiled_once_and_kept_where_one_may_write(package, tmp_path, p
 
     assert bool(list(home.rglob("*.nbc"))) == (place == "home")
     assert run(package, **told)[0] == ["10", "1"]
+
+
+def test_code_of_a_release_with_other_classes_is_compiled_again(package):
+    """Machine code is kept by the types of its arguments, classes of ours among them."""
+    for name in ("First", "Second"):
+        (package / "outer.py").write_text(OF_TUPLES.replace("NAME", name))
+
+        assert run(package, program=RUN_OF_TUPLES)[0] == ["10", "0"]
+        assert run(package, program=RUN_OF_TUPLES)[0] == ["10", "1"]
 
 
 def test_with_nowhere_to_write_it_compiles_and_says_so(package, tmp_path):
