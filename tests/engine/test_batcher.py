@@ -86,6 +86,22 @@ def test_the_border_of_a_transaction_that_waited_makes_it_due():
     assert (due.rows.num_rows, due.position) == (7, {"tx": 1})
 
 
+def test_what_holds_nothing_for_us_behind_a_full_batch_is_passed_too():
+    """Else the checkpoint stays where it is until something else comes, perhaps never."""
+    out = list(_batcher(max_events=2).add(batch_of(2, 0, 0), 0.0))
+
+    assert [(batch.rows.num_rows, batch.position) for batch in out] == [
+        (2, {"tx": 1}),
+        (0, {"tx": 3}),
+    ]
+
+
+def test_a_full_batch_at_the_end_of_what_was_read_has_nothing_behind_it():
+    out = list(_batcher(max_events=2).add(batch_of(2), 0.0))
+
+    assert [(batch.rows.num_rows, batch.position) for batch in out] == [(2, {"tx": 1})]
+
+
 def test_rows_of_few_bytes_are_split_by_the_memory_they_take():
     batcher = _batcher(max_transaction_bytes=2000, least_event_bytes=100)
     out = [

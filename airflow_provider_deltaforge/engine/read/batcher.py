@@ -86,11 +86,17 @@ class Batcher:
         """Take in a decoded batch, and yield every batch that is full because of it."""
         if batch.continues:
             self._finish_open_transaction(batch)
+        reached: Position | None = None
         for piece in self._cut(batch):
-            yield from self._take(piece, now_s)
+            for full in self._take(piece, now_s):
+                reached = full.position
+                yield full
         self._move_end(batch)
-        if batch.rows.num_rows == 0 and not self._pieces and not batch.open_tx:
-            yield SourceBatch(batch.rows, batch.end, 0)
+        if self._pieces or batch.open_tx:
+            return
+        # Transactions without rows for us, behind all that is given out already.
+        if batch.rows.num_rows == 0 or reached != batch.end:
+            yield SourceBatch(batch.rows.slice(0, 0), batch.end, 0)
 
     def due(self, now_s: float) -> SourceBatch | None:
         """Return what has waited for ``max_age_s``, up to the last transaction boundary."""
