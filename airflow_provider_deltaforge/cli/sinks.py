@@ -49,6 +49,21 @@ def give_up(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT
 
 
 @app.command()
+def adopt(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_STORE) -> None:
+    """Take a sink over that holds a position of another state store, which was lost or replaced.
+
+    At the next start the pipeline goes on at its own checkpoint or, if it has none, at the position
+    that the sink holds. If another pipeline still writes there, rename one of the two instead.
+    """
+    with opened(store) as state:
+        found = sinks.adopt(state, name, sink, getpass.getuser())
+    typer.echo(
+        f"{sink} is taken over from state store {found.store} when {name} starts again: "
+        "`deltaforge run FILE`"
+    )
+
+
+@app.command()
 def resume(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_STORE) -> None:
     """Resume a sink that was given up at the pipeline's position, without what it missed."""
     with opened(store) as state:

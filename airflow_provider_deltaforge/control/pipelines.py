@@ -22,6 +22,13 @@ from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control
 
 STOP_GRACE_S = 30.0
 _POLL_S = 0.2
+_OF_POSITIONS = (
+    names.CHECKPOINTS,
+    names.CURSORS,
+    names.GAPS,
+    names.SNAPSHOTS,
+    names.TABLES,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +157,7 @@ def reset_checkpoint(
     fence = control.take_epoch("reset")
     owned = [
         Delete(namespace, key)
-        for namespace in (names.CHECKPOINTS, names.GAPS, names.SNAPSHOTS, names.TABLES)
+        for namespace in _OF_POSITIONS
         for key, _ in store.items(namespace, f"{name}/")
     ]
     store.transact([*owned, begins_anew(name)], fence)

@@ -6,6 +6,10 @@ from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.foreign_positions import (
+    ForeignPosition,
+    ForeignPositions,
+)
 from airflow_provider_deltaforge.storage.records.gaps import Gaps, Wanted
 
 
@@ -47,3 +51,27 @@ def want(store: Store, name: str, sink: str, wanted: Wanted, by: str) -> None:
             "running pipeline goes on without can be given up"
         )
     store.transact([gaps.wish(sink, wanted, by)])
+
+
+def adopt(store: Store, name: str, sink: str, by: str) -> ForeignPosition:
+    """Let a pipeline take over a sink whose position another state store wrote.
+
+    The next start goes on there. It is for a store that was lost, or replaced on purpose: a
+    pipeline that still writes to the sink would end with the same error.
+
+    Returns:
+        What the sink was found to hold.
+
+    Raises:
+        SpecError: there is no such pipeline, or it found no such position in the sink.
+    """
+    existing(store, name)
+    positions = ForeignPositions(store, name)
+    found = positions.load().get(sink)
+    if found is None:
+        raise SpecError(
+            f"pipeline {name!r} has not found a position of another state store in a sink "
+            f"{sink!r}: there is nothing to adopt; start it, and its error says if there is"
+        )
+    store.transact([positions.adopt(found, by)])
+    return found

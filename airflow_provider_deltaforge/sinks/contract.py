@@ -165,22 +165,33 @@ class _SinkPositionText(Settings):
     v: Literal[1] = 1
     position: dict[str, Any]
     event_id: str | None = None
+    store: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SinkPosition:
-    """How far a sink holds the log."""
+    """How far a sink holds the log.
+
+    A writer that makes one of another, for a part of a batch, keeps ``store`` and ``source``.
+    """
 
     position: Position
     """Everything up to it is held."""
     event_id: bytes | None = None
     """And behind it the events up to this one, of what is delivered in parts."""
+    store: str | None = None
+    """The identity of the state store whose pipeline wrote this; None of one without."""
+    source: str | None = None
+    """The id of the source whose log it is a place in."""
 
     def as_text(self) -> bytes:
         """Return the one form in which every destination holds it."""
         event = self.event_id.hex() if self.event_id is not None else None
-        told = _SinkPositionText(position=dict(self.position), event_id=event)
-        return told.model_dump_json().encode()
+        text = _SinkPositionText(
+            position=dict(self.position), event_id=event, store=self.store, source=self.source
+        )
+        return text.model_dump_json().encode()
 
     @classmethod
     def from_text(cls, text: bytes | str, where: str) -> "SinkPosition":
@@ -201,7 +212,7 @@ class SinkPosition:
                 f"{where}: this is no position that this release can read; use the release that "
                 "wrote it, or remove it: the pipeline then goes on at its own checkpoint"
             ) from error
-        return cls(told.position, event)
+        return cls(told.position, event, told.store, told.source)
 
 
 @runtime_checkable

@@ -157,3 +157,9 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of the connection. Safe to call twice."""
+
+
+def shown_identity(store: Store) -> str | None:
+    """Return a store's identity as people and sinks see it; None of a store that has none."""
+    identity = getattr(store, "identity", None)
+    return f"{identity:x}" if isinstance(identity, int) else identity

@@ -10,7 +10,8 @@ CONTROL = "control"
 """Slots: one control record per pipeline."""
 
 CURSORS = "cursors"
-"""Key-value map: pipelines that begin anew, whatever positions their sinks still hold."""
+"""Key-value map: pipelines that begin anew, whatever positions their sinks still hold; and, under
+``PIPELINE/SINK``, positions of other state stores that sinks hold."""
 
 DOCUMENTS = "documents"
 """Key-value map: pipeline documents, unexpanded."""
@@ -42,7 +43,7 @@ TABLES = "tables"
 WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and not said that they are closed."""
 
-OF_PIPELINES = (CHECKPOINTS, GAPS, JOURNAL, SNAPSHOTS, TABLES)
+OF_PIPELINES = (CHECKPOINTS, CURSORS, GAPS, JOURNAL, SNAPSHOTS, TABLES)
 """Where the keys of the key-value map begin with a pipeline's name."""
 
 

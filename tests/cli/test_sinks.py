@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.records.control import Control, Progress, SinkProgress
+from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.record import now_ms
 
@@ -42,6 +43,18 @@ def test_one_that_was_given_up_goes_on_with_the_command_that_fills_its_gap(sinks
     assert outcome.exit_code == 0
     assert "deltaforge snapshot FILE --again" in outcome.stdout
     assert "cache lacks what comes behind" in deltaforge("list", "orders").stdout
+
+
+def test_a_sink_is_adopted_from_the_store_that_was_found_there(sinks, pipeline):
+    assert "nothing to adopt" in str(deltaforge("adopt", "orders", "files").exception)
+    found = ForeignPositions(pipeline, "orders")
+    pipeline.transact([found.put("files", "1a2b", {"pos": 1})])
+
+    outcome = deltaforge("adopt", "orders", "files")
+
+    assert outcome.exit_code == 0
+    assert "1a2b" in outcome.stdout
+    assert found.load()["files"].adopted_by
 
 
 @pytest.mark.parametrize("command", ["give-up", "resume"])

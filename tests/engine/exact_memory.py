@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from airflow_provider_deltaforge.control import pipelines
@@ -103,7 +103,7 @@ class _Writer:
         taken = pairs[:most]
         held.values += taken
         held.cursors += [
-            SinkPosition(before.position, event_id) if held.in_headers else after
+            replace(before, event_id=event_id) if held.in_headers else after
             for event_id, _ in taken
         ]
         if most is not None:

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.sinks.kafka.positions import topic_of
+from airflow_provider_deltaforge.sinks.redis.slots import cursor_key
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.oracle.readers import seen_in
@@ -31,6 +35,11 @@ class Place:
 
 def _kafka(dsn: str, name: str, sink_id: str) -> Place:
     settings = f"{{id: {sink_id}, brokers: '{dsn}', topic: '{name}', exactly_once: true}}"
+    positions = topic_of(NAME)
+    if positions in AdminClient({"bootstrap.servers": dsn}).list_topics().topics:
+        producer = Producer({"bootstrap.servers": dsn})
+        producer.produce(positions, key=f"{NAME}/{sink_id}")  # A former run had another store.
+        producer.flush()
     # The reader's level is read_committed.
     return Place(
         name,
@@ -40,6 +49,8 @@ def _kafka(dsn: str, name: str, sink_id: str) -> Place:
 
 
 def _redis(dsn: str, name: str, sink_id: str) -> Place:
+    with redis.Redis.from_url(dsn) as client:  # A former run had another store.
+        client.delete(cursor_key(NAME, sink_id, None))
     settings = f"{{id: {sink_id}, uri: '{dsn}', stream: '{name}', exactly_once: true}}"
 
     def read() -> list[bytes]:

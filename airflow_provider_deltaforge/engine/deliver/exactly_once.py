@@ -1,19 +1,58 @@
 """Gives a sink that holds our position itself each event once, whatever it is given again."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FatalError, FencedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
+from airflow_provider_deltaforge.storage.contract import shown_identity
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 
 _SEARCHED_MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PositionOwner:
+    """Whose positions in sinks are places in a pipeline's own log.
+
+    Another pipeline of its name has a state store of its own, and perhaps another source: of its
+    positions nothing follows for this one.
+
+    Attributes:
+        store: the identity of the state store; None of one without.
+        source: the id of the source.
+    """
+
+    store: str | None = None
+    source: str | None = None
+
+    @classmethod
+    def of(cls, context: TaskContext) -> "PositionOwner":
+        """Return the owner of what this pipeline writes."""
+        return cls(shown_identity(context.store), context.pipeline.spec.source.id)
+
+    def at(self, position: Position, event_id: bytes | None = None) -> SinkPosition:
+        """Return a position of this pipeline in a sink."""
+        return SinkPosition(position, event_id, self.store, self.source)
+
+    def owns(self, written: SinkPosition) -> bool:
+        """Return whether this pipeline wrote a position, as far as that says who did."""
+        return not self.is_of_another_store(written) and self.reads(written)
+
+    def reads(self, written: SinkPosition) -> bool:
+        """Return whether a position names this source."""
+        return written.source in (None, self.source)
+
+    def is_of_another_store(self, written: SinkPosition) -> bool:
+        """Return whether a pipeline with another state store wrote a position."""
+        return written.store not in (None, self.store)
 
 
 class ExactlyOnceGuard:
@@ -22,11 +61,14 @@ class ExactlyOnceGuard:
     Args:
         sink_id: the sink, for messages to people.
         writer: its connection.
+        owner: of the positions that are written.
     """
 
-    def __init__(self, sink_id: str, writer: ExactlyOnceWriter) -> None:
+    def __init__(self, sink_id: str, writer: ExactlyOnceWriter, owner: PositionOwner) -> None:
         self._id = sink_id
         self._writer = writer
+        self._owner = owner
+        self._adopted: SinkPosition | None = None
         self._cursor: SinkPosition | None = None
         self._sought: bytes | None = None
         self._searched = 0
@@ -36,7 +78,8 @@ class ExactlyOnceGuard:
     def holds(self, position: Position) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing up to a position; None at first."""
         if self._sought is not None:
-            return _texts(SinkPosition(position, self._sought))  # That event lies behind it still.
+            # That event lies behind it still.
+            return _texts(self._owner.at(position, self._sought), self._adopted)
         return self._held
 
     def read_again(self) -> None:
@@ -63,16 +106,17 @@ class ExactlyOnceGuard:
             self._searched += len(messages)
             self._check_search(at)
             return ()
-        after = cursor if at is None else SinkPosition(at)
+        after = cursor if at is None else self._owner.at(at)
         if len(lacking):
             last = lacking.event_ids[-1].as_py()
-            after = SinkPosition(cursor.position, last) if at is None else after
+            after = replace(cursor, event_id=last) if at is None else after
             refused = self._writer.write_once(lacking, cursor, after)
             if refused:
                 return refused
             self._held = _texts(after, replace(cursor, event_id=last))
+            self._adopted = None
         elif self._sought is not None:
-            self._held = _texts(cursor)
+            self._held = _texts(cursor, self._adopted)
         self._cursor, self._sought = after, None
         return ()
 
@@ -86,7 +130,7 @@ class ExactlyOnceGuard:
         if self._cursor.position != stand.position:
             if again and not self._is_stored(stand):
                 raise FencedError(f"sink {self._id}: it holds more than its checkpoint says")
-            self._cursor = SinkPosition(stand.position, self._sought)
+            self._cursor = self._owner.at(stand.position, self._sought)
         elif again and self._cursor.event_id is not None:
             self._sought, self._searched = self._cursor.event_id, 0
         return self._cursor
@@ -101,14 +145,17 @@ class ExactlyOnceGuard:
     def _take_over(self, stand: StoredPosition) -> SinkPosition:
         """Shut former writers out, and see that the sink stands where its checkpoint does."""
         told = known = self._writer.recover()
+        is_foreign = told is not None and self._owner.is_of_another_store(told)
         if stand.held is not None:
             known = None if told is None else _known(told, stand.held)
-        if stand.held is not None and not tells(told, stand.held):
+        if not tells(told, stand.held) if stand.held is not None else is_foreign:
             raise FencedError(f"sink {self._id}: it holds something else than its checkpoint says")
         self._held = _texts(told)
-        self._cursor = SinkPosition(stand.position)
-        if known is not None and _lies_behind(known, stand):
-            self._cursor, self._sought = known, known.event_id
+        self._adopted = told if is_foreign else None
+        self._cursor = self._owner.at(stand.position)
+        if known is not None and _lies_behind(known, stand, self._owner):
+            self._sought = known.event_id
+            self._cursor = replace(self._cursor, event_id=self._sought)
         return self._cursor
 
     def _lacking(self, messages: Messages) -> tuple[Messages, bool]:
@@ -138,7 +185,14 @@ def tells(told: SinkPosition | None, held: Sequence[str]) -> bool:
     return _known(told, held) is not None
 
 
-def moved(stand: StoredPosition, position: Position) -> tuple[str, ...] | None:
+def adopted(told: SinkPosition, owner: PositionOwner) -> tuple[str, ...]:
+    """Return what a sink may tell whose cursor, of another store, is now this pipeline's own."""
+    return _texts(replace(told, store=owner.store, source=owner.source), told)
+
+
+def moved(
+    stand: StoredPosition, position: Position, owner: PositionOwner
+) -> tuple[str, ...] | None:
     """Return what a sink may tell of its checkpoint that moves while nothing is written to it.
 
     An event that it holds behind the checkpoint lies behind the new one still: what is between the
@@ -148,21 +202,30 @@ def moved(stand: StoredPosition, position: Position) -> tuple[str, ...] | None:
         return None
     told = [SinkPosition.from_text(text, "a checkpoint") for text in stand.held]
     return _texts(
-        *(replace(one, position=position) if _lies_behind(one, stand) else one for one in told)
+        *(
+            replace(one, position=position) if _lies_behind(one, stand, owner) else one
+            for one in told
+        )
     )
 
 
-def _lies_behind(told: SinkPosition, stand: StoredPosition) -> bool:
-    return told.event_id is not None and told.position == stand.position
+def _lies_behind(told: SinkPosition, stand: StoredPosition, owner: PositionOwner) -> bool:
+    """Return whether an event that the sink holds comes with the log behind its checkpoint."""
+    behind = told.event_id is not None and told.position == stand.position
+    return behind and owner.owns(told)
 
 
 def _known(told: SinkPosition, held: Sequence[str]) -> SinkPosition | None:
     """Return what is stored of a cursor: behind which place its event lies may be known better."""
-    for text in held:
-        one = SinkPosition.from_text(text, "a checkpoint")
-        if one == told or (told.event_id is not None and one.event_id == told.event_id):
-            return one
-    return None
+    known = [SinkPosition.from_text(text, "a checkpoint") for text in held]
+    same = [one for one in known if told.event_id is not None and one.event_id == told.event_id]
+    if told not in known and not any(_wrote_alike(one, told) for one in same):
+        return None
+    return same[0] if same else told  # As an own one first, if it was adopted.
+
+
+def _wrote_alike(one: SinkPosition, other: SinkPosition) -> bool:
+    return (one.store, one.source) == (other.store, other.source)
 
 
 def _texts(*cursors: SinkPosition | None) -> tuple[str, ...]:

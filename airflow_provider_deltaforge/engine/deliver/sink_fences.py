@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.deliver.exactly_once import PositionOwner
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import FormerWriter
 from airflow_provider_deltaforge.storage import names
@@ -73,6 +74,7 @@ class SinkFences:
         self._until = 0.0
         self.token = f"{context.job.driver}.{context.fence.version}"
         self.since = _since(f"{context.pipeline.name}/{self.token}")
+        self.owner = PositionOwner.of(context)
 
     def of(self, sink_id: str, over: Callable[[], bool]) -> "SinkFence":
         """Return the claim of one connection.

@@ -9,27 +9,23 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
+from airflow_provider_deltaforge.engine.deliver.exactly_once import adopted, tells
+from airflow_provider_deltaforge.engine.deliver.other_stores import OtherStores
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
-from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
-from airflow_provider_deltaforge.engine.deliver.sink_gap import log_gap
-from airflow_provider_deltaforge.engine.deliver.sink_thread import (
-    SinkWatcher,
-    claim,
-    exact_writer,
+from airflow_provider_deltaforge.engine.deliver.sink_answers import (
+    SinkAnswer,
+    SinkAnswers,
+    answer_of,
 )
+from airflow_provider_deltaforge.engine.deliver.sink_gap import log_gap
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher
 from airflow_provider_deltaforge.errors import (
-    DeltaForgeError,
     FatalError,
     FencedError,
     PositionLostError,
@@ -37,8 +33,6 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.sinks.contract import (
     BeginsEmpty,
-    Interruptible,
-    LosesPositionWithMessages,
     Sink,
     SinkPosition,
     SinkWriter,
@@ -50,28 +44,9 @@ from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_OPTIONAL_S = 5.0
-_POLL_S = 0.2
 _TAKEOVERS, _TAKEOVERS_S = 30, 120.0
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _SinkAnswer:
-    """What a sink tells of itself.
-
-    Attributes:
-        cursor: how far it holds the log.
-        has_expired: it holds no position any more, because it was to keep its messages no longer.
-        loses_both: a position that is gone has taken the messages with it.
-        begins_empty: it can hold a position before the first message.
-    """
-
-    cursor: SinkPosition | None
-    has_expired: bool = False
-    loses_both: bool = False
-    begins_empty: bool = False
 
 
 class SinkPositions:
@@ -85,14 +60,15 @@ class SinkPositions:
 
     def __init__(self, bench: TaskContext, watcher: SinkWatcher, heart: Heartbeat) -> None:
         spec = bench.pipeline.spec
-        self._bench, self._watcher, self._ending = bench, watcher, heart.ending
+        self._bench = bench
         self._sinks = {sink.id: sink for sink in spec.sinks if sink.holds_position}
         self.sink_ids = frozenset(self._sinks)
         self._policy = RequiredSinks.of(spec)
         self._source = spec.source
         self._gaps = Gaps(bench.store, bench.pipeline.name)
-        self._found: dict[str, _SinkAnswer] = {}
-        self._opened: list[SinkWriter] = []
+        self._others = OtherStores(bench)
+        self._found: dict[str, SinkAnswer] = {}
+        self._answers = SinkAnswers(bench, watcher, heart.ending)
         self._takeovers: deque[float] = deque(maxlen=_TAKEOVERS)
 
     def settle(self) -> None:
@@ -105,13 +81,17 @@ class SinkPositions:
             RetryableError: the lane was asked to end, or the store is away.
             PositionLostError: a sink that the pipeline needs has lost what it held, and the log
                 does not reach back to there.
+            FatalError: a sink holds the position of another state store.
             AccessError, FatalError: as a sink's write does.
         """
         if not self._sinks:
             return
         checkpoints = self._checkpoints()
         self._store(self._resumed(checkpoints))
-        self._found = self._recovered()
+        self._found = self._answers.ask_all(self._sinks)
+        is_reset = self._is_reset()
+        if not is_reset:
+            self._refuse_others(checkpoints)
         given_up = self._gaps.open()
         writes: list[Write] = []
         lost: list[PositionLostError] = []
@@ -119,15 +99,13 @@ class SinkPositions:
             told, stand, gap = answer.cursor, checkpoints.stand(name), given_up.get(name)
             if gap is not None:
                 writes += self._back(gap, told, stand)
+            elif stand is not None and self._is_taken(told, stand):
+                _log.warning("sink %s is taken over; it goes on at %s", name, dict(stand.position))
+                writes.append(checkpoints.put(name, stand.position, _texts(told)))
             elif stand is not None:
                 writes += self._compared(checkpoints, name, answer, stand, lost)
-            elif told is not None and not self._is_reset():
-                _log.warning(
-                    "sink %s: the state store knows no position of it; it goes on at its own, %s",
-                    name,
-                    dict(told.position),
-                )
-                writes.append(checkpoints.put(name, told.position, _texts(told), begins=False))
+            elif told is not None and not is_reset:
+                writes += self._unknown(checkpoints, name, told)
         self._store(writes)
         if lost:
             raise lost[0]
@@ -147,13 +125,27 @@ class SinkPositions:
             is_new = stand.held is None
             told = answer.cursor
             if answer.begins_empty and (is_new or (not stand.held and told is None)):
-                told = self._begun(self._sinks[name], SinkPosition(stand.position))
+                told = self._begun(self._sinks[name], self._others.owner.at(stand.position))
                 writes.append(checkpoints.put(name, stand.position, _texts(told)))
             elif is_new:
                 writes.append(checkpoints.put(name, stand.position, _texts(told)))
+        writes += self._others.forget(self._found)
         if self._sinks and self._is_reset():
             writes.append(Delete(names.CURSORS, self._bench.pipeline.name))
         self._store(writes)
+
+    def see_others(self) -> None:
+        """Look for positions of other state stores, before rows of a snapshot are copied.
+
+        A sink that is away is asked when the stream begins.
+
+        Raises:
+            FatalError: a sink holds one.
+            RetryableError: the store is away.
+        """
+        if self._sinks and not self._is_reset():
+            self._found = self._answers.ask_all(self._sinks, waits=False)
+            self._refuse_others(self._checkpoints())
 
     def taken_over(self, error: FencedError) -> None:
         """Let the lane take its sinks over once more.
@@ -169,6 +161,34 @@ class SinkPositions:
                 "pipeline of this name, with a state store of its own, write there? Rename one"
             )
         self._takeovers.append(now)
+
+    def _refuse_others(self, checkpoints: Checkpoints) -> None:
+        given_up = self._gaps.open()  # Those are given nothing.
+        told = {name: answer.cursor for name, answer in self._found.items() if name not in given_up}
+        self._others.refuse(told, checkpoints.stand)
+
+    def _is_taken(self, told: SinkPosition | None, stand: StoredPosition) -> bool:
+        """Return whether a sink holds a position of another, of which nothing follows for us.
+
+        A checkpoint without ``held`` is left to ``adopt``.
+        """
+        return stand.held is not None and not self._others.counts(told, stand)
+
+    def _unknown(self, checkpoints: Checkpoints, name: str, told: SinkPosition) -> list[Write]:
+        """Return what is to be stored of a sink that holds a position, and has no checkpoint."""
+        owner = self._others.owner
+        if not owner.reads(told):
+            _log.warning(
+                "sink %s holds a position of another source, %s: it begins", name, told.source
+            )
+            return []
+        _log.warning(
+            "sink %s: the state store knows no position of it; it goes on at its own, %s",
+            name,
+            dict(told.position),
+        )
+        held = _texts(told) if owner.owns(told) else adopted(told, owner)
+        return [checkpoints.put(name, told.position, held, begins=False)]
 
     def _resumed(self, checkpoints: Checkpoints) -> list[Write]:
         """Let sinks go on at their checkpoints that somebody has emptied, as somebody says."""
@@ -190,7 +210,7 @@ class SinkPositions:
         self,
         checkpoints: Checkpoints,
         name: str,
-        answer: _SinkAnswer,
+        answer: SinkAnswer,
         stand: StoredPosition,
         lost: list[PositionLostError],
     ) -> list[Write]:
@@ -227,7 +247,7 @@ class SinkPositions:
         self,
         checkpoints: Checkpoints,
         name: str,
-        answer: _SinkAnswer,
+        answer: SinkAnswer,
         stand: StoredPosition,
         lost: list[PositionLostError],
     ) -> list[Write]:
@@ -254,6 +274,8 @@ class SinkPositions:
         """Let a sink go on that has again what it had lost."""
         if gap.goes_on is None or told is None or stand is None or stand.held is None:
             return []
+        if not self._others.counts(told, stand):
+            return []
         if not (tells(told, stand.held) or self._source.covers(told.position, stand.position)):
             return []
         if self._rows_lost(gap.sink) is not None:
@@ -261,7 +283,7 @@ class SinkPositions:
         _log.warning("sink %s holds again what it had lost", gap.sink)
         return [self._gaps.close(gap, gap.goes_on)]
 
-    def _data_end(self, name: str, answer: _SinkAnswer, stand: StoredPosition) -> SinkPosition:
+    def _data_end(self, name: str, answer: SinkAnswer, stand: StoredPosition) -> SinkPosition:
         """Return up to where a sink holds the log that has lost what it held behind.
 
         Raises:
@@ -335,8 +357,10 @@ class SinkPositions:
     def _begun(self, sink: Sink, cursor: SinkPosition) -> SinkPosition | None:
         """Let a sink hold where its part of the log begins; return what it tells then."""
 
-        def begin(writer: SinkWriter) -> _SinkAnswer:
-            answer = _answer(writer)
+        def begin(writer: SinkWriter) -> SinkAnswer:
+            answer = answer_of(writer)
+            if answer.cursor != self._found[sink.id].cursor:  # Written since then.
+                self._others.refuse({sink.id: answer.cursor}, self._checkpoints().stand)
             try:
                 if isinstance(writer, BeginsEmpty):
                     writer.begin(cursor)
@@ -344,65 +368,7 @@ class SinkPositions:
                 raise RetryableError(*error.args) from error
             return replace(answer, cursor=cursor)
 
-        return self._ask(sink, threading.Event(), begin).cursor
-
-    def _recovered(self) -> dict[str, _SinkAnswer]:
-        """Ask all sinks at once; those that the pipeline needs are waited for."""
-        pool = ThreadPoolExecutor(len(self._sinks), thread_name_prefix="cursor")
-        late = threading.Event()
-        sinks = self._sinks.values()
-        asked = {sink.id: pool.submit(self._ask, sink, late, _answer) for sink in sinks}
-        pool.shutdown(wait=False)
-        count = len(self._bench.pipeline.spec.sinks)
-        may_lag = self._policy.may_lag
-        needed = {name: one for name, one in asked.items() if not may_lag(name, count)}
-        while wait(needed.values(), _POLL_S).not_done:
-            self._abandon_if_ending()
-        deadline = time.monotonic() + _OPTIONAL_S
-        while wait(asked.values(), _POLL_S).not_done and time.monotonic() < deadline:
-            self._abandon_if_ending()
-        late.set()
-        self._abandon()
-        found = {name: one.result() for name, one in needed.items()}
-        optional = {name: one for name, one in asked.items() if name not in needed and one.done()}
-        return found | _answers(optional)
-
-    def _abandon_if_ending(self) -> None:
-        if self._ending.is_set():
-            self._abandon()
-
-    def _abandon(self) -> None:
-        for writer in list(self._opened):
-            if isinstance(writer, Interruptible):
-                writer.abandon()
-
-    def _ask(
-        self, sink: Sink, late: threading.Event, ask: Callable[[SinkWriter], _SinkAnswer]
-    ) -> _SinkAnswer:
-        def attempt() -> _SinkAnswer:
-            if late.is_set():
-                # Now it would shut out the writer with which the lane goes on.
-                raise RetryableError(f"sink {sink.id}: it did not tell its position in time")
-            over = lambda: self._ending.is_set() or late.is_set()  # noqa: E731
-            right = SinkFences(self._bench).of(sink.id, over)
-            writer = sink.open(self._bench.pipeline.name)
-            self._opened.append(writer)
-            try:
-                claim(sink, writer, right)
-                return ask(writer)
-            finally:
-                self._opened.remove(writer)
-                with suppress(DeltaForgeError):
-                    writer.close()
-                    right.leave()
-
-        ending = self._ending
-        tell = partial(self._watcher.sink_trouble, sink.id)
-        try:
-            return retry_until(attempt, tell, lambda: ending.is_set() or late.is_set(), ending.wait)
-        finally:
-            if late.is_set():
-                tell(None)  # From here on the lane's own writer says how the sink is.
+        return self._answers.ask(sink, threading.Event(), begin).cursor
 
     def _is_reset(self) -> bool:
         """Say whether a person has the pipeline begin anew, whatever its sinks hold."""
@@ -418,17 +384,6 @@ class SinkPositions:
     def _store(self, writes: Sequence[Write]) -> None:
         if writes:
             self._bench.store.transact(writes, self._bench.fence)
-
-
-def _answer(writer: SinkWriter) -> _SinkAnswer:
-    told = exact_writer(writer).recover()
-    loses_both = isinstance(writer, LosesPositionWithMessages)
-    has_expired = isinstance(writer, LosesPositionWithMessages) and writer.has_expired
-    return _SinkAnswer(told, has_expired, loses_both, isinstance(writer, BeginsEmpty))
-
-
-def _answers(asked: Mapping[str, "Future[_SinkAnswer]"]) -> dict[str, _SinkAnswer]:
-    return {name: one.result() for name, one in asked.items() if one.exception() is None}
 
 
 def _texts(told: SinkPosition | None) -> tuple[str, ...]:

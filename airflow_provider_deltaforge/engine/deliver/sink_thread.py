@@ -14,7 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.engine.base.retry import retry_until
-from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard, moved
+from airflow_provider_deltaforge.engine.deliver.exactly_once import (
+    ExactlyOnceGuard,
+    PositionOwner,
+    moved,
+)
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
@@ -109,6 +113,7 @@ class SinkThread:
     ) -> None:
         self._sink = sink
         self._claim = None if claims is None else claims.of(sink.id, self._is_over)
+        self._owner = PositionOwner() if claims is None else claims.owner
         self._is_claimed = False
         self._pipeline = pipeline
         self._watcher = watcher
@@ -144,7 +149,7 @@ class SinkThread:
         if not self.is_exact:
             return None
         told = self._once.holds(position) if self._once is not None else None
-        return told if told is not None or stand is None else moved(stand, position)
+        return told if told is not None or stand is None else moved(stand, position, self._owner)
 
     def read_again(self) -> None:
         """Note that the log is read from the checkpoint again; nothing is being written."""
@@ -229,7 +234,7 @@ class SinkThread:
         if not self.is_exact:
             return SinkResult(writer.write(sink_batch.messages))
         if self._once is None:
-            self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer))
+            self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
         refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
         return SinkResult(refused, is_nothing=bool(refused))
 

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorSta
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest
 from airflow_provider_deltaforge.engine.base.runner import Runner
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
 from airflow_provider_deltaforge.engine.snapshot.monitor import guarding, showing_troubles
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import SpecError
@@ -76,9 +77,11 @@ def _attempt(
     try:
         heartbeat.start()
         run = SnapshotRun(context, request)
-        outcome = (
-            _copy_all(context, runner, run, heartbeat, stats) if run.due() else Outcome("finished")
-        )
+        outcome = Outcome("finished")
+        if run.due():
+            if request is None:
+                SinkPositions(context, stats, heartbeat).see_others()
+            outcome = _copy_all(context, runner, run, heartbeat, stats)
     except Exception as error:  # noqa: BLE001 - must reach the progress record
         outcome = logged(error)
     if outcome.is_retryable and deaths.may_go_on():

@@ -5,7 +5,7 @@ stream holds the log. Rows of a snapshot have no position: they carry where the 
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
@@ -146,7 +146,7 @@ class PositionHeaders:
 
 def position_text(position: SinkPosition) -> tuple[str, str]:
     """Return what stands before and after an event's id in the text of a cursor."""
-    text = SinkPosition(position.position, _ANY_EVENT).as_text().decode("utf-8")
+    text = replace(position, event_id=_ANY_EVENT).as_text().decode("utf-8")
     before, _, after = text.rpartition(_ANY_EVENT.hex())
     return before, after
 

@@ -12,6 +12,7 @@ writes nothing and tells it: the cursor goes past it when it is set aside, and c
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -76,7 +77,7 @@ class RedisOnceWriter(RedisWriter):
         while not refused and (first < count or self._cursor != after):
             last = next(entries.spans(messages, first), (first, first))[1]
             step = messages.slice(first, last - first)
-            cursor = after if last == count else SinkPosition(before.position, _last_id(step))
+            cursor = after if last == count else replace(before, event_id=_last_id(step))
             refused = self._attempt(partial(self._write_step, step, before, cursor, deadline))
             first = self._lacking(messages) if self._cursor != after else count
         if refused:
@@ -102,7 +103,7 @@ class RedisOnceWriter(RedisWriter):
         if row == held:
             return
         event_id = messages.event_ids[row].as_py() if row >= 0 else None
-        cursor = before if event_id is None else SinkPosition(before.position, event_id)
+        cursor = before if event_id is None else replace(before, event_id=event_id)
         self._attempt(partial(self._begin, cursor, (self._steps or 0) + 1, deadline))
         self._held = event_id
 
@@ -284,7 +285,7 @@ def _last_row(messages: Messages, event_id: bytes | None) -> int:
 
 def _around(before: SinkPosition) -> tuple[bytes, bytes]:
     """Return what stands around an event's id in a cursor that lies behind ``before``."""
-    text = SinkPosition(before.position, _ANY_EVENT).as_text()
+    text = replace(before, event_id=_ANY_EVENT).as_text()
     front, _, back = text.rpartition(_ANY_EVENT.hex().encode())
     return front, back
 
