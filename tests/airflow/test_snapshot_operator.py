@@ -34,7 +34,7 @@ ROWS = "script.rows"
 REQUEST = "airflow:d/t/r/-1"
 
 REAL_DRIVER = (
-    "import sys; from airflow_provider_deltaforge.engine import local; "
+    "import sys; from airflow_provider_deltaforge.engine.driver import local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "run, name, generation, own = sys.argv[1:]; "
     "told = (name, StoreLocation.from_environment(), int(generation)); "
@@ -62,7 +62,7 @@ def real(monkeypatch, tmp_path):
 @pytest.fixture
 def published(monkeypatch):
     told = {}
-    for place in ("operators.copying", "triggers.snapshot"):
+    for place in ("operators.copy_request", "triggers.snapshot"):
         monkeypatch.setattr(f"airflow_provider_deltaforge.{place}.publish", told.__setitem__)
     return told
 

@@ -188,10 +188,10 @@ def test_sigterm_ends_a_run_whose_store_another_process_holds(runs):
 
 HANGING = """
 import sys, time
-from airflow_provider_deltaforge.cli import leaving
+from airflow_provider_deltaforge.cli import shutdown
 from airflow_provider_deltaforge.cli.app import main
 from airflow_provider_deltaforge.engine.driver import local
-leaving.LIMIT_S = 1.0
+shutdown.LIMIT_S = 1.0
 def hangs(*_):
     print("hanging", file=sys.stderr, flush=True)
     time.sleep(600)

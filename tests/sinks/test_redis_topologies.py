@@ -8,7 +8,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from airflow_provider_deltaforge.engine.deliver.sink_fences import Claims
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.errors import AccessError, FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.redis import RedisSink
@@ -161,7 +161,7 @@ class TestSentinel:
 
 def right(pipeline):
     """Return the claim of a driver that begins now."""
-    return Claims(pipeline.context()).of("r", lambda: True)
+    return SinkFences(pipeline.context()).of("r", lambda: True)
 
 
 def slot_of(name):

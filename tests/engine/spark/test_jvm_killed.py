@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 KILLED = """
 import os, signal, sys, threading, time
-from airflow_provider_deltaforge.engine.base.task_context import Job
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
 from airflow_provider_deltaforge.engine.spark.session import session
@@ -29,7 +29,7 @@ def kill():
     os.kill(jvm, signal.SIGKILL)
 
 threading.Thread(target=kill, daemon=True).start()
-job = Job("", StoreLocation.from_dsn(sys.argv[1]), "driver", 1)
+job = DriverAssignment("", StoreLocation.from_dsn(sys.argv[1]), "driver", 1)
 try:
     SparkRunner(spark).stream(job, 60)
 except Exception as error:

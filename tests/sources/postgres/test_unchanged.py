@@ -4,7 +4,7 @@ import json
 
 import orjson
 
-from airflow_provider_deltaforge.events.change import UNCHANGED
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from tests.sources.postgres.copying import begun, copied
 from tests.sources.postgres.stream_reading import events, execute, rows
 
