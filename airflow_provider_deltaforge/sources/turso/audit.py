@@ -78,12 +78,12 @@ class Audit:
         name = quoted(table.name)
         last = None
         if table.rowid is not None:
-            last = self._database.one(f"SELECT max({quoted(table.rowid)}) FROM {name}")
+            last = self._database.value(f"SELECT max({quoted(table.rowid)}) FROM {name}")
         old = self._sizes.get(table.name)
         if old is not None and old.rows is None:
             return _Size(None, last)
         counted = f"SELECT 1 FROM {name} LIMIT {COUNTED_MAX + 1}"
-        rows = int(self._database.one(f"SELECT count(*) FROM ({counted})"))
+        rows = int(self._database.value(f"SELECT count(*) FROM ({counted})"))
         return _Size(rows if rows <= COUNTED_MAX else None, last)
 
 
@@ -95,7 +95,7 @@ def uncaptured(database: Database, cdc_table: str, born: Mapping[str, int]) -> l
         cdc_table: the capture table.
         born: by name of a table, the change that made it.
     """
-    if int(database.one(f"SELECT min(change_id) FROM {quoted(cdc_table)}") or 0) != 1:
+    if int(database.value(f"SELECT min(change_id) FROM {quoted(cdc_table)}") or 0) != 1:
         return []
     found = []
     for name, made in born.items():
@@ -106,7 +106,10 @@ def uncaptured(database: Database, cdc_table: str, born: Mapping[str, int]) -> l
 
 
 def holds_others(database: Database, cdc_table: str, name: str, made: int) -> bool:
-    """Say whether a table holds other rows than were captured since it was made; inside a view."""
+    """Return whether a table holds other rows than were captured since it was made.
+
+    Called inside a view.
+    """
     if not exists(database, name):
         return False
     net, _, rows = _counted(database, cdc_table, name, made)
@@ -120,4 +123,4 @@ def _counted(database: Database, cdc_table: str, name: str, made: int) -> tuple[
         f"FROM {quoted(cdc_table)} WHERE table_name = ? COLLATE NOCASE AND change_id > ?",
         (name, made),
     )[0]
-    return int(net or 0), int(seen), int(database.one(f"SELECT count(*) FROM {quoted(name)}"))
+    return int(net or 0), int(seen), int(database.value(f"SELECT count(*) FROM {quoted(name)}"))

@@ -77,7 +77,7 @@ class Capture:
             )
         version = None
         if exists(self._database, VERSIONS):
-            version = self._database.one(
+            version = self._database.value(
                 f"SELECT version FROM {VERSIONS} WHERE table_name = ?", (self.name,)
             )
         if version != _VERSION:
@@ -88,11 +88,11 @@ class Capture:
 
     def head_id(self) -> int:
         """Return the number of the last change; 0 when nothing was captured yet."""
-        return int(self._database.one(f"SELECT max(change_id) {self._from}") or 0)
+        return int(self._database.value(f"SELECT max(change_id) {self._from}") or 0)
 
     def first_id(self) -> int:
         """Return the number of the first change that is still there; 0 without any."""
-        return int(self._database.one(f"SELECT min(change_id) {self._from}") or 0)
+        return int(self._database.value(f"SELECT min(change_id) {self._from}") or 0)
 
     def born(self) -> dict[str, int]:
         """Return the captured tables that were made under capture, and by which change."""
@@ -174,18 +174,18 @@ class Capture:
         return then
 
     def verify(self, tables: Mapping[str, TursoTable], change_id: int) -> dict[str, TursoTable]:
-        """Return ``tables``, as they were at a change, with renames nobody had to wait for.
+        """Return ``tables``, as they were at a change, with the renames since that affect no row.
 
         Raises:
-            SchemaError: the catalog changed without a row saying so, and rows are to be read of
-                which nobody knows whether they were written before it.
+            SchemaError: the catalog changed without a row saying so, and some rows that are still
+                to be read may have been written before it.
         """
         state = dict(tables)
         doubted: set[str] = set()
-        told: set[str] = set()
+        logged: set[str] = set()
         for row in self._catalog_rows(change_id):
             old, new = catalog_change(row, self._captured)
-            told |= {table.name for table in (old, new) if table is not None}
+            logged |= {table.name for table in (old, new) if table is not None}
             if old is not None:
                 known = state.pop(old.name, None)
                 if known is None or known.mark != old.mark:
@@ -197,7 +197,7 @@ class Capture:
         doubted |= state.keys() - now.keys()
         agreed = dict(tables)
         for name in sorted(doubted):
-            if name in tables or name in told:  # All rows of a table new to us came after it.
+            if name in tables or name in logged:  # All rows of a table new to us came after it.
                 self._refuse_pending(name, change_id)
             agreed.pop(name, None)
             if name in now:
@@ -205,7 +205,7 @@ class Capture:
         return agreed
 
     def _refuse_pending(self, name: str, change_id: int) -> None:
-        pending = self._database.one(
+        pending = self._database.value(
             f"SELECT min(change_id) {self._from} WHERE change_id > ? "
             "AND table_name = ? COLLATE NOCASE",
             (change_id, name),
@@ -227,7 +227,7 @@ class Capture:
 
 
 def exists(database: Database, table: str) -> bool:
-    """Say whether there is a table of that name."""
+    """Return whether there is a table of that name."""
     sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
     return bool(database.rows(sql, (table,)))
 

@@ -1,6 +1,5 @@
 """Collects change events and makes one Arrow batch of them."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,20 +7,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events.change import (
-    CHANGE_SCHEMA,
-    ChangeBatch,
-    Position,
-    Positions,
-)
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
+from airflow_provider_deltaforge.events.ids import id_key, row_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.sources.shared.change_rows import (
+    change_rows,
+    id_column,
+    repeated,
+)
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB
 
 
 @dataclass(frozen=True, slots=True)
 class FileTxPositions:
-    """The places behind a batch's transactions, at least one; one is enough for a snapshot."""
+    """The positions behind a batch's transactions, at least one."""
 
     ends: Sequence[FilePosition]
 
@@ -45,7 +45,7 @@ class Events:
     tx_id: list[str | None] = field(default_factory=list)
     tx_end: list[bool] = field(default_factory=list)
     name: list[bytes] = field(default_factory=list)
-    """What makes each event itself, hashed into its id."""
+    """What distinguishes each event from all others of the seed; its id is a hash of it."""
     source_position: list[bytes | None] = field(default_factory=list)
     schema: list[TableSchema | None] = field(default_factory=list)
     """What each row's table looked like."""
@@ -61,38 +61,34 @@ class Events:
         Args:
             end: the resume position after the last complete transaction.
             positions: behind the batch's transactions.
-            seed: of the event ids: the source's id, and what tells these events from others of it.
+            seed: of the event ids: the source's id, and what distinguishes its kinds of events.
             flags: ``open_tx`` and ``continues`` of the batch.
         """
-        count = len(self)
-        given = {
-            "db": [DB] * count,
-            "schema": None,
-            "schema_version": [schema and schema.fingerprint for schema in self.schema],
-        }
-        arrays = []
-        for column in CHANGE_SCHEMA:
-            kind = column.type
-            told: Any = given.get(column.name, getattr(self, column.name, None))
-            if column.name == "event_id":
-                ids = pa.py_buffer(_ids(seed, self.name))
-                arrays.append(pa.FixedSizeBinaryArray.from_buffers(kind, count, [None, ids]))
-            elif told is None:
-                arrays.append(pa.nulls(count, kind))
-            elif pa.types.is_dictionary(kind):
-                arrays.append(pa.array(told, kind.value_type).dictionary_encode().cast(kind))
-            else:
-                arrays.append(pa.array(told, kind))
-        rows = pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
-        schemas = tuple({id(one): one for one in self.schema if one is not None}.values())
+        names = np.frombuffer(b"".join(self.name), np.uint8)
+        ends = np.cumsum([0, *map(len, self.name)], dtype=np.int64)
+        rows = change_rows(
+            len(self),
+            {
+                "op": _encoded(self.op),
+                "db": repeated(DB, len(self)),
+                "table": _encoded(self.table),
+                "before": pa.array(self.before, pa.binary()),
+                "after": pa.array(self.after, pa.binary()),
+                "key": pa.array(self.key, pa.binary()),
+                "ts_ms": pa.array(self.ts_ms, pa.int64()),
+                "tx": pa.array(self.tx, pa.int32()),
+                "row": pa.array(self.row, pa.int32()),
+                "tx_id": _encoded(self.tx_id),
+                "tx_end": pa.array(self.tx_end, pa.bool_()),
+                "event_id": id_column(row_ids(id_key(*seed), names, ends)),
+                "source_position": _encoded(self.source_position, pa.binary()),
+                "schema_version": _encoded([s and s.fingerprint for s in self.schema]),
+                "ddl": pa.array(self.ddl, pa.binary()),
+            },
+        )
+        schemas = tuple({id(s): s for s in self.schema if s is not None}.values())
         return ChangeBatch(rows, positions, end, "turso", rows.nbytes, schemas=schemas, **flags)
 
 
-def _ids(seed: tuple[str, ...], names: list[bytes]) -> Any:
-    """Return 16 bytes per event that are the same on every replay: UUIDs of version 8."""
-    key = hashlib.blake2b(repr(seed).encode(), digest_size=32).digest()
-    hashed = b"".join(hashlib.blake2b(n, key=key, digest_size=16).digest() for n in names)
-    ids = np.frombuffer(hashed, np.uint8).reshape(-1, 16).copy()
-    ids[:, 6] = ids[:, 6] & 0x0F | 0x80
-    ids[:, 8] = ids[:, 8] & 0x3F | 0x80
-    return ids
+def _encoded(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.DictionaryArray:
+    return pa.array(values, kind or pa.utf8()).dictionary_encode()

@@ -50,7 +50,7 @@ def file_of(url: str) -> Path:
 
 
 def usual_engine(path: Path) -> Engine:
-    """Return the engine of whoever writes the file: Turso leaves its shared index beside it."""
+    """Return the engine that writes the file: Turso leaves its shared index beside it."""
     return "turso" if Path(f"{path}-tshm").exists() else "sqlite"
 
 
@@ -115,17 +115,17 @@ class Database:
         with self._lock, translated(f"reading {self.path}"):
             return list(self._open().execute(sql, tuple(values)).fetchall())
 
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Any:
+    def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Return the first value of the first row, or None."""
         rows = self.rows(sql, values)
         return rows[0][0] if rows else None
 
     def changes_seen(self) -> Any:
         """Return a number that other connections' commits change; None where there is none."""
-        return self.one("PRAGMA data_version") if self.engine == "sqlite" else None
+        return self.value("PRAGMA data_version") if self.engine == "sqlite" else None
 
     def view(self) -> AbstractContextManager[None]:
-        """Let everything read inside come from one committed state."""
+        """Read everything inside from one committed state."""
         return self._transaction("BEGIN")
 
     def writing(self) -> AbstractContextManager[None]:
@@ -148,7 +148,7 @@ class Database:
                 raise
 
     def replaced(self) -> bool:
-        """Say whether the path leads to another file than the one that was opened.
+        """Return whether the path leads to another file than the one that was opened.
 
         Raises:
             RetryableError: it leads to none.
@@ -165,7 +165,7 @@ class Database:
             self._identity = identity
 
     def close(self) -> None:
-        """Let go of the file. Safe to call twice; the next statement opens it again."""
+        """Close the file. Safe to call twice; the next statement opens it again."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:

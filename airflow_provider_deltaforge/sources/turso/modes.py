@@ -16,15 +16,14 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
 from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
+from airflow_provider_deltaforge.sources.turso.file_reader import Pace
 from airflow_provider_deltaforge.sources.turso.files import Database, file_of, usual_engine
 from airflow_provider_deltaforge.sources.turso.native import NativeReader
-from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.polling import Growth, PollReader
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
-from airflow_provider_deltaforge.sources.turso.shadows import Shadows
+from airflow_provider_deltaforge.sources.turso.shadows import Shadows, shadow_name
 from airflow_provider_deltaforge.sources.turso.snapshot import TursoSnapshotter
 from airflow_provider_deltaforge.sources.turso.tables import CapturedTables, captured_tables
-from airflow_provider_deltaforge.sources.turso.trigger_sql import shadow_name
 from airflow_provider_deltaforge.sources.turso.triggers import TriggerReader
 
 if TYPE_CHECKING:

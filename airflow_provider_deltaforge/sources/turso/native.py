@@ -23,9 +23,8 @@ from airflow_provider_deltaforge.sources.turso.capture import (
     statement_of,
 )
 from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
+from airflow_provider_deltaforge.sources.turso.file_reader import FileReader, Pace
 from airflow_provider_deltaforge.sources.turso.files import Database
-from airflow_provider_deltaforge.sources.turso.following import FileReader
-from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.records import row_of
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
@@ -46,8 +45,8 @@ class NativeSegment:
         rows: in order.
         tables: the definitions, by name.
         before: the place before the rows.
-        open_tx: the last transaction goes on in the next chunk.
-        continues: the first transaction began in an earlier chunk.
+        open_tx: the last transaction goes on in the next segment.
+        continues: the first transaction began in an earlier segment.
     """
 
     rows: tuple[Row, ...]
@@ -63,7 +62,7 @@ class NativeSegment:
 
     @property
     def ends(self) -> tuple[FilePosition, ...]:
-        """Return the places behind the chunk's complete transactions; without one, before it."""
+        """Return the places behind the segment's complete transactions; without one, before it."""
         marks = {name: table.mark for name, table in self.tables.items()}
         places = (
             FilePosition("native", row.change_id, row.time, schemas=marks)
@@ -74,7 +73,7 @@ class NativeSegment:
 
     @property
     def end(self) -> Position:
-        """Return where reading may resume after the chunk's last complete transaction."""
+        """Return where reading may resume after the segment's last complete transaction."""
         return self.ends[-1].as_json()
 
 
@@ -116,12 +115,12 @@ class NativeReader(FileReader):
         self._audit_at = 0.0
         self._begin()
 
-    def decode(self, chunk: NativeSegment) -> ChangeBatch:
-        """Turn the chunk's row images into change events."""
+    def decode(self, segment: NativeSegment) -> ChangeBatch:
+        """Turn the segment's row images into change events."""
         events = Events()
-        known = {name.lower(): table for name, table in chunk.tables.items()}
+        known = {name.lower(): table for name, table in segment.tables.items()}
         tx = 0
-        for row in chunk.rows:
+        for row in segment.rows:
             if row.kind == COMMIT:
                 if len(events) and events.tx[-1] == tx:
                     events.tx_end[-1] = True
@@ -131,14 +130,14 @@ class NativeReader(FileReader):
                     _add_statement(events, row, tx)
             elif row.table in self._captured:
                 _add_row(events, row, _table(known, row), tx)
-        ends = chunk.ends
+        ends = segment.ends
         return events.batch(
             ends[-1].as_json(),
             FileTxPositions(ends),
             self._source_id,
             "native",
-            open_tx=chunk.open_tx,
-            continues=chunk.continues,
+            open_tx=segment.open_tx,
+            continues=segment.continues,
         )
 
     def _begin(self) -> None:
@@ -151,7 +150,7 @@ class NativeReader(FileReader):
 
     def _look(self) -> None:
         self._audit()
-        version = self._database.one("PRAGMA schema_version")
+        version = self._database.value("PRAGMA schema_version")
         if self._capture.head_id() == self._last and version == self._version:
             return
         with self._database.view():
@@ -181,7 +180,7 @@ class NativeReader(FileReader):
             _log.warning("source %s: %s", self._source_id, warning)
 
     def _verify(self) -> None:
-        version = self._database.one("PRAGMA schema_version")
+        version = self._database.value("PRAGMA schema_version")
         if version != self._version:
             known = self._tables.keys()
             self._tables = self._capture.verify(self._tables, self._last)
@@ -214,7 +213,7 @@ class NativeReader(FileReader):
                 self._report([table.name], FilePosition("native", row.change_id, row.time))
 
     def _cut(self, rows: list[Row]) -> None:
-        """Make chunks, each with one set of table definitions."""
+        """Make segments, each with one set of table definitions."""
         start = 0
         for index, row in enumerate(rows):
             if row.table != CATALOG:
@@ -235,11 +234,11 @@ class NativeReader(FileReader):
         if not rows:
             return
         open_tx = rows[-1].kind != COMMIT
-        chunk = NativeSegment(tuple(rows), self._tables, self._place, open_tx, self._inside)
+        segment = NativeSegment(tuple(rows), self._tables, self._place, open_tx, self._inside)
         self._inside = open_tx
         self._last, self._time = rows[-1].change_id, rows[-1].time
-        self._place = chunk.ends[-1]
-        self._ready.append(chunk)
+        self._place = segment.ends[-1]
+        self._ready.append(segment)
 
 
 def _table(known: Mapping[str, TursoTable], row: Row) -> TursoTable:

@@ -9,9 +9,8 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.turso.events import Events
+from airflow_provider_deltaforge.sources.turso.file_reader import FileReader, Pace
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
-from airflow_provider_deltaforge.sources.turso.following import FileReader
-from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
 from airflow_provider_deltaforge.sources.turso.tables import (
@@ -39,7 +38,7 @@ class Growth:
 
     @property
     def by_rowid(self) -> bool:
-        """Say whether the growing column is the row's number."""
+        """Whether the growing column is the row's number."""
         return self._column.lower() in ROWID_NAMES
 
     def tables(self) -> dict[str, TursoTable]:
@@ -72,8 +71,8 @@ class Growth:
         grown = {}
         for name, table in self.tables().items():
             column = self.tracking(table)
-            grown[name] = _told(
-                table, self._database.one(f"SELECT max({column}) FROM {quoted(name)}")
+            grown[name] = _checked(
+                table, self._database.value(f"SELECT max({column}) FROM {quoted(name)}")
             )
         return FilePosition("polling", tables={n: v for n, v in grown.items() if v is not None})
 
@@ -87,7 +86,7 @@ class Growth:
         values = [] if last is None else [last]
         order = f", {quoted(table.rowid)}" if table.rowid else ""
         source = f"FROM {quoted(table.name)} WHERE {column} IS NOT NULL AND {condition}"
-        border = self._database.one(
+        border = self._database.value(
             f"SELECT {column} {source} ORDER BY {column} LIMIT 1 OFFSET ?", [*values, limit - 1]
         )
         if border is not None:
@@ -98,7 +97,7 @@ class Growth:
         )
 
 
-def _told(table: TursoTable, value: Any) -> Any:
+def _checked(table: TursoTable, value: Any) -> Any:
     if isinstance(value, bytes):
         raise FatalError(
             f"source.tracking_column: {DB}.{table.name} holds binary values in it; name a column "
@@ -109,7 +108,7 @@ def _told(table: TursoTable, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PollPositions:
-    """The positions behind the groups of a chunk: rows of one table with one tracking value."""
+    """The positions behind the groups of a segment: rows of one table with one tracking value."""
 
     before: Mapping[str, Any]
     table: str
@@ -170,13 +169,13 @@ class PollReader(FileReader):
         for table in growth.tables().values():
             growth.tracking(table)
 
-    def decode(self, chunk: PollSegment) -> ChangeBatch:
+    def decode(self, segment: PollSegment) -> ChangeBatch:
         """Turn rows into inserts; rows with one tracking value are one transaction."""
         events = Events()
-        table, name = chunk.table, chunk.table.name
+        table, name = segment.table, segment.table.name
         last: Any = None  # No row that was read has NULL.
         tx, row = -1, 0
-        for value, *image in chunk.rows:
+        for value, *image in segment.rows:
             if value == last:
                 row += 1
                 events.tx_end[-1] = False
@@ -188,13 +187,13 @@ class PollReader(FileReader):
             events.row.append(row)
             events.tx_end.append(True)
             events.name.append(repr((name, value, row)).encode())
-        count = len(chunk.rows)
+        count = len(segment.rows)
         events.op, events.table = ["c"] * count, [name] * count
         events.schema = [table.schema] * count
-        events.ts_ms = [chunk.time_ms] * count
+        events.ts_ms = [segment.time_ms] * count
         events.before, events.ddl = [None] * count, [None] * count
         events.tx_id, events.source_position = [None] * count, [None] * count
-        return events.batch(chunk.end, chunk.positions, self._source_id, "polling")
+        return events.batch(segment.end, segment.positions, self._source_id, "polling")
 
     def _check_kept(self) -> None:
         self._version = None  # It counts the changes of one file.

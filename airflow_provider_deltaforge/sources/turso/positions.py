@@ -76,8 +76,8 @@ def compare(left: Position, right: Position) -> int:
             f"positions of the modes {a.mode} and {b.mode} cannot be ordered; take a new snapshot"
         )
     if a.mode != "polling":
-        one, other = a.change_id or 0, b.change_id or 0
-        return (one > other) - (one < other)
+        first, second = a.change_id or 0, b.change_id or 0
+        return (first > second) - (first < second)
     ahead = any(_after(value, b.tables.get(name)) for name, value in a.tables.items())
     behind = any(_after(value, a.tables.get(name)) for name, value in b.tables.items())
     if ahead and behind:
@@ -89,7 +89,7 @@ def compare(left: Position, right: Position) -> int:
 
 
 def covers(at: Position, position: Position) -> bool:
-    """Say whether whoever has everything up to ``at`` has everything up to ``position``.
+    """Return whether everything up to ``position`` is also before ``at``.
 
     Raises:
         PositionLostError: the two are of two modes.
@@ -102,13 +102,13 @@ def covers(at: Position, position: Position) -> bool:
 
 def polled_by_all(positions: Sequence[Position]) -> Position | None:
     """Return how far each table was polled by all positions; None for those of other modes."""
-    told = [FilePosition.from_json(position) for position in positions]
-    places = [place.within("polling") for place in told]
-    if not any(place.mode == "polling" for place in told) or None in places:
+    all_modes = [FilePosition.from_json(position) for position in positions]
+    places = [place.within("polling") for place in all_modes]
+    if not any(place.mode == "polling" for place in all_modes) or None in places:
         return None
-    each = [place.tables for place in places if place is not None]
-    common = set.intersection(*(set(tables) for tables in each))
-    least = {name: min(tables[name] for tables in each) for name in sorted(common)}
+    polled = [place.tables for place in places if place is not None]
+    common = set.intersection(*(set(tables) for tables in polled))
+    least = {name: min(tables[name] for tables in polled) for name in sorted(common)}
     return FilePosition("polling", tables=least).as_json()
 
 
@@ -118,7 +118,7 @@ def _in_one_mode(a: FilePosition, b: FilePosition) -> tuple[FilePosition, FilePo
 
 
 def _after(left: Any, right: Any) -> bool:
-    """Say whether a tracking value lies after another; nothing lies before everything."""
+    """Return whether a tracking value lies after another; None lies before every value."""
     if left is None or right is None:
         return left is not None
     return bool(left > right)

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.audit import uncaptured
 from airflow_provider_deltaforge.sources.turso.capture import Capture
 from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.modes import OpenFile, open_mode
 from airflow_provider_deltaforge.sources.turso.polling import Growth
-from airflow_provider_deltaforge.sources.turso.shadows import Shadows
+from airflow_provider_deltaforge.sources.turso.shadows import Shadows, misfits, script
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
     TursoTable,
@@ -118,19 +117,19 @@ def _native(
 def _triggers(
     source: "TursoSource", database: Database, tables: Mapping[str, TursoTable]
 ) -> Finding:
-    missing = trigger_sql.misfits(database, tables)
+    missing = misfits(database, tables)
     if not missing:
         return Finding("triggers", "ok", "the triggers are there and fit their tables")
     names = ", ".join(missing)
     if source.auto_create_triggers:
         return Finding("triggers", "ok", f"the triggers of {names} will be made at start")
-    script = trigger_sql.script(missing)
+    sql = script(missing)
     return Finding(
         "triggers",
         "fail",
         f"{names}: the triggers are missing or do not fit; set source.auto_create_triggers: true, "
-        f"or run:\n{script}",
-        {"tables": list(missing), "sql": script},
+        f"or run:\n{sql}",
+        {"tables": list(missing), "sql": sql},
     )
 
 

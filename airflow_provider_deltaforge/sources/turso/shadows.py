@@ -1,13 +1,17 @@
-"""The shadow tables that the mode ``triggers`` reads: made, checked, read and cleaned up."""
+"""The shadow tables that the mode ``triggers`` reads: made, checked, read and cleaned up.
+
+Each captured table has a shadow with its images' columns, without any type, so that every value
+is kept as it is. Triggers fill it. One counter numbers the changes of all tables, because writers
+take turns: its order is the order of commits.
+"""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
-from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import (
@@ -16,9 +20,15 @@ from airflow_provider_deltaforge.sources.turso.tables import (
     TursoTable,
     captured_tables,
 )
-from airflow_provider_deltaforge.sources.turso.trigger_sql import CLEANED, SEQUENCE, shadow_name
 
 _log = logging.getLogger(__name__)
+
+SEQUENCE = "_df_sequence"
+CLEANED = "_df_cleaned"
+
+_SHADOW = "_df_cdc_"
+_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+_EVENTS = {"c": "INSERT", "u": "UPDATE", "d": "DELETE"}
 
 
 class Shadows:
@@ -40,7 +50,7 @@ class Shadows:
         """Return the captured tables; each has a shadow that fits.
 
         Args:
-            last: the change that was read last; None by whoever does not follow the changes.
+            last: the change that was read last; None if the changes are not followed.
 
         Raises:
             FatalError: a shadow is missing and may not be made; the text holds the SQL.
@@ -48,8 +58,8 @@ class Shadows:
         """
         with self._database.view():
             tables = captured_tables(self._database, self._captured)
-            missing = trigger_sql.misfits(self._database, tables)
-            left = trigger_sql.left_over(self._database, self._captured)
+            missing = misfits(self._database, tables)
+            left = left_over(self._database, self._captured)
             if last is not None:
                 self.refuse_left(last)
         if not missing and not (left and self._create):
@@ -60,16 +70,16 @@ class Shadows:
             raise FatalError(
                 f"{names}: the triggers are missing or do not fit the table's columns; set "
                 "source.auto_create_triggers: true, or run this in the database (it drops "
-                f"changes that were not read yet):\n{trigger_sql.script(missing, left)}"
+                f"changes that were not read yet):\n{script(missing, left)}"
             )
         with self._database.writing():
             # Looked at again: another process may have made them meanwhile.
             tables = captured_tables(self._database, self._captured)
-            missing = trigger_sql.misfits(self._database, tables)
-            for statement in trigger_sql.common_sql():
+            missing = misfits(self._database, tables)
+            for statement in common_sql():
                 self._database.rows(statement)
             # A renamed table keeps its triggers: with new ones, it would be captured twice.
-            for name in trigger_sql.left_over(self._database, self._captured):
+            for name in left_over(self._database, self._captured):
                 self._leave(name)
             for table in missing.values():
                 self._make(table)
@@ -78,7 +88,7 @@ class Shadows:
 
     def _make(self, table: TursoTable) -> None:
         self._refuse_pending(table.name)
-        for statement in trigger_sql.table_sql(table):
+        for statement in table_sql(table):
             self._database.rows(statement)
         _log.info("made the capture triggers of %s.%s", DB, table.name)
         rows = self._database.rows(f"SELECT 1 FROM {quoted(table.name)} LIMIT 1")
@@ -91,7 +101,7 @@ class Shadows:
 
     def _leave(self, name: str) -> None:
         """Drop the triggers of a table that is gone, and its shadow once nothing is in it."""
-        *triggers, shadow = trigger_sql.drop_sql(name)
+        *triggers, shadow = drop_sql(name)
         for statement in triggers:
             self._database.rows(statement)
         if not self._holds_changes(name):
@@ -107,8 +117,8 @@ class Shadows:
         Raises:
             SchemaError: one is; its key is not known any more.
         """
-        for name in trigger_sql.left_over(self._database, self._captured):
-            pending = self._database.one(
+        for name in left_over(self._database, self._captured):
+            pending = self._database.value(
                 f"SELECT min(change_id) FROM {quoted(shadow_name(name))} WHERE change_id > ?",
                 (last,),
             )
@@ -125,7 +135,7 @@ class Shadows:
             raise SchemaError(
                 f"{DB}.{name} was altered while its changes were not all read and cleaned up: "
                 "those behind the ALTER lack the new columns; take a new snapshot, and make the "
-                f"triggers anew:\n{trigger_sql.script(self._only(name))}"
+                f"triggers anew:\n{script(self._only(name))}"
             )
 
     def _there(self) -> set[str]:
@@ -137,7 +147,7 @@ class Shadows:
 
     def head_id(self) -> int:
         """Return the number of the last change."""
-        return int(self._database.one(f"SELECT last FROM {SEQUENCE}") or 0)
+        return int(self._database.value(f"SELECT last FROM {SEQUENCE}") or 0)
 
     def head(self) -> FilePosition:
         """Return the place behind everything that is committed."""
@@ -193,7 +203,7 @@ class Shadows:
         """Delete the changes up to a number."""
         with self._database.writing():
             there = self._there()
-            left = trigger_sql.left_over(self._database, self._captured)
+            left = left_over(self._database, self._captured)
             for name in dict.fromkeys([*tables, *left]):
                 if shadow_name(name).lower() not in there:
                     continue  # The table is gone, and another process dropped its shadow.
@@ -205,3 +215,97 @@ class Shadows:
                     self._database.rows(
                         f"INSERT OR REPLACE INTO {CLEANED} VALUES (?, ?)", (name, upto)
                     )
+
+
+def shadow_name(table: str) -> str:
+    """Return the name of a table's shadow."""
+    return f"{_SHADOW}{table}"
+
+
+def image_columns(table: TursoTable) -> list[str]:
+    """Return the shadow's columns that hold the images: before, then after."""
+    return [f"{image}_{name}" for image in "ba" for name in table.columns]
+
+
+def common_sql() -> Iterator[str]:
+    """Yield what all tables share."""
+    yield (
+        f"CREATE TABLE IF NOT EXISTS {SEQUENCE} "
+        "(id INTEGER PRIMARY KEY CHECK (id = 1), last INTEGER NOT NULL)"
+    )
+    yield f"INSERT OR IGNORE INTO {SEQUENCE} VALUES (1, 0)"
+    yield (
+        f"CREATE TABLE IF NOT EXISTS {CLEANED} "
+        "(table_name TEXT PRIMARY KEY, change_id INTEGER NOT NULL)"
+    )
+
+
+def table_sql(table: TursoTable) -> Iterator[str]:
+    """Yield what one table needs; an older shadow of it goes first."""
+    shadow = quoted(shadow_name(table.name))
+    yield from drop_sql(table.name)
+    columns = ", ".join(quoted(name) for name in image_columns(table))
+    yield (
+        f"CREATE TABLE {shadow} "
+        f"(change_id INTEGER PRIMARY KEY, change_time INTEGER, op TEXT, {columns})"
+    )
+    for op, event in _EVENTS.items():
+        before = ", ".join("NULL" if op == "c" else f"OLD.{quoted(n)}" for n in table.columns)
+        after = ", ".join("NULL" if op == "d" else f"NEW.{quoted(n)}" for n in table.columns)
+        yield (
+            f"CREATE TRIGGER {_trigger(table.name, op)} AFTER {event} ON {quoted(table.name)} "
+            f"BEGIN UPDATE {SEQUENCE} SET last = last + 1; "
+            f"INSERT INTO {shadow} SELECT last, {_NOW}, '{op}', {before}, {after} "
+            f"FROM {SEQUENCE}; END"
+        )
+
+
+def drop_sql(table: str) -> Iterator[str]:
+    """Yield what removes a table's triggers and, last, its shadow."""
+    yield from (f"DROP TRIGGER IF EXISTS {_trigger(table, op)}" for op in _EVENTS)
+    yield f"DROP TABLE IF EXISTS {quoted(shadow_name(table))}"
+
+
+def script(tables: Mapping[str, TursoTable], gone: Iterable[str] = ()) -> str:
+    """Return the SQL that a person can run; it also drops what tables that are gone left."""
+    lines = [*common_sql()]
+    for name in gone:
+        lines += drop_sql(name)
+    for table in tables.values():
+        lines += table_sql(table)
+    return "".join(f"{line};\n" for line in ["BEGIN IMMEDIATE", *lines, "COMMIT"])
+
+
+def misfits(database: Database, tables: Mapping[str, TursoTable]) -> dict[str, TursoTable]:
+    """Return the tables whose shadow or triggers are missing or have other columns."""
+    names = {
+        str(name)
+        for (name,) in database.rows(
+            "SELECT name FROM sqlite_schema WHERE type IN ('table', 'trigger')"
+        )
+    }
+    if not {SEQUENCE, CLEANED} <= names:
+        return dict(tables)
+    found = {}
+    for name, table in tables.items():
+        needed = {shadow_name(name), *(f"_df_cdc_{name}_{op}" for op in _EVENTS)}
+        if not needed <= names or _columns(database, name) != image_columns(table):
+            found[name] = table
+    return found
+
+
+def left_over(database: Database, captured: CapturedTables) -> list[str]:
+    """Return captured tables that were renamed or dropped, but whose shadow is still there."""
+    rows = database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+    there = {str(name).lower(): str(name) for (name,) in rows}
+    shadowed = (n[len(_SHADOW) :] for small, n in there.items() if small.startswith(_SHADOW))
+    return [name for name in shadowed if name.lower() not in there and name in captured]
+
+
+def _columns(database: Database, table: str) -> list[str]:
+    rows = database.rows(f"PRAGMA table_info({quoted(shadow_name(table))})")
+    return [str(row[1]) for row in rows][3:]
+
+
+def _trigger(table: str, op: str) -> str:
+    return quoted(f"_df_cdc_{table}_{op}")

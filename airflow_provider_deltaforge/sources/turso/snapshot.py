@@ -1,18 +1,32 @@
-"""Reads tables in chunks, each from one committed state whose place in the changes is known."""
+"""Reads tables in chunks, each from one committed state whose place in the changes is known.
 
-import json
-import logging
+Tables are cut by their row numbers, those WITHOUT ROWID by their primary key.
+"""
+
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_deltaforge.errors import FatalError, SchemaError, SpecError
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+import pyarrow as pa
+
+from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.sources.turso.chunks import plan_table, select_rows
-from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
-from airflow_provider_deltaforge.sources.turso.files import check_engine, quoted
+from airflow_provider_deltaforge.sources.shared.table_chunks import (
+    Border,
+    TableRange,
+    check_key,
+    sampled,
+)
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
+    SelectedRows,
+    TableName,
+    TableRows,
+    TableSnapshotter,
+    View,
+)
+from airflow_provider_deltaforge.sources.turso.files import Database, check_engine, quoted
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
 from airflow_provider_deltaforge.sources.turso.tables import (
@@ -25,13 +39,11 @@ from airflow_provider_deltaforge.sources.turso.tables import (
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.turso.modes import OpenFile
 
-_log = logging.getLogger(__name__)
-
 _ROWS = 2000
 
 
-class TursoSnapshotter:
-    """Plans and reads chunks over one connection, opened when first needed.
+class TursoSnapshotter(TableSnapshotter[TursoTable]):
+    """Reads over one connection, opened when first needed.
 
     Args:
         opened: the file in one mode; the snapshotter closes it.
@@ -39,69 +51,27 @@ class TursoSnapshotter:
         in_mode_of: opens the file in the mode of a position, or says why that cannot be.
     """
 
+    connector = "turso"
+    pattern_hint = ""
+
     def __init__(
         self, opened: "OpenFile", source_id: str, in_mode_of: Callable[[Position], "OpenFile"]
     ) -> None:
-        self.warnings: list[str] = []
+        super().__init__(source_id)
         self._opened = opened
         self._database = opened.database
         self._captured = opened.captured
-        self._source_id = source_id
         self._in_mode_of = in_mode_of
 
     def begin(self) -> Position:
-        """Return the position the stream must start at so that no chunk read later has a gap."""
+        """Return the position where the stream must start so that no change behind it is missed."""
         return self._opened.heads().as_json()
-
-    def plan(
-        self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
-    ) -> Iterator[TableChunk]:
-        """Cut the captured tables into chunks, table by table.
-
-        Raises:
-            SpecError: a pattern matches no captured table, or the condition is wrong.
-        """
-        with self._database.view():
-            chosen = chosen_tables(captured_tables(self._database, self._captured), tables)
-            if where is not None:
-                self._check_where(chosen, where)
-        for table in chosen:
-            for chunk in plan_table(self._database, table, chunk_rows, where):
-                # Read in another process, where the file may offer another mode by then.
-                yield replace(chunk, bounds={**chunk.bounds, "mode": self._opened.mode})
-
-    def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
-        """Yield a chunk's rows as op ``r`` events; every batch's ``end`` is the chunk's cut.
-
-        A table that is gone gives one empty batch and a warning.
-
-        Raises:
-            SchemaError: the table's key changed since the chunk was planned.
-        """
-        self._follow(str(chunk.bounds.get("mode") or self._opened.mode))
-        check_engine(self._database.path, self._database.engine)
-        with self._database.view():
-            place = self._opened.head()
-            ts_ms = int(time.time() * 1000)
-            table = captured_tables(self._database, self._captured).get(chunk.table)
-            if table is None:
-                self._warn(f"{DB}.{chunk.table} is gone; its chunk is empty")
-                rows: list[tuple[Any, ...]] = []
-            else:
-                _check_bounds(table, chunk)
-                rows = self._database.rows(*select_rows(table, chunk))
-        cut = place.as_json()
-        seed = (self._source_id, run, json.dumps(cut, sort_keys=True), chunk.table)
-        for first in range(0, max(1, len(rows)), _ROWS):
-            part = rows[first : first + _ROWS]
-            events = _events(table, part, first, ts_ms) if table and part else Events()
-            yield events.batch(cut, FileTxPositions((place,)), *seed)
 
     def guard(self, position: Position) -> None:
         """Check that the changes from ``position`` on are still there.
 
         Raises:
-            PositionLostError: they are not; the snapshot is worthless and must be cancelled.
+            PositionLostError: they are not, so the snapshot is worthless and must be cancelled.
         """
         place = FilePosition.from_json(position)
         self._follow(place.mode)
@@ -109,8 +79,45 @@ class TursoSnapshotter:
             self._opened.log.check_kept(place)
 
     def close(self) -> None:
-        """Let go of the file. Safe to call twice."""
+        """Close the file. Safe to call twice."""
         self._database.close()
+
+    def _choose(self, patterns: Sequence[str], where: str | None) -> Mapping[TableName, TursoTable]:
+        with self._database.view():
+            tables = captured_tables(self._database, self._captured)
+            chosen = self._chosen({(DB, name): table for name, table in tables.items()}, patterns)
+            if where is not None:
+                self._check_where(self._only(chosen), where)
+        return chosen
+
+    def _named_by(self, pattern: str) -> Callable[[str, str], bool]:
+        is_named = named_by((pattern,))
+        return lambda _, name: is_named(name)
+
+    def _chunks(
+        self, table: TursoTable, chunk_rows: int, where: str | None
+    ) -> Iterator[TableChunk]:
+        columns = (table.rowid,) if table.rowid is not None else table.schema.primary_key
+        key = {"columns": columns, "key": table.schema.primary_key}
+        borders = sampled(lambda after: _border(self._database, table, columns, after, chunk_rows))
+        for chunk in TableRange(DB, None, table.name, key, where).chunks(borders, chunk_rows):
+            # Read in another process, where the file may offer another mode by then.
+            yield replace(chunk, bounds={**chunk.bounds, "mode": self._opened.mode})
+
+    def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
+        self._follow(str(chunk.bounds.get("mode") or self._opened.mode))
+        check_engine(self._database.path, self._database.engine)
+        rows: list[tuple[Any, ...]] = []
+        with self._database.view():
+            cut, ts_ms = self._opened.head().as_json(), int(time.time() * 1000)
+            table = captured_tables(self._database, self._captured).get(chunk.table)
+            if table is not None:
+                key = {"key": table.schema.primary_key}
+                check_key(f"{DB}.{table.name}", chunk.bounds, key)
+                rows = self._database.rows(*_select_rows(table, chunk))
+        schema = None if table is None else table.schema
+        parts = iter(()) if table is None else _parts(table, rows)
+        return SelectedRows(View(cut, ts_ms), schema, parts, lambda _: None)
 
     def _follow(self, mode: str) -> None:
         """Go on in the mode that the pipeline began with."""
@@ -119,66 +126,70 @@ class TursoSnapshotter:
             self.close()
             self._opened, self._database = opened, opened.database
 
-    def _check_where(self, chosen: Sequence[TursoTable], where: str) -> None:
-        if len(chosen) != 1:
-            names = ", ".join(f"{DB}.{table.name}" for table in chosen) or "none"
-            raise SpecError(f"where: give exactly one table with a condition, not {names}")
+    def _check_where(self, table: TursoTable, where: str) -> None:
         try:
-            self._database.rows(
-                f"SELECT 1 FROM {quoted(chosen[0].name)} WHERE (\n{where}\n) LIMIT 0"
-            )
+            self._database.rows(f"SELECT 1 FROM {quoted(table.name)} WHERE (\n{where}\n) LIMIT 0")
         except FatalError as error:
             raise SpecError(f"where: the engine refuses the condition: {error}") from None
 
-    def _warn(self, text: str) -> None:
-        self.warnings.append(text)
-        _log.warning(text)
+
+def _parts(table: TursoTable, rows: Sequence[tuple[Any, ...]]) -> Iterator[TableRows]:
+    for first in range(0, len(rows), _ROWS):
+        images = rows[first : first + _ROWS]
+        after = pa.array([row_json(table, image) for image in images], pa.binary())
+        keys = [key_json(table, image) for image in images] if table.key_at else None
+        yield TableRows(after, None if keys is None else pa.array(keys, pa.binary()))
 
 
-def chosen_tables(tables: Mapping[str, TursoTable], patterns: Sequence[str]) -> list[TursoTable]:
-    """Return the captured tables that the patterns name; all of them without patterns."""
-    if not patterns:
-        return list(tables.values())
-    chosen: set[str] = set()
-    for pattern in patterns:
-        found = list(filter(named_by((pattern,)), tables))
-        if not found:
-            raise SpecError(
-                f"tables: {pattern!r} matches none of the captured tables; check the source's "
-                "'tables'"
-            )
-        chosen.update(found)
-    return [tables[name] for name in sorted(chosen)]
+def _select_rows(table: TursoTable, chunk: TableChunk) -> tuple[str, list[Any]]:
+    """Return the SELECT of a chunk's rows, in key order, and the values it binds."""
+    columns = chunk.bounds["columns"]
+    condition, values = _range(columns, chunk.bounds.get("after"), chunk.bounds.get("upto"))
+    if where := chunk.bounds.get("where"):
+        # On a line of its own, so that a comment at its end hides nothing of ours.
+        condition = f"{condition} AND (\n{where}\n)"
+    names = ", ".join(quoted(name) for name in table.columns)
+    order = ", ".join(quoted(name) for name in columns)
+    sql = f"SELECT {names} FROM {quoted(table.name)} WHERE {condition} ORDER BY {order}"
+    return sql, values
 
 
-def _check_bounds(table: TursoTable, chunk: TableChunk) -> None:
-    if tuple(chunk.bounds["key"]) != table.schema.primary_key:
-        raise SchemaError(
-            f"{DB}.{table.name}: the primary key changed since its chunks were planned; start a "
-            "new snapshot run"
-        )
-
-
-def _events(table: TursoTable, rows: Sequence[tuple[Any, ...]], first: int, ts_ms: int) -> Events:
-    """Return rows as events; ``first`` is the number of the chunk's rows before them."""
-    images = [row[:-1] for row in rows]
-    keys = [key_json(table, image) for image in images]
-    count = len(rows)
-    nothing: list[None] = [None] * count
-    return Events(
-        op=["r"] * count,
-        table=[table.name] * count,
-        before=list(nothing),
-        after=[row_json(table, image) for image in images],
-        key=keys,
-        ts_ms=[ts_ms] * count,
-        tx=[0] * count,
-        row=list(range(first, first + count)),
-        tx_id=list(nothing),
-        tx_end=[False] * (count - 1) + [True],
-        # The key names a row; without one, its number does.
-        name=[key or str(row[-1]).encode() for key, row in zip(keys, rows, strict=True)],
-        source_position=list(nothing),
-        schema=[table.schema] * count,
-        ddl=list(nothing),
+def _border(
+    database: Database,
+    table: TursoTable,
+    columns: Sequence[str],
+    after: Border | None,
+    chunk_rows: int,
+) -> Border | None:
+    condition, values = _range(columns, after, None)
+    names = ", ".join(quoted(name) for name in columns)
+    rows = database.rows(
+        f"SELECT {names} FROM {quoted(table.name)} WHERE {condition} ORDER BY {names} "
+        "LIMIT 2 OFFSET ?",
+        [*values, chunk_rows - 1],
     )
+    # A border that is the last row would leave an empty chunk behind it.
+    return [_kept(value) for value in rows[0]] if len(rows) > 1 else None
+
+
+def _range(
+    columns: Sequence[str], after: Border | None, upto: Border | None
+) -> tuple[str, list[Any]]:
+    names = ", ".join(quoted(name) for name in columns)
+    marks = ", ".join("?" for _ in columns)
+    left, right = (names, marks) if len(columns) == 1 else (f"({names})", f"({marks})")
+    conditions, values = ["1"], []
+    for sign, border in ((">", after), ("<=", upto)):
+        if border is not None:
+            conditions.append(f"{left} {sign} {right}")
+            values += [_bound(value) for value in border]
+    return " AND ".join(conditions), values
+
+
+def _kept(value: Any) -> Any:
+    """Return a border's value as JSON can hold it."""
+    return {"hex": value.hex()} if isinstance(value, bytes) else value
+
+
+def _bound(value: Any) -> Any:
+    return bytes.fromhex(value["hex"]) if isinstance(value, Mapping) else value

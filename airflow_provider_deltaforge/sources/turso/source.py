@@ -115,7 +115,7 @@ class TursoSource(Source):
         return positions.compare(left, right)
 
     def covers(self, at: Position, position: Position) -> bool:
-        """Say whether whoever has everything up to ``at`` has everything up to ``position``."""
+        """Return whether everything up to ``position`` is also before ``at``."""
         return positions.covers(at, position)
 
     def earliest(self, positions: Sequence[Position]) -> Position | None:

@@ -66,7 +66,7 @@ class CapturedTables:
         self._known: dict[object, bool] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Say whether a table is captured."""
+        """Return whether a table is captured."""
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = self._captures(name)
@@ -79,7 +79,7 @@ class CapturedTables:
 
 
 def named_by(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return what says whether patterns name a table; case does not count, as in SQL."""
+    """Return what decides whether patterns name a table; case does not count, as in SQL."""
     matcher = TableMatcher(tuple(pattern.lower() for pattern in patterns), DB)
     return lambda name: matcher.matches(DB, name.lower())
 

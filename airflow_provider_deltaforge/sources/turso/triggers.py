@@ -10,14 +10,12 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.sources.turso import trigger_sql
 from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
+from airflow_provider_deltaforge.sources.turso.file_reader import FileReader, Pace
 from airflow_provider_deltaforge.sources.turso.files import Database
-from airflow_provider_deltaforge.sources.turso.following import FileReader
-from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
-from airflow_provider_deltaforge.sources.turso.shadows import Shadows
+from airflow_provider_deltaforge.sources.turso.shadows import Shadows, misfits
 from airflow_provider_deltaforge.sources.turso.tables import TursoTable
 
 _log = logging.getLogger(__name__)
@@ -82,11 +80,11 @@ class TriggerReader(FileReader):
         self._known = set(start.schemas)
         self._check_kept()
 
-    def decode(self, chunk: TriggerSegment) -> ChangeBatch:
-        """Turn a chunk's images into change events; each is a transaction of its own."""
+    def decode(self, segment: TriggerSegment) -> ChangeBatch:
+        """Turn a segment's images into change events; each is a transaction of its own."""
         events = Events()
-        for index, (number, name, time_ms, op, *images) in enumerate(chunk.rows):
-            table = chunk.tables[name]
+        for index, (number, name, time_ms, op, *images) in enumerate(segment.rows):
+            table = segment.tables[name]
             width = len(table.columns)
             before = None if op == "c" else images[:width]
             after = None if op == "d" else images[width:]
@@ -103,10 +101,10 @@ class TriggerReader(FileReader):
         count = len(events)
         events.row, events.tx_end = [0] * count, [True] * count
         events.tx_id, events.ddl = [None] * count, [None] * count
-        marks = chunk.marks
-        numbers = [int(row[0]) for row in chunk.rows] or [chunk.last]
+        marks = segment.marks
+        numbers = [int(row[0]) for row in segment.rows] or [segment.last]
         ends = [FilePosition("triggers", number, schemas=marks) for number in numbers]
-        return events.batch(chunk.end, FileTxPositions(ends), self._source_id, "triggers")
+        return events.batch(segment.end, FileTxPositions(ends), self._source_id, "triggers")
 
     def acknowledge(self, position: Position) -> None:
         """Remember what is delivered, and now and then delete it from the shadows."""
@@ -155,9 +153,7 @@ class TriggerReader(FileReader):
             return
         with self._database.view():
             self._shadows.check_kept(FilePosition("triggers", self._last))
-            if trigger_sql.misfits(self._database, self._tables) or (
-                self._read_version() != self._version
-            ):
+            if misfits(self._database, self._tables) or (self._read_version() != self._version):
                 return  # Altered just now: the next look makes the shadows fit, or refuses.
             self._shadows.refuse_left(self._last)
             head = self._shadows.head_id()
@@ -168,7 +164,7 @@ class TriggerReader(FileReader):
         self._pace.took(len(rows))
 
     def _read_version(self) -> Any:
-        return self._database.one("PRAGMA schema_version")
+        return self._database.value("PRAGMA schema_version")
 
     def _clean(self) -> None:
         with self._cleaning:

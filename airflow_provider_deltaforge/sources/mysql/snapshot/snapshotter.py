@@ -1,21 +1,15 @@
 """Reads tables in chunks, each from a view whose place in the log is known."""
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from airflow_provider_deltaforge.errors import (
     PositionLostError,
     RetryableError,
-    SchemaError,
     SpecError,
 )
-from airflow_provider_deltaforge.events.change import OUTBOX, ChangeBatch, Position
-from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.events.change import OUTBOX, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.mysql.catalog import (
@@ -34,15 +28,10 @@ from airflow_provider_deltaforge.sources.mysql.failover import check_reach
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_count
-from airflow_provider_deltaforge.sources.mysql.snapshot.snapshot_batch import (
-    NO_ROWS,
-    snapshot_batch,
-)
 from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import plan_table, select_rows
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_rows_kernel import shape_of
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_stream import (
     TABLE_CHANGED,
-    RowPart,
     TextResult,
 )
 from airflow_provider_deltaforge.sources.mysql.snapshot.views import (
@@ -51,10 +40,15 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.views import (
     open_view,
     prepare_session,
 )
-from airflow_provider_deltaforge.sources.shared.table_copy import View, chosen_tables, driver_errors
+from airflow_provider_deltaforge.sources.shared.table_chunks import check_key
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
+    SelectedRows,
+    ServerSnapshotter,
+    TableName,
+    TableRows,
+    View,
+)
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
-
-_log = logging.getLogger(__name__)
 
 VIEW_ATTEMPTS = 5
 """Views tried for one chunk while DDL keeps invalidating them."""
@@ -63,8 +57,8 @@ _NO_SUCH_TABLE = {1146, 1049}
 _UNKNOWN_COLUMN = 1054
 
 
-class MySqlSnapshotter:
-    """Plans and reads chunks over one connection, opened when first needed.
+class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
+    """Reads tables with SELECT, past the driver's row conversion.
 
     Args:
         connect: returns a new pymysql connection.
@@ -73,6 +67,9 @@ class MySqlSnapshotter:
         tagging: which rows are outbox messages.
         decimal_numbers: DECIMAL becomes a JSON number, not a string.
     """
+
+    connector = "mysql"
+    pattern_hint = ", and that its user may SELECT from them"
 
     def __init__(
         self,
@@ -83,14 +80,9 @@ class MySqlSnapshotter:
         *,
         decimal_numbers: bool = False,
     ) -> None:
-        self.warnings: list[str] = []
-        self._connect = connect
-        self._matcher = matcher
-        self._source_id = source_id
+        super().__init__(connect, matcher, source_id)
         self._tagging = tagging
         self._decimal_numbers = decimal_numbers
-        self._connection: Any = None
-        self._server: MySqlServer | None = None
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
@@ -100,70 +92,6 @@ class MySqlSnapshotter:
                 (f.schema.db, f.schema.table) for f in captured_facts(connection, self._matcher)
             ]
             return begin_position(connection, server, tables)
-
-    def plan(
-        self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
-    ) -> Iterator[TableChunk]:
-        """Cut the captured tables into chunks, table by table.
-
-        Raises:
-            SpecError: a pattern matches no captured table, or the condition is wrong.
-        """
-        with self._doing("planning the snapshot"):
-            connection, _ = self._open()
-            captured = {
-                (facts.schema.db, facts.schema.table): facts
-                for facts in captured_facts(connection, self._matcher)
-            }
-            check = "its user may SELECT from them"
-            chosen = chosen_tables(captured, tables, self._matcher, check)
-            if where is not None:
-                _check_where(connection, chosen, where)
-        for facts in chosen:
-            chunks = plan_table(connection, facts, chunk_rows, where)
-            while True:
-                with self._doing(f"planning {facts.schema.full_name}"):
-                    chunk = next(chunks, None)
-                if chunk is None:
-                    break
-                yield chunk
-
-    def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
-        """Yield a chunk's rows as op ``r`` events; every batch's ``end`` is the chunk's cut.
-
-        A table that is gone gives one empty batch and a warning. Closing the iterator early
-        closes the connection, because rows are still on their way.
-
-        Raises:
-            SchemaError: the table's key changed since the chunk was planned.
-            RetryableError: the server is away, or DDL never ceased; the chunk may be read again.
-        """
-        finished = False
-        try:
-            with self._doing(f"reading {chunk.db}.{chunk.table}"):
-                view, schema, parts = self._select(chunk)
-            if schema is None:
-                self._warn(f"{chunk.db}.{chunk.table} is gone; its chunk is empty")
-            ids = self._ids(chunk, run, view)
-            told = chunk
-            if self._tagging is not None and self._tagging.of(chunk.db, chunk.table) == "all":
-                told = replace(chunk, schema=OUTBOX)
-            first = 0
-            while True:
-                with self._doing(f"reading {chunk.db}.{chunk.table}"):
-                    part = next(parts, None)
-                if part is None:
-                    break
-                yield snapshot_batch(part, told, schema, view, ids, first)
-                first += len(part.rows)
-            with self._doing(f"reading {chunk.db}.{chunk.table}"):
-                if schema is not None:
-                    check_count(self._connection, first, schema.full_name)
-                close_view(self._connection)
-            finished = True
-        finally:
-            if not finished:
-                self.close()
 
     def guard(self, position: Position) -> None:
         """Check that the log from ``position`` on is still there.
@@ -175,25 +103,46 @@ class MySqlSnapshotter:
             connection, server = self._open()
             _check_kept(connection, server, LogPosition.from_json(position))
 
-    def close(self) -> None:
-        """Let go of the connection. Safe to call twice."""
-        connection, self._connection, self._server = self._connection, None, None
-        if connection is not None:
-            # A result that is still on its way must not be drained: only drop the socket.
-            connection._force_close()  # noqa: SLF001
+    def _choose(self, patterns: Sequence[str], where: str | None) -> Mapping[TableName, TableSize]:
+        connection, _ = self._open()
+        sizes = captured_facts(connection, self._matcher)
+        captured = {(size.schema.db, size.schema.table): size for size in sizes}
+        chosen = self._chosen(captured, patterns)
+        if where is not None:
+            _check_where(connection, self._only(chosen).schema, where)
+        return chosen
 
-    def _open(self) -> tuple[Any, MySqlServer]:
-        if self._connection is None or self._server is None:
-            # Set at once, so that whoever sees an error below can close it.
-            self._connection = self._connect()
-            prepare_session(self._connection)
-            self._server = server_info(self._connection)
-        return self._connection, self._server
+    def _chunks(self, table: TableSize, chunk_rows: int, where: str | None) -> Iterator[TableChunk]:
+        yield from plan_table(self._open()[0], table, chunk_rows, where)
 
-    def _select(self, chunk: TableChunk) -> tuple[View, TableSchema | None, Iterator[RowPart]]:
+    def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
+        view, schema, parts = self._parts(chunk)
+
+        def check(received: int) -> None:
+            if schema is not None:
+                check_count(self._connection, received, schema.full_name)
+            close_view(self._connection)
+
+        tagged = self._tagging is not None and self._tagging.of(chunk.db, chunk.table) == "all"
+        return SelectedRows(view, schema, parts, check, OUTBOX if tagged else None)
+
+    def _prepare(self, connection: Any) -> MySqlServer:
+        prepare_session(connection)
+        return server_info(connection)
+
+    def _drop(self, connection: Any) -> None:
+        # A result that is still on its way must not be drained: only drop the socket.
+        connection._force_close()  # noqa: SLF001
+
+    def _driver_errors(self) -> tuple[type[Exception], Callable[[BaseException, str], Exception]]:
+        import pymysql
+
+        return pymysql.err.MySQLError, translated
+
+    def _parts(self, chunk: TableChunk) -> tuple[View, TableSchema | None, Iterator[TableRows]]:
         """Open a view and start the SELECT; a fresh view whenever DDL came in between.
 
-        The schema is None, and the only part empty, when the table is gone.
+        The schema is None, and there is no part, when the table is gone.
         """
         import pymysql
 
@@ -206,7 +155,7 @@ class MySqlSnapshotter:
                 fetch(connection, f"SELECT 1 FROM {quote(chunk.db, chunk.table)} LIMIT 0")
                 schema = load_table(connection, chunk.db, chunk.table)
                 if schema is None:
-                    return view, None, iter([NO_ROWS])
+                    return view, None, iter(())
                 _check_bounds(schema, chunk)
                 shape = shape_of(schema, decimal_numbers=self._decimal_numbers)
                 sql = select_rows(schema, chunk, shape.select)
@@ -215,7 +164,7 @@ class MySqlSnapshotter:
                 return view, schema, chain([first], parts)
             except pymysql.err.MySQLError as error:
                 if error.args[0] in _NO_SUCH_TABLE:
-                    return view, None, iter([NO_ROWS])
+                    return view, None, iter(())
                 if error.args[0] not in (TABLE_CHANGED, _UNKNOWN_COLUMN):
                     raise
                 close_view(connection)
@@ -224,28 +173,10 @@ class MySqlSnapshotter:
             "to be read; the chunk can be read again"
         )
 
-    def _ids(self, chunk: TableChunk, run: str, view: View) -> Any:
-        cut = json.dumps(view.cut, sort_keys=True)
-        return id_key(self._source_id, run, cut, f"{chunk.db}.{chunk.table}")
 
-    def _doing(self, what: str) -> AbstractContextManager[None]:
-        """Turn the driver's errors into ours, and drop the connection they came from."""
-        import pymysql
-
-        return driver_errors(what, pymysql.err.MySQLError, translated, self.close)
-
-    def _warn(self, text: str) -> None:
-        self.warnings.append(text)
-        _log.warning(text)
-
-
-def _check_where(connection: Any, chosen: Sequence[TableSize], where: str) -> None:
+def _check_where(connection: Any, schema: TableSchema, where: str) -> None:
     import pymysql
 
-    if len(chosen) != 1:
-        names = ", ".join(f.schema.full_name for f in chosen) or "none"
-        raise SpecError(f"where: give exactly one table with a condition, not {names}")
-    schema = chosen[0].schema
     try:
         fetch(connection, f"SELECT 1 FROM {quote(schema.db, schema.table)} WHERE ({where}) LIMIT 0")
     except pymysql.err.ProgrammingError as error:
@@ -257,12 +188,9 @@ def _check_where(connection: Any, chosen: Sequence[TableSize], where: str) -> No
 
 
 def _check_bounds(schema: TableSchema, chunk: TableChunk) -> None:
-    columns = tuple(chunk.bounds.get("columns", ()))
-    if columns and (schema.implicit_key or columns != schema.primary_key[: len(columns)]):
-        raise SchemaError(
-            f"{schema.full_name}: the primary key changed since its chunks were planned; start a "
-            "new snapshot run"
-        )
+    columns = len(chunk.bounds.get("columns", ()))
+    if columns:
+        check_key(schema.full_name, chunk.bounds, {"columns": schema.primary_key[:columns]})
 
 
 def _check_kept(connection: Any, server: MySqlServer, position: LogPosition) -> None:

@@ -1,27 +1,21 @@
 """Cuts tables into ranges of their primary key, with borders the server itself samples.
 
-A border is the key of every n-th row in index order (``ORDER BY key LIMIT 1 OFFSET n``), so sparse
-keys make no empty chunks, and the server compares strings in the column's own collation. A chunk
-is the half-open range ``(after, upto]``; the first has no ``after``, the last no ``upto``, so
-together they hold every key there is or will be.
+A border is the key of every n-th row in index order (``ORDER BY key LIMIT 1 OFFSET n``), so the
+server compares strings in the column's own collation.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.mysql.catalog import TableSize, fetch, quote
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border, TableRange, sampled
 
 _INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "year"}
 _TEXTS = {"date", "datetime", "time", "timestamp", "uuid", "inet4", "inet6"}
 _STRINGS = {"char", "varchar"}
 _BINARIES = {"binary", "varbinary"}
-
-Border = Sequence[Any]
-"""One value per column: an int, a str, or ``{"hex": …}`` with ``charset`` for text."""
 
 
 def plan_table(
@@ -36,17 +30,14 @@ def plan_table(
         where: SQL condition that the chunk's rows must fulfil as well.
     """
     schema = facts.schema
-    columns = chunk_columns(schema)
-    if not columns or not facts.transactional:
-        yield _chunk(schema, [], None, None, facts.rows_estimate, where)
+    columns = chunk_columns(schema) if facts.transactional else []
+    names = [column.name for column in columns]
+    table = TableRange(schema.db, None, schema.table, {"columns": names}, where)
+    if not columns:
+        yield from table.chunks((), facts.rows_estimate)
         return
-    after: Border | None = None
-    while True:
-        upto = _border(connection, schema, columns, after, chunk_rows)
-        yield _chunk(schema, columns, after, upto, chunk_rows, where)
-        if upto is None:
-            return
-        after = upto
+    borders = sampled(lambda after: _border(connection, schema, columns, after, chunk_rows))
+    yield from table.chunks(borders, chunk_rows)
 
 
 def chunk_columns(schema: TableSchema) -> list[Column]:
@@ -127,7 +118,10 @@ def _border(
     after: Border | None,
     chunk_rows: int,
 ) -> Border | None:
-    """Return the key of the ``chunk_rows``-th row behind ``after``; None when fewer are left."""
+    """Return the key of the ``chunk_rows``-th row behind ``after``; None when fewer are left.
+
+    A value is an int, a str, or ``{"hex": …}``, with ``charset`` for text.
+    """
     names = [column.name for column in columns]
     condition = "" if after is None else f" WHERE {_beyond(names, after)}"
     order = ", ".join(quote(name) for name in names)
@@ -159,31 +153,3 @@ def _stored(column: Column, value: Any) -> Any:
     if column.data_type in _STRINGS | _BINARIES:
         return {"hex": value}
     return str(value)
-
-
-def _chunk(
-    schema: TableSchema,
-    columns: Sequence[Column],
-    after: Border | None,
-    upto: Border | None,
-    rows: int,
-    where: str | None,
-) -> TableChunk:
-    """Build a chunk; its id is the same whenever the same range is planned again."""
-    bounds: dict[str, Any] = {"columns": [column.name for column in columns]}
-    if after is not None:
-        bounds["after"] = list(after)
-    if upto is not None:
-        bounds["upto"] = list(upto)
-    if where:
-        bounds["where"] = where
-    text = json.dumps([schema.db, schema.table, bounds], sort_keys=True, ensure_ascii=False)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return TableChunk(
-        id=f"{schema.db}.{schema.table}:{digest}",
-        db=schema.db,
-        schema=None,
-        table=schema.table,
-        bounds=bounds,
-        rows_estimate=rows,
-    )

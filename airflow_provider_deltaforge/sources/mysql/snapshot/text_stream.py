@@ -1,7 +1,6 @@
 """Streams the result of a SELECT as Arrow columns of row JSON, past the driver's row conversion."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.text_rows_kernel import 
     render_rows,
     rows_bound,
 )
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import TableRows
 
 PART_BYTES = 4 << 20
 """Bytes of result that become one part; a longer row is a part of its own."""
@@ -27,25 +27,6 @@ TABLE_CHANGED = 1412
 
 _COM_QUERY = 3
 _TEXT_BYTES_MAX = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class RowPart:
-    """Some rows of a result.
-
-    Attributes:
-        rows: binary, row JSON.
-        keys: binary, key JSON; None for a table without a primary key.
-        key_bytes: uint8, the key texts one behind the other, or the rows' numbers.
-        key_ends: int64, rows + 1, borders in ``key_bytes``.
-        last: no rows follow.
-    """
-
-    rows: pa.BinaryArray
-    keys: pa.BinaryArray | None
-    key_bytes: Any
-    key_ends: Any
-    last: bool
 
 
 class TextResult:
@@ -70,7 +51,6 @@ class TextResult:
         self._framed = 0
         self._starts = np.empty(PART_ROWS, np.int64)
         self._stops = np.empty(PART_ROWS, np.int64)
-        self._ordinal = 0
         # The driver sends the statement and reads the column definitions; rows we read ourselves.
         connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001
         head = MySQLResult(connection)
@@ -80,7 +60,7 @@ class TextResult:
         self._buffered = connection._rfile  # noqa: SLF001
         self._raw: Any = None
 
-    def parts(self) -> Iterator[RowPart]:
+    def parts(self) -> Iterator[TableRows]:
         """Yield the rows in order; an empty result yields one empty part.
 
         Raises:
@@ -99,7 +79,7 @@ class TextResult:
             if not full and state != DONE:
                 self._receive()
                 continue
-            yield self._render(count, last=state == DONE)
+            yield self._render(count)
             if state == DONE:
                 return
             self._keep_rest()
@@ -133,7 +113,7 @@ class TextResult:
         self._data[:rest] = self._data[self._framed : self._filled].copy()
         self._filled, self._framed = rest, 0
 
-    def _render(self, count: int, *, last: bool) -> RowPart:
+    def _render(self, count: int) -> TableRows:
         shape = self._shape
         starts, stops = self._starts[:count], self._stops[:count]
         payload = int((stops - starts).sum())
@@ -151,17 +131,7 @@ class TextResult:
             raise FatalError(
                 "a row does not have as many values as its table has columns; start a new run"
             )
-        row_array = _binary(rows, row_ends)
-        if not keyed:
-            numbers = np.arange(self._ordinal, self._ordinal + count, dtype="<i8")
-            key_bytes: Any = numbers.view(np.uint8)
-            key_ends = np.arange(0, 8 * count + 1, 8, dtype=np.int64)
-            key_array = None
-        else:
-            key_bytes = keys
-            key_array = _binary(keys, key_ends)
-        self._ordinal += count
-        return RowPart(row_array, key_array, key_bytes, key_ends, last)
+        return TableRows(_binary(rows, row_ends), _binary(keys, key_ends) if keyed else None)
 
     def _raise_server_error(self) -> None:
         from pymysql.err import MySQLError, raise_mysql_exception

@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_pinned
-from airflow_provider_deltaforge.sources.shared.table_copy import View
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import View
 
 LOCK_WAIT_S = 3
 """How long one attempt may wait for writers; new writers queue behind it meanwhile."""

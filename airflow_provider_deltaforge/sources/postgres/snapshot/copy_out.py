@@ -63,10 +63,6 @@ class RowParts(Iterator[bytes]):
         return next(self._source)
 
 
-NO_PARTS = RowParts(iter(()), CopyTag(0))
-"""Of a table that is gone."""
-
-
 def copy_out(connection: Any, sql: str, doing: str) -> RowParts:
     """Return the rows of a SELECT in parts.
 

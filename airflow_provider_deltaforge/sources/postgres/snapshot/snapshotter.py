@@ -1,15 +1,10 @@
 """Reads tables in chunks, each from a view whose content is known exactly."""
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.events.ids import id_key
-from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import BorrowedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import OWN_PATH, translated
@@ -18,15 +13,10 @@ from airflow_provider_deltaforge.sources.postgres.published import published_tab
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import check_slot, find_slot
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
-    NO_PARTS,
     RowParts,
     copy_out,
 )
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_rows import decode_copy
-from airflow_provider_deltaforge.sources.postgres.snapshot.snapshot_batch import (
-    NO_ROWS,
-    snapshot_batch,
-)
 from airflow_provider_deltaforge.sources.postgres.snapshot.table_chunks import (
     check_bounds,
     plan_table,
@@ -46,14 +36,17 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
     table_named,
 )
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
-from airflow_provider_deltaforge.sources.shared.table_copy import View, chosen_tables, driver_errors
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
+    SelectedRows,
+    ServerSnapshotter,
+    TableName,
+    TableRows,
+)
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
-_log = logging.getLogger(__name__)
 
-
-class PostgresSnapshotter:
-    """Plans and reads chunks over one connection, opened when first needed.
+class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
+    """Reads tables with ``COPY``, each chunk from a view whose content is known exactly.
 
     Args:
         connect: returns a new autocommitting connection.
@@ -64,6 +57,9 @@ class PostgresSnapshotter:
         slot: keeps the log for the stream.
         decimal_numbers: ``numeric`` becomes a JSON number, not a string.
     """
+
+    connector = "postgresql"
+    pattern_hint = ", and that what it names are tables, not partitions or views"
 
     def __init__(
         self,
@@ -76,16 +72,11 @@ class PostgresSnapshotter:
         *,
         decimal_numbers: bool = False,
     ) -> None:
-        self.warnings: list[str] = []
-        self._connect = connect
+        super().__init__(connect, matcher, source_id)
         self._begin = begin
-        self._matcher = matcher
-        self._source_id = source_id
         self._publication = publication
         self._slot = slot
         self._decimal_numbers = decimal_numbers
-        self._connection: Any = None
-        self._server: PostgresServer | None = None
         self._plans: Planner | None = None
         self._slot_is_new = False
 
@@ -100,69 +91,6 @@ class PostgresSnapshotter:
             settle(connection)
             return position
 
-    def plan(
-        self, chunk_rows: int, tables: Sequence[str] = (), where: str | None = None
-    ) -> Iterator[TableChunk]:
-        """Cut the captured tables into chunks, table by table.
-
-        Raises:
-            SpecError: a pattern matches no captured table, or the condition is wrong.
-        """
-        with self._doing("planning the snapshot"):
-            connection, server = self._open()
-            # A stream that was ahead of this may have delivered what no view would show yet.
-            settle(connection)
-            captured = {(t.schema, t.table): t for t in self._captured(connection)}
-            check = "what it names are tables, not partitions or views"
-            chosen = chosen_tables(captured, tables, self._matcher, check)
-            if where is not None:
-                _check_where(connection, chosen, where)
-            if not self._slot_is_new:
-                oids = [facts.oid for facts in chosen]
-                settle_published(connection, self._publication, oids)
-        for facts in chosen:
-            with self._doing(f"planning {facts.full_name}"):
-                chunks = list(plan_table(connection, server.db, facts, chunk_rows, where))
-            yield from chunks
-
-    def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
-        """Yield a chunk's rows as op ``r`` events; every batch's ``end`` is the chunk's cut.
-
-        A table that is gone gives one empty batch and a warning. Closing the iterator early
-        closes the connection, because rows are still on their way.
-
-        Raises:
-            SchemaError: the table's key changed since the chunk was planned.
-            RetryableError: the server is away, or somebody alters the table for long; the chunk
-                may be read again.
-        """
-        doing = f"reading {chunk.schema}.{chunk.table}"
-        finished = False
-        try:
-            with self._doing(doing):
-                view, plan, parts = self._select(chunk, doing)
-            ids = self._ids(chunk, run, view)
-            schema: TableSchema | None = plan.schema if plan is not None else None
-            first = 0
-            begun = False
-            while True:
-                with self._doing(doing):
-                    part = next(parts, None)
-                    # One batch at least, so that an empty chunk has its cut, too.
-                    if part is None and begun:
-                        break
-                    rows = decode_copy(part, plan).rows if plan is not None and part else NO_ROWS
-                    begun = True
-                yield snapshot_batch(rows, chunk, schema, view, ids, first)
-                first += rows.num_rows
-            with self._doing(doing):
-                _check_count(parts, first, doing)
-                close_view(self._connection)
-            finished = True
-        finally:
-            if not finished:
-                self.close()
-
     def guard(self, position: Position) -> None:
         """Check that the log from ``position`` on is still there.
 
@@ -176,19 +104,35 @@ class PostgresSnapshotter:
             slot = find_slot(connection, self._slot)
             check_slot(slot, self._slot, server, WalPosition.from_json(position))
 
-    def close(self) -> None:
-        """Let go of the connection. Safe to call twice."""
-        connection, self._connection, self._server = self._connection, None, None
-        if connection is not None:
-            connection.close()
+    def _choose(
+        self, patterns: Sequence[str], where: str | None
+    ) -> Mapping[TableName, CapturedTable]:
+        connection, _ = self._open()
+        # A stream that was ahead of this may have delivered what no view would show yet.
+        settle(connection)
+        captured = {(t.schema, t.table): t for t in self._captured(connection)}
+        chosen = self._chosen(captured, patterns)
+        if where is not None:
+            _check_where(connection, self._only(chosen), where)
+        if not self._slot_is_new:
+            oids = [facts.oid for facts in chosen.values()]
+            settle_published(connection, self._publication, oids)
+        return chosen
 
-    def _open(self) -> tuple[Any, PostgresServer]:
-        if self._connection is None or self._server is None:
-            # Set at once, so that whoever sees an error below can close it.
-            self._connection = self._connect()
-            prepare_session(self._connection)
-            self._server = server_info(self._connection)
-        return self._connection, self._server
+    def _chunks(
+        self, table: CapturedTable, chunk_rows: int, where: str | None
+    ) -> Iterator[TableChunk]:
+        connection, server = self._open()
+        yield from plan_table(connection, server.db, table, chunk_rows, where)
+
+    def _prepare(self, connection: Any) -> PostgresServer:
+        prepare_session(connection)
+        return server_info(connection)
+
+    def _driver_errors(self) -> tuple[type[Exception], Callable[[BaseException, str], Exception]]:
+        import psycopg
+
+        return psycopg.Error, translated
 
     def _planner(self, server: PostgresServer) -> Planner:
         """Return the planner, which reads the catalog as the open view shows it."""
@@ -216,8 +160,8 @@ class PostgresSnapshotter:
                     )
         return [facts for facts in named if facts.oid in published]
 
-    def _select(self, chunk: TableChunk, doing: str) -> tuple[View, WalTablePlan | None, RowParts]:
-        """Open a view and start the COPY; without a plan, and nothing to read, if it is gone."""
+    def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
+        """Open a view and start the COPY."""
         import psycopg
 
         connection, server = self._open()
@@ -225,49 +169,42 @@ class PostgresSnapshotter:
         try:
             view = open_view(connection, server, table)
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            close_view(connection)
-            return self._gone(chunk)
+            return self._nothing()
         facts = table_named(connection, *table)
         if facts is None:
-            close_view(connection)
-            return self._gone(chunk)
+            return self._nothing()
         check_bounds(facts, chunk)
         plan = self._planner(server).plan_of_table(*table)
         if plan is None:
-            close_view(connection)
-            return self._gone(chunk)
+            return self._nothing()
         if chunk.bounds.get("where"):
             connection.execute(OWN_PATH)
-        return view, plan, copy_out(connection, select_rows(facts, chunk, plan.select), doing)
+        parts = copy_out(connection, select_rows(facts, chunk, plan.select), doing)
 
-    def _gone(self, chunk: TableChunk) -> tuple[View, None, RowParts]:
-        self._warn(f"{chunk.schema}.{chunk.table} is gone; its chunk is empty")
+        def check(received: int) -> None:
+            _check_count(parts, received, doing)
+            close_view(connection)
+
+        return SelectedRows(view, plan.schema, _rows(parts, plan), check)
+
+    def _nothing(self) -> SelectedRows:
+        """Return no rows: the table is gone."""
         connection, server = self._open()
-        return open_empty_view(connection, server), None, NO_PARTS
-
-    def _ids(self, chunk: TableChunk, run: str, view: View) -> Any:
-        cut = json.dumps(view.cut, sort_keys=True)
-        # Rows without a key are told apart by their number in this very chunk.
-        return id_key(self._source_id, run, cut, f"{chunk.schema}.{chunk.table}", chunk.id)
-
-    def _doing(self, what: str) -> AbstractContextManager[None]:
-        """Turn the driver's errors into ours, and drop the connection they came from."""
-        import psycopg
-
-        return driver_errors(what, psycopg.Error, translated, self.close)
-
-    def _warn(self, text: str) -> None:
-        self.warnings.append(text)
-        _log.warning(text)
+        close_view(connection)
+        view = open_empty_view(connection, server)
+        return SelectedRows(view, None, iter(()), lambda _: close_view(connection))
 
 
-def _check_where(connection: Any, chosen: Sequence[CapturedTable], where: str) -> None:
+def _rows(parts: RowParts, plan: WalTablePlan) -> Iterator[TableRows]:
+    for part in parts:
+        rows = decode_copy(part, plan).rows
+        yield TableRows(rows.column("after"), rows.column("key"))
+
+
+def _check_where(connection: Any, facts: CapturedTable, where: str) -> None:
     import psycopg
 
-    if len(chosen) != 1:
-        names = ", ".join(facts.full_name for facts in chosen) or "none"
-        raise SpecError(f"where: give exactly one table with a condition, not {names}")
-    sql = f"SELECT 1 FROM {chosen[0].from_clause} WHERE (\n{where}\n) LIMIT 0"
+    sql = f"SELECT 1 FROM {facts.from_clause} WHERE (\n{where}\n) LIMIT 0"
     try:
         # Prepared, because the server then takes one statement only.
         with connection.transaction(force_rollback=True):

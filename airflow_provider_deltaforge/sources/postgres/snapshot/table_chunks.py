@@ -1,21 +1,15 @@
 """Cuts tables into ranges of their key, with borders the server itself samples.
 
-A border is the key of every n-th row in key order, so sparse keys make no empty chunks. All
-comparing is the server's, in the column's own type and collation. A chunk is the half-open range
-``(after, upto]``; the first has no ``after``, the last no ``upto``, so together they hold every key
-there is or will be.
+All comparing is the server's, in the column's own type and collation.
 
 A table without a key is one chunk. Ranges of its pages (``ctid``) would not do with a view per
 chunk: an UPDATE can move a row from a page not yet read to one that was read before. No chunk holds
 that row then, and its change in the log lacks large values that it left as they were.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.postgres.connection import OWN_PATH
 from airflow_provider_deltaforge.sources.postgres.tables import (
@@ -24,15 +18,13 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
     literal,
     quote,
 )
-
-Border = Sequence[str]
-"""One text per key column, as the server prints the value."""
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border, TableRange, check_key
 
 
 def plan_table(
     connection: Any, db: str, facts: CapturedTable, chunk_rows: int, where: str | None = None
 ) -> Iterator[TableChunk]:
-    """Yield a table's chunks in key order, at least one.
+    """Yield a table's chunks in key order, at least one; a border's values are texts.
 
     Args:
         connection: prepared by ``prepare_session``.
@@ -41,18 +33,15 @@ def plan_table(
         chunk_rows: rows from one border to the next.
         where: SQL condition that the chunk's rows must fulfil as well.
     """
+    table = TableRange(db, facts.schema, facts.table, _cut_by(facts), where)
     if not facts.key:
-        yield _chunk(db, facts, None, None, facts.rows_estimate, where)
+        yield from table.chunks((), facts.rows_estimate)
         return
-    after: Border | None = None
     with connection.transaction():
         if where:
             connection.execute(OWN_PATH)
         borders = connection.execute(_borders_sql(facts, chunk_rows, where)).fetchall()
-    for upto in borders:
-        yield _chunk(db, facts, after, upto, chunk_rows, where)
-        after = upto
-    yield _chunk(db, facts, after, None, chunk_rows, where)
+    yield from table.chunks(borders, chunk_rows)
 
 
 def select_rows(facts: CapturedTable, chunk: TableChunk, columns: str) -> str:
@@ -100,15 +89,13 @@ def check_bounds(facts: CapturedTable, chunk: TableChunk) -> None:
     Raises:
         SchemaError: the key, a type or a collation changed since the chunk was planned.
     """
-    planned = chunk.bounds.get("columns") or []
-    if planned and (
-        list(planned) != [column.name for column in facts.key]
-        or list(chunk.bounds["order"]) != [column.order for column in facts.key]
-    ):
-        raise SchemaError(
-            f"{facts.full_name}: the key changed since its chunks were planned; start a new "
-            "snapshot run"
-        )
+    if chunk.bounds.get("columns"):
+        check_key(facts.full_name, chunk.bounds, _cut_by(facts))
+
+
+def _cut_by(facts: CapturedTable) -> Mapping[str, Sequence[str]]:
+    """Return names of a key's columns, and the order that their values have."""
+    return {"columns": [c.name for c in facts.key], "order": [c.order for c in facts.key]}
 
 
 def _borders_sql(facts: CapturedTable, chunk_rows: int, where: str | None) -> str:
@@ -134,35 +121,4 @@ def _values(key: Sequence[KeyColumn], border: Border) -> str:
     return ", ".join(
         literal(text) + (f"::{column.cast}" if column.cast else "")
         for column, text in zip(key, border, strict=True)
-    )
-
-
-def _chunk(
-    db: str,
-    facts: CapturedTable,
-    after: Border | None,
-    upto: Border | None,
-    rows: int,
-    where: str | None,
-) -> TableChunk:
-    """Build a chunk; its id is the same whenever the same range is planned again."""
-    bounds: dict[str, Any] = {
-        "columns": [column.name for column in facts.key],
-        "order": [column.order for column in facts.key],
-    }
-    if after is not None:
-        bounds["after"] = list(after)
-    if upto is not None:
-        bounds["upto"] = list(upto)
-    if where:
-        bounds["where"] = where
-    text = json.dumps([db, facts.full_name, bounds], sort_keys=True, ensure_ascii=False)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return TableChunk(
-        id=f"{facts.full_name}:{digest}",
-        db=db,
-        schema=facts.schema,
-        table=facts.table,
-        bounds=bounds,
-        rows_estimate=rows,
     )

@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer
 from airflow_provider_deltaforge.sources.postgres.tables import quote
-from airflow_provider_deltaforge.sources.shared.table_copy import View
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import View
 
 SETTLE_S = 60.0
 """How long a snapshot waits for transactions that may be committing."""

@@ -1,5 +1,6 @@
-"""What the readers of all modes share: they look into the file at a pace, and hand out chunks."""
+"""What the readers of all modes share: when to look into the file, and what a look hands out."""
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -9,9 +10,42 @@ from typing import Any
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import AppearedTable
 from airflow_provider_deltaforge.sources.turso.files import Database, check_engine
-from airflow_provider_deltaforge.sources.turso.pacing import Pace
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB
+
+
+class Pace:
+    """Waits between two looks; ``end`` ends the waiting.
+
+    Args:
+        interval_s: from one look to the next, unless that found a full batch.
+        batch_size: changes taken at once; a look that found so many is followed by the next.
+    """
+
+    def __init__(self, interval_s: float, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self._interval_s = interval_s
+        self._next = 0.0
+        self._ended = threading.Event()
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until it is time to look; False if that is not before ``deadline``, or never."""
+        until = min(self._next, deadline)
+        if self._ended.wait(max(0.0, until - time.monotonic())):
+            return False
+        if self._next > deadline:
+            return False
+        self._next = time.monotonic() + self._interval_s
+        return True
+
+    def took(self, count: int) -> None:
+        """Take note of how much was found."""
+        if count >= self.batch_size:
+            self._next = 0.0
+
+    def end(self) -> None:
+        """Wake up and wait no more."""
+        self._ended.set()
 
 
 class FileReader(ABC):
@@ -40,11 +74,11 @@ class FileReader(ABC):
         return self._ready.popleft() if self._ready else None
 
     def appeared_tables(self) -> Sequence[AppearedTable]:
-        """Return the tables found here that hold rows which were not captured."""
+        """Return the tables found so far that hold rows which were not captured."""
         return self._appeared
 
     def _report(self, names: Iterable[str], place: FilePosition) -> bool:
-        """Report tables that came up at a place; say whether there are any."""
+        """Report tables that came up at a place; return whether there are any."""
         new = tuple(AppearedTable(f"{DB}.{name}", place.as_json()) for name in sorted(names))
         self._appeared += new
         return bool(new)
@@ -61,6 +95,6 @@ class FileReader(ABC):
         """Keep everything: what was read belongs to the application."""
 
     def close(self) -> None:
-        """Let go of the file. Safe to call twice."""
+        """Close the file. Safe to call twice."""
         self._pace.end()
         self._database.close()

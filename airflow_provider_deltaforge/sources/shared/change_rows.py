@@ -1,0 +1,140 @@
+"""Change events as Arrow columns, built from whole columns without a step per row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.schema import TableSchema
+
+_BYTES_MAX = 2**31 - 1
+
+
+def change_rows(count: int, columns: Mapping[str, pa.Array | None]) -> pa.RecordBatch:
+    """Return a batch in CHANGE_SCHEMA.
+
+    Args:
+        count: of the events.
+        columns: by name, in the types of CHANGE_SCHEMA; what is missing or None is null.
+    """
+    arrays = []
+    for field in CHANGE_SCHEMA:
+        column = columns.get(field.name)
+        arrays.append(pa.nulls(count, field.type) if column is None else column)
+    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+
+
+def binary_column(data: Any, offsets: Any, count: int, valid: Any) -> pa.BinaryArray:
+    """Return ``count`` binary values that share a kernel's buffer.
+
+    Args:
+        data: uint8.
+        offsets: int64, at least ``count`` and one.
+        count: of values.
+        valid: bool per value; False is null.
+
+    Raises:
+        FatalError: together they are larger than an Arrow column can be.
+    """
+    size = int(offsets[count])
+    if size > _BYTES_MAX:
+        raise FatalError(
+            f"{size} bytes of JSON in one batch: a row is too large to be delivered; leave its "
+            "table out of 'tables'"
+        )
+    missing = count - int(np.count_nonzero(valid))
+    mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if missing else None
+    ends = pa.py_buffer(offsets[: count + 1].astype(np.int32))
+    return pa.Array.from_buffers(
+        pa.binary(), count, [mask, ends, pa.py_buffer(data[:size])], missing
+    )
+
+
+def text_column(data: Any, offsets: Any, kind: pa.DataType) -> pa.Array:
+    """Return texts of a kernel's buffer (uint8, int64 offsets), none of them null."""
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+
+
+def id_column(ids: Any) -> pa.Array:
+    """Return event ids, uint8 of shape (events, 16), as a column."""
+    return pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)])
+
+
+def dictionary_column(numbers: Any, values: pa.Array, missing: Any = None) -> pa.DictionaryArray:
+    """Return ``values[number]`` for each number, and null where ``missing`` is True."""
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32(), mask=missing), values)
+
+
+def repeated(text: str, count: int) -> pa.DictionaryArray:
+    """Return a column that holds one text in every row."""
+    return dictionary_column(np.zeros(count, np.int32), pa.array([text]))
+
+
+def transaction_ends(tx: Any) -> Any:
+    """Return bool per row: the last one of its transaction, by the transactions' ordinals."""
+    ends = np.ones(len(tx), np.bool_)
+    ends[:-1] = tx[1:] != tx[:-1]
+    return ends
+
+
+def schemas_in_use(
+    schemas: Sequence[TableSchema | None], numbers: Any
+) -> tuple[tuple[TableSchema, ...], Any]:
+    """Return the schemas that rows have, first use first, and for each row its place in them.
+
+    Args:
+        schemas: by number.
+        numbers: int32 per row, the number of its schema; below zero for none.
+
+    Returns:
+        (schemas, int32 per row, below zero for none).
+    """
+    first = np.full(len(schemas) + 1, len(numbers), np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # Of several, the last one stays.
+    places = np.full(len(first), -1, np.int32)
+    known: dict[TableSchema, int] = {}
+    for number in np.argsort(first[:-1], kind="stable").tolist():
+        schema = schemas[number]
+        if first[number] < len(numbers) and schema is not None:
+            places[number] = known.setdefault(schema, len(known))
+    return tuple(known), places[numbers]
+
+
+def version_column(schemas: Sequence[TableSchema], places: Any) -> pa.DictionaryArray:
+    """Return the column ``schema_version`` of rows whose schema's place is ``places``.
+
+    The dictionary holds one fingerprint for each schema, also where two tables look the same.
+    """
+    prints = pa.array([schema.fingerprint for schema in schemas], pa.utf8())
+    return dictionary_column(places, prints, places < 0)
+
+
+def with_other_events(
+    columns: Mapping[str, Any],
+    at: Any,
+    others: Mapping[str, Sequence[Any]],
+    before: Sequence[int],
+) -> dict[str, Any]:
+    """Put events that are no rows among the rows, each before a place of theirs.
+
+    Args:
+        columns: of the rows; int32 or binary Arrow arrays.
+        at: per row its place.
+        others: the same columns of the other events; a binary column that is missing is null.
+        before: per other event the place of the row that it stands before.
+    """
+    places = np.concatenate([at * 2 + 1, np.array(before, np.int64) * 2])
+    order = np.argsort(places, kind="stable")
+    merged: dict[str, Any] = {}
+    for name, values in columns.items():
+        if isinstance(values, np.ndarray):
+            whole = np.concatenate([values, np.array(others[name], np.int32)])
+            merged[name] = whole[order].astype(np.int32)
+        else:
+            added = pa.array(others.get(name, [None] * len(before)), pa.binary())
+            merged[name] = pa.concat_arrays([values, added]).take(pa.array(order))
+    return merged

@@ -1,0 +1,93 @@
+"""Cuts a table into chunks: half-open ranges ``(after, upto]`` of its key.
+
+The first chunk has no ``after``, the last no ``upto``, so together they hold every key there is or
+will be. A border is the key of every n-th row, which the server samples: sparse keys make no empty
+chunks, and comparing is the server's.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.sources.contract import TableChunk
+
+Border = Sequence[Any]
+"""One value per key column, in a form that JSON can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRange:
+    """What all chunks of a table share.
+
+    Attributes:
+        db: name of the database.
+        schema: of the table; None where the source has none.
+        table: its name.
+        key: what the chunks are cut by, and what must not change until they are read.
+        where: SQL condition that the chunks' rows must fulfil as well.
+    """
+
+    db: str
+    schema: str | None
+    table: str
+    key: Mapping[str, Sequence[str]]
+    where: str | None = None
+
+    def chunks(self, borders: Iterable[Border], rows: int) -> Iterator[TableChunk]:
+        """Yield the chunks between borders, at least one.
+
+        Args:
+            borders: in key order; taken one by one.
+            rows: about how many rows a chunk has.
+        """
+        after: Border | None = None
+        for upto in borders:
+            yield self._chunk(after, upto, rows)
+            after = upto
+        yield self._chunk(after, None, rows)
+
+    def _chunk(self, after: Border | None, upto: Border | None, rows: int) -> TableChunk:
+        """Return a chunk; its id is the same whenever the same range is planned again."""
+        bounds: dict[str, Any] = {name: list(values) for name, values in self.key.items()}
+        if after is not None:
+            bounds["after"] = list(after)
+        if upto is not None:
+            bounds["upto"] = list(upto)
+        if self.where:
+            bounds["where"] = self.where
+        name = f"{self.schema or self.db}.{self.table}"
+        text = json.dumps([self.db, name, bounds], sort_keys=True, ensure_ascii=False)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return TableChunk(f"{name}:{digest}", self.db, self.schema, self.table, bounds, rows)
+
+
+def sampled(border_after: Callable[[Border | None], Border | None]) -> Iterator[Border]:
+    """Yield borders until there is none behind the last one.
+
+    Args:
+        border_after: returns the border behind another one, or the first behind None.
+    """
+    border = border_after(None)
+    while border is not None:
+        yield border
+        border = border_after(border)
+
+
+def check_key(name: str, planned: Mapping[str, Any], now: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a chunk whose borders do not lie in the key's order any more.
+
+    Args:
+        name: of the table.
+        planned: the chunk's bounds.
+        now: ``TableRange.key`` as the table is now.
+
+    Raises:
+        SchemaError: what the chunks were cut by changed since then.
+    """
+    if any(list(planned[part]) != list(values) for part, values in now.items()):
+        raise SchemaError(
+            f"{name}: the key changed since its chunks were planned; start a new snapshot run"
+        )
