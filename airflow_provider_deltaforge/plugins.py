@@ -36,8 +36,7 @@ class PluginRegistry:
             SpecError: no plug-in has that name, or an installed one lacks a method.
         """
         if name in self.shipped:
-            module_name, _, attribute = self.shipped[name].partition(":")
-            return getattr(import_module(module_name), attribute)
+            return load_class(self.shipped[name])
         for point in self._installed():
             if point.name == name:
                 return _whole(self.kind, name, point.load())
@@ -48,6 +47,15 @@ class PluginRegistry:
 
     def _installed(self) -> Iterator[Any]:
         return iter(entry_points(group=self.group))
+
+
+def load_class(place: str) -> Any:
+    """Return what ``module:name`` names, importing it now.
+
+    A description names its worker so: the worker imports the description, and more libraries.
+    """
+    module_name, _, attribute = place.partition(":")
+    return getattr(import_module(module_name), attribute)
 
 
 def _whole(kind: str, name: str, plugin: Any) -> Any:
@@ -82,8 +90,8 @@ PROCESSORS = PluginRegistry(
         "javascript": f"{_ROOT}.processors.javascript.settings:JavaScript",
         "mask": f"{_ROOT}.processors.mask.settings:Mask",
         "outbox": f"{_ROOT}.processors.outbox.settings:Outbox",
-        "python": f"{_ROOT}.processors.python.settings:Python",
-        "sql": f"{_ROOT}.processors.sql.settings:Sql",
+        "python": f"{_ROOT}.processors.python.processor:Python",
+        "sql": f"{_ROOT}.processors.sql:Sql",
     },
 )
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES
+from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, load_class
 from airflow_provider_deltaforge.spec.choice import choose, refusal
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
@@ -379,6 +379,25 @@ class Sink(PluginSettings):
         if self.writes_lines and not self.encoding.is_text:
             raise refusal(("encoding",), "this sink writes lines of text; use json")
         return self
+
+    def _connected(self, place: str, pipeline: str, extra: str) -> Any:
+        """Return a connection whose driver may be missing.
+
+        Args:
+            place: ``module:class``, made with this description and the pipeline's name.
+            pipeline: its name.
+            extra: of this package, which brings the driver; also the sink's type.
+
+        Raises:
+            SpecError: the extra is missing.
+        """
+        try:
+            return load_class(place)(self, pipeline)
+        except ModuleNotFoundError as error:
+            raise SpecError(
+                f"sink type {extra!r} needs an extra: pip install "
+                f"'airflow-provider-deltaforge[{extra}]'"
+            ) from error
 
     @abstractmethod
     def open(self, pipeline: str) -> SinkWriter:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import EventError, SpecError
-from airflow_provider_deltaforge.processors.data_contract.columns import broken
 from airflow_provider_deltaforge.processors.data_contract.settings import ColumnRule, DataContract
+from airflow_provider_deltaforge.processors.data_contract.worker import broken
 from tests.envelopes.changes import change, change_rows
 from tests.processors.rows import rows_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_provider_deltaforge.processors.sql.settings import Sql
+from airflow_provider_deltaforge.processors.sql import Sql
 from airflow_provider_deltaforge.spec.load import load
 from tests.envelopes.changes import change, change_rows
 from tests.spec.documents import document

@@ -14,8 +14,8 @@ import pytest
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.processors.mask.actions import Tokens
 from airflow_provider_deltaforge.processors.mask.settings import Mask
-from airflow_provider_deltaforge.processors.mask.tokens import Tokens
 from tests.envelopes.changes import change, change_rows
 from tests.processors.mask_twin import siphash, token
 

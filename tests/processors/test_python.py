@@ -8,8 +8,8 @@ import pytest
 from airflow_provider_deltaforge.errors import EventError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
-from airflow_provider_deltaforge.processors.python.settings import Python
-from airflow_provider_deltaforge.processors.python.typed_columns import as_json, typed
+from airflow_provider_deltaforge.processors.python.processor import Python
+from airflow_provider_deltaforge.processors.python.rows import as_json, typed
 from tests.envelopes.changes import change, change_rows
 from tests.processors import python_samples
 from tests.processors.rows import rows_of

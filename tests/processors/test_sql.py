@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.errors import EventError, RetryableError, SpecError
-from airflow_provider_deltaforge.processors.sql.settings import QueryLimits, Sql
+from airflow_provider_deltaforge.processors.sql import QueryLimits, Sql
 from tests.envelopes.changes import change, change_rows
 from tests.waiting import PATIENCE_S, wait_until
 

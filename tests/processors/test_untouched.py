@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_deltaforge.processors.data_contract.settings import DataContract
-from airflow_provider_deltaforge.processors.python.settings import Python
-from airflow_provider_deltaforge.processors.sql.settings import Sql
+from airflow_provider_deltaforge.processors.python.processor import Python
+from airflow_provider_deltaforge.processors.sql import Sql
 from tests.envelopes.changes import change, change_rows
 
 _AS_GIVEN = "tests.processors.python_samples:as_given"

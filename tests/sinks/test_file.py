@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from airflow_provider_deltaforge.sinks import file, line_file
+from airflow_provider_deltaforge.sinks import file
 from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.storage.sqlite import SqliteStore
 from tests.sinks.contract import SinkContract, messages, value
@@ -121,7 +121,7 @@ def test_a_failed_write_leaves_no_line_behind(path, writer, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(descriptor, data[: len(data) - 4], offset)
 
-    monkeypatch.setattr(line_file.os, "pwrite", half)
+    monkeypatch.setattr(file.os, "pwrite", half)
     with pytest.raises(RetryableError, match="No space left"):
         writer.write(messages([(str(path), None, value(n)) for n in (2, 3)]))
     assert path.read_bytes() == value(1) + b"\n"
@@ -135,7 +135,7 @@ def test_a_write_returns_after_the_disk_has_it(path, writer, monkeypatch):
     synced = []
     real = os.fsync
     monkeypatch.setattr(
-        line_file.os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd))
+        file.os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd))
     )
 
     writer.write(messages([(str(path), None, value(1))]))
@@ -313,7 +313,7 @@ def test_a_place_we_may_not_write_is_an_access_error(writer, path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(line_file.os, "open", refuse)
+    monkeypatch.setattr(file.os, "open", refuse)
 
     with pytest.raises(AccessError, match="Permission denied"):
         writer.write(messages([(str(path), None, value(1))]))

@@ -16,9 +16,12 @@ from pydantic import (
     model_validator,
 )
 
+from airflow_provider_deltaforge.plugins import load_class
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
+
+_WORKER = "airflow_provider_deltaforge.processors.data_contract.worker:ContractWorker"
 
 Action = Literal["quarantine", "block", "count"]
 
@@ -129,9 +132,8 @@ class DataContract(Processor):
         Raises:
             SpecError: a schema is wrong, or what checks schemas is not installed.
         """
-        from airflow_provider_deltaforge.processors.data_contract.worker import ContractWorker
-
-        return ContractWorker(self)
+        worker: Worker = load_class(_WORKER)(self)
+        return worker
 
 
 def _check_schema(schema: Any) -> None:

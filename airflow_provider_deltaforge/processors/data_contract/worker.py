@@ -1,16 +1,20 @@
 """Holding batches to a data contract."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.processors.contract import Processed, rejected
-from airflow_provider_deltaforge.processors.data_contract.columns import broken
 from airflow_provider_deltaforge.processors.data_contract.schema import RowSchema
 from airflow_provider_deltaforge.processors.data_contract.settings import (
     Action,
@@ -23,6 +27,136 @@ from airflow_provider_deltaforge.processors.json_objects import wide_integers
 
 _CHECKED = pa.array(["c", "u", "r"])
 _TOLD = 5
+
+Broken = tuple[str, str, Any]
+"""A column, which of its rules, and a bool per row: whether it is broken."""
+
+_KINDS: Mapping[str, tuple[int, ...]] = {
+    "string": (json_fields.STRING,),
+    "integer": (json_fields.NUMBER,),
+    "number": (json_fields.NUMBER,),
+    "decimal": (json_fields.NUMBER, json_fields.STRING),
+    "boolean": (json_fields.BOOL,),
+    "object": (json_fields.OBJECT,),
+    "array": (json_fields.ARRAY,),
+}
+_FORMS = {"integer": r"^-?\d+$", "decimal": r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"}
+_SHORT = r"^-?\d{1,18}(\.\d{1,18})?$"
+_EXACT = pa.decimal128(38, 18)
+
+
+def broken(images: pa.BinaryArray, rules: Mapping[str, ColumnRule]) -> Iterator[Broken]:
+    """Yield each rule that some row breaks.
+
+    Args:
+        images: row images, none of them null.
+        rules: by column.
+    """
+    places = json_fields.locate_each(images, [[name] for name in rules])
+    for (name, rule), place in zip(rules.items(), places, strict=True):
+        column = _Column(images, place)
+        for what, rows in column.broken(rule):
+            if rows.any():
+                yield name, what, rows
+
+
+class _Column:
+    """One column of some row images."""
+
+    def __init__(self, images: pa.BinaryArray, place: json_fields.Spans) -> None:
+        self._kinds = json_fields.kinds(images, place)
+        self._raw = json_fields.values(images, place)
+        self._known = np.ones(len(images), np.bool_)
+        if (self._kinds == json_fields.OBJECT).any():
+            # Nobody knows the value, so nothing is wrong with it.
+            self._known = ~_flags(pc.equal(self._raw, UNCHANGED))
+
+    def broken(self, rule: ColumnRule) -> Iterator[tuple[str, Any]]:
+        there = (self._kinds != json_fields.ABSENT) & (self._kinds != json_fields.NULL)
+        if not rule.nullable:
+            yield "nullable", ~there
+        there &= self._known
+        if rule.type is not None:
+            fits = np.isin(self._kinds, _KINDS[rule.type])
+            if rule.type in _FORMS:
+                fits &= _flags(pc.match_substring_regex(self._texts, _FORMS[rule.type]))
+            yield "type", there & ~fits
+            there &= fits
+        if rule.enum:
+            yield "enum", there & ~self._listed(rule.enum)
+        if rule.min is not None or rule.max is not None:
+            yield from _beyond(self._texts, there, rule)
+        if (rule.regex, rule.min_length, rule.max_length) != (None, None, None):
+            yield from _textual(self._texts, there, rule)
+
+    @cached_property
+    def _texts(self) -> pa.StringArray:
+        return json_fields.as_text(self._raw)
+
+    def _listed(self, allowed: tuple[Any, ...]) -> Any:
+        """Return which values are among some; a number never equals a text."""
+        texts = self._texts
+        found = np.zeros(len(texts), np.bool_)
+        for kind, python in (
+            (json_fields.STRING, str),
+            (json_fields.NUMBER, int),
+            (json_fields.BOOL, bool),
+        ):
+            names = [str(value) for value in allowed if type(value) is python]
+            names = [name.lower() for name in names] if python is bool else names
+            if names:
+                is_in = _flags(pc.is_in(texts, value_set=pa.array(names, pa.utf8())))
+                found |= is_in & (self._kinds == kind)
+        return found
+
+
+def _textual(texts: pa.StringArray, there: Any, rule: ColumnRule) -> Iterator[tuple[str, Any]]:
+    if rule.regex is not None:
+        yield "regex", there & ~_flags(pc.match_substring_regex(texts, rule.regex))
+    if rule.min_length is not None or rule.max_length is not None:
+        lengths = pc.fill_null(pc.utf8_length(texts), 0).to_numpy(zero_copy_only=False)
+        if rule.min_length is not None:
+            yield "min_length", there & (lengths < rule.min_length)
+        if rule.max_length is not None:
+            yield "max_length", there & (lengths > rule.max_length)
+
+
+def _beyond(texts: pa.StringArray, there: Any, rule: ColumnRule) -> Iterator[tuple[str, Any]]:
+    """Yield which values lie beyond bounds, compared digit by digit."""
+    short = there & _flags(pc.match_substring_regex(texts, _SHORT))
+    numbers = pc.if_else(pa.array(short), texts, pa.scalar(None, pa.utf8())).cast(_EXACT)
+    long = [(at, _number(texts[at].as_py())) for at in np.nonzero(there & ~short)[0].tolist()]
+    for name, given, of_column in (("min", rule.min, pc.less), ("max", rule.max, pc.greater)):
+        if given is not None:
+            bound = Decimal(str(given))
+            rows = _flags(of_column(numbers, _nearby(bound, name)))
+            for at, value in long:
+                rows[at] = value < bound if name == "min" else value > bound
+            yield name, rows
+
+
+def _number(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        # An exponent beyond those that decimals have: as far from all bounds with the last of them.
+        digits, _, exponent = text.lower().partition("e")
+        return Decimal(f"{digits}e{'-' if exponent.startswith('-') else ''}999999999")
+
+
+def _nearby(bound: Decimal, side: str) -> pa.Scalar:
+    """Return a bound that short numbers compare with as with the bound itself."""
+    limit = Decimal(10) ** 18
+    if abs(bound) > limit:
+        bound = limit.copy_sign(bound)
+    with localcontext(Context(prec=60)):
+        rounding = ROUND_CEILING if side == "min" else ROUND_FLOOR
+        return pa.scalar(bound.quantize(Decimal(1).scaleb(-18), rounding), _EXACT)
+
+
+def _flags(column: pa.BooleanArray) -> Any:
+    """Return a bool per row, null counted as False, that may be written to."""
+    return pc.fill_null(column, False).to_numpy(zero_copy_only=False).copy()  # noqa: FBT003
 
 
 @dataclass(frozen=True, slots=True)

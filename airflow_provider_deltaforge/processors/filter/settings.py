@@ -8,9 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_deltaforge.plugins import load_class
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
+
+_WORKER = "airflow_provider_deltaforge.processors.filter.worker:FilterWorker"
 
 _WITHOUT_VALUE = frozenset({"exists", "not_exists", "changed"})
 _ORDERS = frozenset({"gt", "gte", "lt", "lte"})
@@ -99,9 +102,8 @@ class Filter(Processor):
 
     def open(self) -> Worker:
         """Prepare the comparisons and load the kernels."""
-        from airflow_provider_deltaforge.processors.filter.worker import FilterWorker
-
-        return FilterWorker(self)
+        worker: Worker = load_class(_WORKER)(self)
+        return worker
 
 
 def _check_json(value: Any) -> None:

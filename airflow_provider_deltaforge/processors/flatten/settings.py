@@ -4,7 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator
 
+from airflow_provider_deltaforge.plugins import load_class
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
+
+_WORKER = "airflow_provider_deltaforge.processors.flatten.worker:FlattenWorker"
 
 
 class Flatten(Processor):
@@ -31,6 +34,5 @@ class Flatten(Processor):
 
     def open(self) -> Worker:
         """Load the kernels."""
-        from airflow_provider_deltaforge.processors.flatten.worker import FlattenWorker
-
-        return FlattenWorker(self)
+        worker: Worker = load_class(_WORKER)(self)
+        return worker

@@ -1,7 +1,7 @@
 """Flattening at work: both row images of a batch, each as one column of JSON texts."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,7 @@ from airflow_provider_deltaforge.processors.flatten import (
     flatten_kernel,
     reading_kernel,
 )
-
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.processors.flatten.settings import Flatten
+from airflow_provider_deltaforge.processors.flatten.settings import Flatten
 
 _POLICIES = {
     "preserve": reading_kernel.PRESERVE,
@@ -38,7 +36,7 @@ _TOO_DEEP = (
 class FlattenWorker:
     """Writes the row images flat. Events without images pass as they are."""
 
-    def __init__(self, settings: "Flatten") -> None:
+    def __init__(self, settings: Flatten) -> None:
         options = np.empty(reading_kernel.OPTION_COUNT, np.int64)
         depth = settings.max_depth
         options[reading_kernel.MAX_DEPTH] = -1 if depth is None else min(depth, DEPTH_MAX)

@@ -9,16 +9,51 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns import json_fields as j
+from airflow_provider_deltaforge.columns.binary_columns import column_of, parts_of
 from airflow_provider_deltaforge.columns.json_strings import quoted
 from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from airflow_provider_deltaforge.processors.mask.settings import MaskRule
-from airflow_provider_deltaforge.processors.mask.tokens import Tokens
+from airflow_provider_deltaforge.processors.mask.token_kernel import (
+    LIKE_MAX,
+    OPAQUE_BYTES,
+    put_tokens,
+)
 
 _HASH_USE, _TOKEN_USE = b"deltaforge mask: hash", b"deltaforge mask: tokenise"
 
 Action = Callable[[pa.BinaryArray], pa.BinaryArray]
 """Takes distinct values as JSON text, none of them null; returns what is put in their places."""
+
+_ESCAPED_MAX = 6
+"""Bytes of one character in JSON text, if it is ASCII."""
+
+
+class Tokens:
+    """Makes tokens.
+
+    Args:
+        key: 32 bytes; others make other tokens.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._keys = np.frombuffer(key, "<u8")
+        self(pa.array([b'"a1"'], pa.binary()))  # Compiled before rows are waiting.
+
+    def __call__(self, values: pa.BinaryArray) -> pa.BinaryArray:
+        """Return the token of each value, both as JSON text.
+
+        A number and its text have the same characters. Texts beyond ASCII or ``LIKE_MAX``, those
+        without a digit or letter, and all that is neither text nor number have no form to keep.
+        """
+        kinds = json_fields.kinds(values, json_fields.locate(values, ()))
+        texts = parts_of(json_fields.as_text(values).cast(pa.binary()))
+        alike = np.minimum(np.diff(texts.offsets).astype(np.int64), LIKE_MAX)
+        room = _ESCAPED_MAX * int(alike.sum()) + OPAQUE_BYTES * len(values)
+        data, offsets = np.empty(room, np.uint8), np.empty(len(values) + 1, np.int32)
+        used = put_tokens(self._keys, texts.data, texts.offsets, kinds, data, offsets)
+        return column_of(data[:used], offsets)
 
 
 class Actions:

@@ -7,9 +7,12 @@ from pydantic import Field, PositiveInt, SecretStr, field_validator, model_valid
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.plugins import load_class
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.processors.mask.patterns import fits_column, parts_of
 from airflow_provider_deltaforge.spec.settings import Settings
+
+_WORKER = "airflow_provider_deltaforge.processors.mask.worker:MaskWorker"
 
 _PARTS_MIN = 3
 _SECRET_MIN = 16
@@ -88,11 +91,10 @@ class Mask(Processor):
         Raises:
             SpecError: the secret can be guessed.
         """
-        from airflow_provider_deltaforge.processors.mask.worker import MaskWorker
-
         if self.secret is not None and len(self.secret.get_secret_value()) < _SECRET_MIN:
             raise SpecError(
                 f"processor {self.id}: the secret is shorter than {_SECRET_MIN} characters, so it "
                 "can be guessed; make one with `openssl rand -hex 32`"
             )
-        return MaskWorker(self)
+        worker: Worker = load_class(_WORKER)(self)
+        return worker

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from pydantic import field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.plugins import load_class
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.spec.template import Template, without_variables
+
+_WORKER = "airflow_provider_deltaforge.processors.outbox.worker:OutboxWorker"
 
 _OWN_HEADERS = "df-"
 
@@ -83,6 +86,5 @@ class Outbox(Processor):
 
     def open(self) -> Worker:
         """Start the worker."""
-        from airflow_provider_deltaforge.processors.outbox.worker import OutboxWorker
-
-        return OutboxWorker(self)
+        worker: Worker = load_class(_WORKER)(self)
+        return worker

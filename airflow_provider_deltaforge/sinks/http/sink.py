@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
 from airflow_provider_deltaforge.sinks.http.address import check_template, named_origin, proxy_of
 from airflow_provider_deltaforge.sinks.http.headers import FRAMING, NAME, OURS, VALUE
 from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.spec.choice import refusal
 
+_WRITER = "airflow_provider_deltaforge.sinks.http.writer:HttpWriter"
 _VARIABLE = re.compile(r"\$\{")
 
 
@@ -138,11 +138,4 @@ class HttpSink(Sink):
         Raises:
             SpecError: a file of the TLS settings cannot be used, or the extra is missing.
         """
-        from airflow_provider_deltaforge.sinks.http.writer import HttpWriter
-
-        try:
-            return HttpWriter(self, pipeline)
-        except ModuleNotFoundError as error:
-            raise SpecError(
-                "sink type 'http' needs an extra: pip install 'airflow-provider-deltaforge[http]'"
-            ) from error
+        return self._connected(_WRITER, pipeline, "http")

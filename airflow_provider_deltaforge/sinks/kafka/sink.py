@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
 from airflow_provider_deltaforge.sinks.kafka.topics import NewTopics
 from airflow_provider_deltaforge.spec.choice import refusal
 
+_FOLDER = "airflow_provider_deltaforge.sinks.kafka"
 _SECRET = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config|assertion\.private")
 _OURS = re.compile(r"_cb$|^on_delivery$|^logger$|^delivery\.report\.only\.error$")
 _IN_TRANSACTIONS = 16_000
@@ -126,19 +126,10 @@ class KafkaSink(Sink):
             SpecError: a setting in ``client_conf`` is unknown or wrong, or the extra is missing.
             AccessError: the brokers refuse the credentials.
         """
-        from airflow_provider_deltaforge.sinks.kafka.once import (
-            KafkaOnceWriter,
-            KafkaTransactionWriter,
-        )
-        from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
-
-        plain = KafkaTransactionWriter if self.is_transactional else KafkaWriter
-        try:
-            return (KafkaOnceWriter if self.exactly_once else plain)(self, pipeline)
-        except ModuleNotFoundError as error:
-            raise SpecError(
-                "sink type 'kafka' needs an extra: pip install 'airflow-provider-deltaforge[kafka]'"
-            ) from error
+        place = "writer:KafkaWriter"
+        if self.is_transactional:
+            place = "once:KafkaOnceWriter" if self.exactly_once else "once:KafkaTransactionWriter"
+        return self._connected(f"{_FOLDER}.{place}", pipeline, "kafka")
 
 
 def is_secret(key: str) -> bool:

@@ -8,7 +8,7 @@ whatever either stored carries its position, and nothing has to be written to fe
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import orjson
@@ -37,6 +37,7 @@ from airflow_provider_deltaforge.sinks.nats.outgoing import (
 from airflow_provider_deltaforge.sinks.nats.position import (
     PositionHeaders,
     StreamEnd,
+    message_at,
     position_text,
 )
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
@@ -305,3 +306,36 @@ class _Appender:
 
 def _is(event_id: bytes, text: str) -> bool:
     return event_id.hex() == text.replace("-", "")
+
+
+class NatsRowMarks(NatsWriter):
+    """A connection of its own; see ``RowMarks``."""
+
+    def leave(self) -> str:
+        """Return what names the last message; see ``RowMarks``."""
+        return self._run(self._bounded(self._last(), "the end of the stream"))
+
+    def lost(self, marks: Collection[str]) -> set[str]:
+        """Return those whose message is another one by now; see ``RowMarks``.
+
+        One that has expired is not lost.
+        """
+        return {
+            mark
+            for mark in marks
+            if self._run(self._bounded(self._is_lost(mark), "a message of a snapshot"))
+        }
+
+    async def _last(self) -> str:
+        streams = await self._line.up()
+        seq = (await streams.look(str(self._sink.stream))).last_seq
+        found = await message_at(self._sink, streams, seq)
+        return f"{seq} {'' if found is None else found.time}"
+
+    async def _is_lost(self, mark: str) -> bool:
+        streams = await self._line.up()
+        seq, _, time = mark.partition(" ")
+        if int(seq) > (await streams.look(str(self._sink.stream))).last_seq:
+            return True
+        found = await message_at(self._sink, streams, int(seq))
+        return found is not None and found.time != time

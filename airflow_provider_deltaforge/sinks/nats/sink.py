@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator, model_validator
 
-from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink, SinkWriter
 from airflow_provider_deltaforge.spec.choice import refusal
 
+_FOLDER = "airflow_provider_deltaforge.sinks.nats"
 _SCHEMES = ("nats", "tls")
 _STREAM = re.compile(r"[^\s.*>/\\]+")
 _VARIABLE = "${"
@@ -129,9 +129,7 @@ class NatsSink(Sink):
 
     def open_row_marks(self, pipeline: str) -> RowMarks:
         """Connect for marks of rows."""
-        from airflow_provider_deltaforge.sinks.nats.row_marks import NatsRowMarks
-
-        return NatsRowMarks(self, pipeline)
+        return self._connected(f"{_FOLDER}.once:NatsRowMarks", pipeline, "nats")
 
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer, which connects when it first writes.
@@ -139,15 +137,8 @@ class NatsSink(Sink):
         Raises:
             SpecError: the extra is missing.
         """
-        from airflow_provider_deltaforge.sinks.nats.once import NatsOnceWriter
-        from airflow_provider_deltaforge.sinks.nats.writer import NatsWriter
-
-        try:
-            return (NatsOnceWriter if self._keeps_position else NatsWriter)(self, pipeline)
-        except ModuleNotFoundError as error:
-            raise SpecError(
-                "sink type 'nats' needs an extra: pip install 'airflow-provider-deltaforge[nats]'"
-            ) from error
+        place = "once:NatsOnceWriter" if self._keeps_position else "writer:NatsWriter"
+        return self._connected(f"{_FOLDER}.{place}", pipeline, "nats")
 
 
 def _is_address(address: str) -> bool:

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.sinks.redis.address import Address, parse
 from airflow_provider_deltaforge.sinks.redis.slots import tag_of
 from airflow_provider_deltaforge.spec.choice import refusal
 
+_FOLDER = "airflow_provider_deltaforge.sinks.redis"
 _UNEXPANDED = re.compile(r"\$\{")
 
 
@@ -119,9 +120,7 @@ class RedisSink(Sink):
 
     def open_row_marks(self, pipeline: str) -> RowMarks:
         """Connect for marks of rows."""
-        from airflow_provider_deltaforge.sinks.redis.row_marks import RedisRowMarks
-
-        return RedisRowMarks(self, pipeline)
+        return self._connected(f"{_FOLDER}.row_marks:RedisRowMarks", pipeline, "redis")
 
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a server that is away is left to the first write.
@@ -130,12 +129,5 @@ class RedisSink(Sink):
             SpecError: a setting cannot be obeyed, or the extra is missing.
             AccessError: the server refuses the credentials, the certificate or the commands.
         """
-        try:
-            from airflow_provider_deltaforge.sinks.redis.once import RedisOnceWriter
-            from airflow_provider_deltaforge.sinks.redis.writer import RedisWriter
-
-            return (RedisOnceWriter if self.exactly_once else RedisWriter)(self, pipeline)
-        except ModuleNotFoundError as error:
-            raise SpecError(
-                "sink type 'redis' needs an extra: pip install 'airflow-provider-deltaforge[redis]'"
-            ) from error
+        place = "once:RedisOnceWriter" if self.exactly_once else "writer:RedisWriter"
+        return self._connected(f"{_FOLDER}.{place}", pipeline, "redis")

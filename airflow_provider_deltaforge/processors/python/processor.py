@@ -1,26 +1,68 @@
-"""A user's function at work, whatever it is given."""
+"""A function of the user's own, by import path."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import apart
 from airflow_provider_deltaforge.processors.changed_events import outcome
-from airflow_provider_deltaforge.processors.contract import Processed, Worker
+from airflow_provider_deltaforge.processors.contract import Processed, Processor, Worker
 from airflow_provider_deltaforge.processors.event_tables import TablePatterns, belonging
 from airflow_provider_deltaforge.processors.python.arrow import Returned
+from airflow_provider_deltaforge.processors.python.arrow_types import arrow_type
 from airflow_provider_deltaforge.processors.python.calls import UserCode
 from airflow_provider_deltaforge.processors.python.chosen_rows import one_batch, only
 from airflow_provider_deltaforge.processors.python.events import processed
-
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.processors.python.settings import Python
+from airflow_provider_deltaforge.spec.patterns import check_patterns
 
 
-def open_worker(settings: "Python") -> Worker:
+class Python(Processor):
+    """Hand events to a Python function or class, in columns or one by one."""
+
+    id: str = "python"
+    function: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+    """``package.module:name`` of a function, or of a class with ``process`` and, if it holds
+    something, ``close``; imported where the stream runs, when it starts."""
+    mode: Literal["arrow", "rows", "events"] = "arrow"
+    """What it is given: ``arrow``, the batch of change events as a ``pyarrow.RecordBatch``;
+    ``rows``, chosen columns of the row images as a ``pyarrow.Table``; ``events``, one dict per
+    event."""
+    columns: Mapping[str, str] = {}
+    """With mode ``rows``: the columns to hand over, name to Arrow type, for example
+    ``{id: int64, total: 'decimal128(12, 2)'}``."""
+    tables: tuple[str, ...] = ()
+    """Patterns of the tables whose events are handed over; the others pass. Empty takes all."""
+    params: Mapping[str, Any] = {}
+    """Keyword arguments of the function, or of the class when it is made."""
+
+    @field_validator("tables")
+    @classmethod
+    def _check_tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        check_patterns(value, "tables")
+        return value
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> "Python":
+        if (self.mode == "rows") != bool(self.columns):
+            raise ValueError("'columns' and mode 'rows' belong together: give both or neither")
+        for name, kind in self.columns.items():
+            arrow_type(name, kind)
+        return self
+
+    def open(self) -> Worker:
+        """Import the function and make what it needs.
+
+        Raises:
+            SpecError: it cannot be imported or called this way.
+        """
+        return open_worker(self)
+
+
+def open_worker(settings: Python) -> Worker:
     """Import a function and return what calls it in its mode.
 
     Raises:

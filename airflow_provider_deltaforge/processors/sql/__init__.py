@@ -1,1 +1,0 @@
-"""One SELECT over each batch, run by DuckDB."""
