@@ -39,7 +39,7 @@ class Messages:
         return self._each(lambda column: column.take(rows))
 
     def same_as(self, other: "Messages") -> bool:
-        """Say whether these are the same messages, perhaps rendered again."""
+        """Return whether these are the same messages, perhaps rendered again."""
         return self is other or (
             self.event_ids.equals(other.event_ids)
             and self.keys.equals(other.keys)
@@ -50,7 +50,7 @@ class Messages:
     def _each(self, change: Callable[[pa.Array], pa.Array]) -> "Messages":
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return Messages(
-            **{name: None if one is None else change(one) for name, one in columns.items()}
+            **{name: None if column is None else change(column) for name, column in columns.items()}
         )
 
 

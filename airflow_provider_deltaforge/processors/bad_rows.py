@@ -20,7 +20,7 @@ class RowsError(Exception):
 
     Args:
         text: why.
-        place: what is told with it, and quotes nothing.
+        place: added to the text; it quotes no values.
     """
 
     def __init__(self, text: str, place: str = "") -> None:

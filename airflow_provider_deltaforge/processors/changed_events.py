@@ -37,7 +37,7 @@ def repeated(origins: Any) -> pa.BooleanArray | None:
 
 
 def outcome(
-    given: pa.RecordBatch,
+    batch: pa.RecordBatch,
     rows: pa.RecordBatch,
     origins: Any,
     made: pa.BooleanArray | None,
@@ -46,13 +46,13 @@ def outcome(
     """Return what became of a batch; an input row that no row stands for was dropped.
 
     Args:
-        given: the batch.
+        batch: the batch.
         rows: what was made of it.
         origins: int array, the input row behind each row.
         made: which rows are new events.
         rejections: the input rows that could not be processed.
     """
-    dropped = given.num_rows - len(np.unique(origins)) - len(rejections)
+    dropped = batch.num_rows - len(np.unique(origins)) - len(rejections)
     counts = {"dropped": dropped} if dropped else {}
     return Processed(rows, pa.array(origins, pa.int32()), made, rejections, counts)
 

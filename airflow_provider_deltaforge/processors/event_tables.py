@@ -22,14 +22,16 @@ class TablePatterns:
         self._known: dict[Table, bool] = {}
 
     def take(self, table: Table) -> bool:
-        """Say whether one of them is the table's; no pattern at all is every table's."""
+        """Return whether one of them fits the table; without patterns every table fits."""
         if table not in self._known:
             db, schema, name = table
             qualifiers = [db if schema is None else schema]
             # An outbox row of MySQL is marked where the schema stands; its table is db.table.
             if schema == OUTBOX:
                 qualifiers.append(db)
-            self._known[table] = any(self._matcher.matches(one, name) for one in qualifiers)
+            self._known[table] = any(
+                self._matcher.matches(qualifier, name) for qualifier in qualifiers
+            )
         return self._known[table]
 
 

@@ -20,7 +20,7 @@ class DepthError(ValueError):
 
 
 def wide_integers(texts: pa.BinaryArray) -> list[bool]:
-    """Say for each JSON text whether it may hold an integer beyond 64 bits."""
+    """Return for each JSON text whether it may hold an integer beyond 64 bits."""
     found = pc.match_substring_regex(texts, _WIDE)
     return pc.fill_null(found, False).to_pylist()  # type: ignore[no-any-return]  # noqa: FBT003
 
@@ -47,7 +47,7 @@ def parsed(text: bytes, *, wide: bool) -> Any:
 
 
 def are_json(texts: pa.Array) -> bool:
-    """Say whether each text is JSON, but for those that are null."""
+    """Return whether all texts but the null ones are JSON."""
     try:
         for text in texts.drop_null().to_pylist():
             orjson.loads(text)

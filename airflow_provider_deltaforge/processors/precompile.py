@@ -33,7 +33,7 @@ def warm_for(processors: Iterable[Processor]) -> None:
     asked = list(processors)
     for name in _SAMPLES:
         kind = PROCESSORS.load(name)
-        if any(isinstance(one, kind) for one in asked):
+        if any(isinstance(processor, kind) for processor in asked):
             _pass_sample(name)
 
 
@@ -47,7 +47,7 @@ def warm() -> float:
 
 
 def main() -> None:
-    """Compile, and say how long it took."""
+    """Compile, and print how long it took."""
     sys.stderr.write(f"kernels are compiled ({warm():.1f} s)\n")
 
 

@@ -51,8 +51,12 @@ def without_values(text: str, row: pa.RecordBatch) -> str:
         if image is not None:
             _collect(image, names, values)
     routing = row.column("routing")[0].as_py() or {}
-    told = [routing.get("topic"), routing.get("key"), *dict(routing.get("headers") or ()).values()]
-    values += [value for value in (*told, *(row.column("tags")[0].as_py() or ())) if value]
+    routed = [
+        routing.get("topic"),
+        routing.get("key"),
+        *dict(routing.get("headers") or ()).values(),
+    ]
+    values += [value for value in (*routed, *(row.column("tags")[0].as_py() or ())) if value]
     whole = "\n".join(values)
     # Folded one by one: folding may break a word in two.
     words = {word.casefold() for word in _WORD.findall(whole)}

@@ -156,10 +156,10 @@ def _joined(
         for start, table in parts
     ]
     whole = pa.concat_tables([table for _, table in parts])
-    return np.concatenate(origins), [_one(whole.column(name)) for name in names]
+    return np.concatenate(origins), [_joined_column(whole.column(name)) for name in names]
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _joined_column(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
     return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
 

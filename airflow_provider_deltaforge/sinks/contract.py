@@ -38,8 +38,8 @@ class SinkWriter(Protocol):
 class Interruptible(Protocol):
     """A writer whose client goes on sending by itself while the destination is away.
 
-    The lane that follows has a client of its own: what the old one still held would arrive behind
-    newer messages of the same keys.
+    The next lane has a client of its own: what the old one still held would arrive behind newer
+    messages of the same keys.
     """
 
     def abandon(self) -> None:
@@ -130,9 +130,9 @@ def take_lease(claim: WriterClaim, lives_s: float = 0.0) -> None:
 
 @runtime_checkable
 class FencedWriter(Protocol):
-    """A writer that sees to it by itself that no former writer follows it.
+    """A writer that keeps former writers from writing behind it.
 
-    For other writers the engine waits until nothing of a former one can be under way, and asks
+    Before other writers the engine waits until nothing of a former one can be under way, and calls
     ``WriterClaim.hold`` before each write.
     """
 
@@ -160,7 +160,7 @@ class Reachable(Protocol):
 
 
 class _SinkPositionText(Settings):
-    """A cursor as destinations hold it."""
+    """A position as destinations hold it."""
 
     v: Literal[1] = 1
     position: dict[str, Any]
@@ -188,10 +188,10 @@ class SinkPosition:
     def as_text(self) -> bytes:
         """Return the one form in which every destination holds it."""
         event = self.event_id.hex() if self.event_id is not None else None
-        text = _SinkPositionText(
+        record = _SinkPositionText(
             position=dict(self.position), event_id=event, store=self.store, source=self.source
         )
-        return text.model_dump_json().encode()
+        return record.model_dump_json().encode()
 
     @classmethod
     def from_text(cls, text: bytes | str, where: str) -> "SinkPosition":
@@ -205,14 +205,14 @@ class SinkPosition:
             FatalError: it is something else, or a newer release wrote it.
         """
         try:
-            told = _SinkPositionText.model_validate_json(text)
-            event = bytes.fromhex(told.event_id) if told.event_id is not None else None
+            record = _SinkPositionText.model_validate_json(text)
+            event = bytes.fromhex(record.event_id) if record.event_id is not None else None
         except ValueError as error:
             raise FatalError(
                 f"{where}: this is no position that this release can read; use the release that "
                 "wrote it, or remove it: the pipeline then goes on at its own checkpoint"
             ) from error
-        return cls(told.position, event, told.store, told.source)
+        return cls(record.position, event, record.store, record.source)
 
 
 @runtime_checkable
@@ -291,7 +291,7 @@ class BeginsEmpty(Protocol):
 
 
 class RowMarks(Protocol):
-    """Tells whether a destination still holds the rows of snapshots that it has acknowledged.
+    """Marks by which a destination shows that it still holds acknowledged rows of snapshots.
 
     They have no position. A mark is lost together with what lies before it, when the destination
     comes back with older data; what is written from then on never makes it be found again. Used by

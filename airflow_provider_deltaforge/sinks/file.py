@@ -121,13 +121,13 @@ class LineFile:
                 raise
 
     def close(self) -> None:
-        """Let go of the file; another driver may write it then."""
+        """Close the file, so that another driver may write it."""
         os.close(self.descriptor)
         os.close(self.mark)
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Let one writer append at a time."""
+        """Hold the lock under which one writer at a time appends."""
         deadline = time.monotonic() + _LOCK_WAIT_S
         while True:
             try:
@@ -241,8 +241,8 @@ def _me() -> str:
 
 
 def _span(mark: int) -> tuple[int, int]:
-    told = os.pread(mark, _SPAN.size, _OWNER.size)
-    begin, end = _SPAN.unpack(told) if len(told) == _SPAN.size else (0, -1)
+    stored = os.pread(mark, _SPAN.size, _OWNER.size)
+    begin, end = _SPAN.unpack(stored) if len(stored) == _SPAN.size else (0, -1)
     return begin, end
 
 

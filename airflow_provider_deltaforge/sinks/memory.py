@@ -43,7 +43,7 @@ class MemoryLog:
     _free: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        """Let writes go on."""
+        """Begin with writes that do not hang."""
         self._free.set()
 
     def fail_next(self, count: int, error: DeltaForgeError, *, after_messages: int = 0) -> None:
@@ -58,11 +58,11 @@ class MemoryLog:
             self._failures.clear()
 
     def hold(self) -> None:
-        """Let writes hang until ``let_go``."""
+        """Make writes hang until ``let_go``."""
         self._free.clear()
 
     def let_go(self) -> None:
-        """Let writes go on."""
+        """End the hanging of writes."""
         self._free.set()
 
     def messages(self) -> list[MemoryMessage]:
@@ -105,13 +105,13 @@ class MemoryLog:
                 row = messages.event_rows[index].as_py()
                 rejections.append(Rejection(row, "refused", "memory sink: it refuses this one"))
                 continue
-            given = None if headers is None else headers[index].as_py()
+            pairs = None if headers is None else headers[index].as_py()
             self._messages.append(
                 MemoryMessage(
                     topics[index],
                     messages.keys[index].as_py(),
                     value,
-                    tuple(given or ()),
+                    tuple(pairs or ()),
                     messages.event_ids[index].as_py(),
                 )
             )

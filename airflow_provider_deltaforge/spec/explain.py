@@ -46,14 +46,14 @@ def explain(
         message = _sentence(detail["type"], detail["msg"], key, data)
         if detail["type"] not in _OWN_WORDS:
             message = _hide(message, used)
-        told = reasons.setdefault(key, [])
-        if message not in told:
-            told.append(message)
+        texts = reasons.setdefault(key, [])
+        if message not in texts:
+            texts.append(message)
     return [
-        (key, parsed.problem(key, " or ".join(told)))
-        for key, told in reasons.items()
+        (key, parsed.problem(key, " or ".join(texts)))
+        for key, texts in reasons.items()
         # A list whose items are wrong is not too short as well.
-        if told != [_TOO_SHORT] or not any(key == other[: len(key)] != other for other in reasons)
+        if texts != [_TOO_SHORT] or not any(key == other[: len(key)] != other for other in reasons)
     ]
 
 
@@ -79,7 +79,7 @@ def _in_document(loc: Iterable[str | int], kind: str, data: Any) -> Key:
 
 
 def _may_be_absent(part: str | int, kind: str, *, last: bool) -> bool:
-    """Say whether an error may blame a key that is not there."""
+    """Return whether an error may blame a key that is not there."""
     return kind in {"missing", "deltaforge"} if last else part == "config"
 
 

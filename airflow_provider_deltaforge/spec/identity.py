@@ -61,7 +61,7 @@ def _processors(spec: dict[str, Any]) -> Iterator[tuple[Key, str]]:
 
 
 def _lacks_id(entry: Any) -> bool:
-    """Say whether an entry could use its type as its id."""
+    """Return whether an entry could use its type as its id."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("type"), str)

@@ -115,32 +115,32 @@ def _with(value: Any, key: Key, names: Mapping[Key, str]) -> Any:
     return value
 
 
-def _found(raw: Any, said: Any, key: Key) -> Iterator[tuple[Key, str]]:
+def _found(raw: Any, model: Any, key: Key) -> Iterator[tuple[Key, str]]:
     """Yield the secrets of a part of the document, beside what it was understood as."""
     if isinstance(raw, str):
-        if _is_inline(raw, said, key):
+        if _is_inline(raw, model, key):
             yield key, raw
     elif isinstance(raw, Mapping):
         for name, item in raw.items():
-            yield from _found(item, _part(said, name), (*key, name))
-    elif isinstance(raw, list) and isinstance(said, Sequence):
-        for index, (item, part) in enumerate(zip(raw, said, strict=False)):
+            yield from _found(item, _part(model, name), (*key, name))
+    elif isinstance(raw, list) and isinstance(model, Sequence):
+        for index, (item, part) in enumerate(zip(raw, model, strict=False)):
             yield from _found(item, part, (*key, index))
 
 
-def _part(said: Any, name: str) -> Any:
-    if isinstance(said, BaseModel):
-        fields = type(said).model_fields
+def _part(model: Any, name: str) -> Any:
+    if isinstance(model, BaseModel):
+        fields = type(model).model_fields
         field = next((f for f, info in fields.items() if name in (f, info.alias)), None)
         if field is not None:
-            return getattr(said, field)
-        return said if name == "config" else None
-    return said.get(name) if isinstance(said, Mapping) else None
+            return getattr(model, field)
+        return model if name == "config" else None
+    return model.get(name) if isinstance(model, Mapping) else None
 
 
-def _is_inline(raw: str, said: Any, key: Key) -> bool:
+def _is_inline(raw: str, model: Any, key: Key) -> bool:
     name = str(key[-1])
-    is_secret = isinstance(said, SecretStr)
+    is_secret = isinstance(model, SecretStr)
     if not is_secret and name not in _ADDRESSES:
         return False
     literal = REFERENCE.sub(_default, raw)

@@ -118,7 +118,7 @@ def _without_default_id(schema: dict[str, Any]) -> None:
 
 
 def _allow_references(schema: dict[str, Any]) -> None:
-    """Let ``${VAR}`` stand where only text can hold it otherwise, everywhere below a schema."""
+    """Allow ``${VAR}`` in place of every value below a schema that is no text."""
     for key, value in schema.get("properties", {}).items():
         if key not in _FIXED_KEYS:
             schema["properties"][key] = _or_reference(value)

@@ -176,8 +176,8 @@ def _check(
     for key, name in filled if pipeline else ():
         _log.warning("%s is not given, using %r", spell(key), name)
     # A reference that could not be expanded is said once, not once more as a wrong value.
-    said = {problem.key for problem in problems}
-    problems += [problem for problem in wrong if problem.key not in said]
+    known = {problem.key for problem in problems}
+    problems += [problem for problem in wrong if problem.key not in known]
     problems.sort(key=lambda problem: (problem.line or 0, problem.key))
     return pipeline, problems
 

@@ -26,7 +26,7 @@ class TableMatcher:
     system: frozenset[str] = frozenset()
 
     def matches(self, qualifier: str, name: str) -> bool:
-        """Say whether a table is captured."""
+        """Return whether a table is captured."""
         if qualifier.lower() in self.system:
             return False
         if not self.patterns:
@@ -34,7 +34,7 @@ class TableMatcher:
         return any(q.fullmatch(qualifier) and n.fullmatch(name) for q, n in self._compiled)
 
     def touches(self, qualifier: str) -> bool:
-        """Say whether any table of this qualifier could be captured."""
+        """Return whether any table of this qualifier could be captured."""
         if qualifier.lower() in self.system:
             return False
         return not self.patterns or any(q.fullmatch(qualifier) for q, _ in self._compiled)

@@ -110,7 +110,7 @@ def _section(name: str, model: type[BaseModel], level: int) -> Iterator[str]:
 
 
 def _whole_unbuilt(name: str, model: type[BaseModel]) -> bool:
-    """Say whether a plug-in is only described: then it names its own type, whatever it is asked."""
+    """Return whether a plug-in is only described: it then names its own type as not built."""
     ask = getattr(model, "unbuilt", None)
     if ask is None or model is Pipeline:
         return False

@@ -91,7 +91,7 @@ class Template:
 
 
 def is_event_reference(inside: str) -> bool:
-    """Say whether ``${inside}`` names a field of the event rather than an environment variable."""
+    """Return whether ``${inside}`` names a field of the event, and no environment variable."""
     return "." in inside.partition(":-")[0] or inside in ROOTS
 
 

@@ -387,7 +387,7 @@ class TestOutage:
             writer.write(rows(place, range(1, 2)))
             return True
 
-        wait_until(lambda: not writer._line.streams.link.fit)
+        wait_until(lambda: not writer._connection.streams.client.fit)
         assert written()
         assert reader.values(url, name) == [value(0), value(1)]
 

@@ -203,7 +203,7 @@ def test_servers_that_are_not_named_get_the_login_of_the_one_that_told_them(tmp_
         named.stop()
         streams = await line.up()
         await line.drop()
-        return streams.link.server
+        return streams.client.server
 
     wait_until(lambda: reader.asked(named.dsn(), known, user="df", password="s3cret"))
     assert asyncio.run(next_server()) == other.dsn()

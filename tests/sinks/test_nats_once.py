@@ -190,7 +190,7 @@ class TestPosition:
 
 
 async def read_end(writer):
-    streams = await writer._line.up()
+    streams = await writer._connection.up()
     more = await writer._more(streams)
 
     async def begun(_):

@@ -251,7 +251,7 @@ def test_a_script_that_is_loaded_over_a_new_connection_is_asked_for_there(
 
     writer.write_once(rows(range(3)), STARTS, at(1))
 
-    assert asked[-1] in writer._lines.values()
+    assert asked[-1] in writer._pipes.values()
     assert asked[-1] is not asked[0]
     assert values(redis_server, stream) == numbers(range(3))
 

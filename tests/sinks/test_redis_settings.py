@@ -141,7 +141,7 @@ class TestMeaning:
     def test_an_answer_of_the_server(self, answer, kind, advice):
         from redis._parsers.base import BaseParser
 
-        told = error_codes.meaning(BaseParser.parse_error(answer), "here", ())
+        told = error_codes.to_error(BaseParser.parse_error(answer), "here", ())
 
         assert type(told) is kind
         assert str(told).startswith("here: ")
@@ -152,12 +152,12 @@ class TestMeaning:
 
         error = MovedError("7 10.0.0.1:6379", status_code="MOVED")
 
-        assert type(error_codes.meaning(error, "here", ())) is RetryableError
-        told = error_codes.meaning(error, "here", (), is_cluster=False)
+        assert type(error_codes.to_error(error, "here", ())) is RetryableError
+        told = error_codes.to_error(error, "here", (), is_cluster=False)
         assert (type(told), "redis+cluster://" in str(told)) == (FatalError, True)
 
     def test_secrets_are_taken_out(self):
-        told = error_codes.meaning(OSError("planted and redis://u:other@h"), "here", ("planted",))
+        told = error_codes.to_error(OSError("planted and redis://u:other@h"), "here", ("planted",))
 
         assert "planted" not in str(told)
         assert "other" not in str(told)

@@ -141,7 +141,7 @@ def _mysql_datetime(column: Column, modes: Modes) -> AvroType:
 
 
 def _is_fine(column: Column) -> bool:
-    """Say whether milliseconds are too coarse for a column."""
+    """Return whether milliseconds are too coarse for a column."""
     return (column.datetime_precision or 0) > _MILLIS_MAX
 
 

@@ -178,14 +178,18 @@ class AvroEncoder:
             self._describe(place, known, extra)
         found = self._ids(known, part)
         heads = [
-            None if isinstance(one, SchemaRefused) else struct.pack(">bI", _MAGIC, one)
-            for one in found
+            None if isinstance(schema_id, SchemaRefused) else struct.pack(">bI", _MAGIC, schema_id)
+            for schema_id in found
         ]
         column = pa.array(heads, pa.binary()).take(topics.indices)
 
         def reasons(at: int) -> str:
-            told = found[topics.indices[at].as_py()]
-            return told.reason if isinstance(told, SchemaRefused) else f"{where}: {_NO_RECORD}"
+            schema_id = found[topics.indices[at].as_py()]
+            return (
+                schema_id.reason
+                if isinstance(schema_id, SchemaRefused)
+                else f"{where}: {_NO_RECORD}"
+            )
 
         return pc.binary_join_element_wise(column, message.write(known.row), b""), reasons
 

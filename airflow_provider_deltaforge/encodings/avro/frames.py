@@ -22,15 +22,15 @@ ROW_NAME = "Value"
 def schema_of(shape: Shape, row: RowRecord, namespace: str) -> dict[str, Any]:
     """Return the schema of a message."""
     whole = {**_record(shape, row), "namespace": namespace}
-    told: dict[str, Any] = _once(whole, namespace, set())
-    return told
+    schema: dict[str, Any] = _once(whole, namespace, set())
+    return schema
 
 
 def row_schema(row: RowRecord, namespace: str) -> dict[str, Any]:
     """Return the schema of a message that is a row alone."""
     whole = {**row.schema(ROW_NAME), "namespace": namespace}
-    told: dict[str, Any] = _once(whole, namespace, set())
-    return told
+    schema: dict[str, Any] = _once(whole, namespace, set())
+    return schema
 
 
 class MessageLayout:
@@ -143,10 +143,10 @@ def _record(shape: Shape, row: RowRecord) -> dict[str, Any]:
             kind: Any = _record(field.what, row)
         else:
             kind = row.schema(ROW_NAME) if field.what is Kind.ROW else _SCHEMAS[field.what]
-        told: dict[str, Any] = {"name": field.name, "type": kind}
+        described: dict[str, Any] = {"name": field.name, "type": kind}
         if not field.required:
-            told |= {"type": ["null", kind], "default": None}
-        fields.append(told)
+            described |= {"type": ["null", kind], "default": None}
+        fields.append(described)
     return {"type": "record", "name": shape.name, "fields": fields}
 
 

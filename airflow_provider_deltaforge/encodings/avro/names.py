@@ -8,7 +8,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9_]")
 
 
 def is_legal(name: str) -> bool:
-    """Say whether Avro takes a name as it is."""
+    """Return whether Avro takes a name as it is."""
     return _LEGAL.fullmatch(name) is not None
 
 
@@ -28,10 +28,10 @@ def apart(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     used = set(taken)
     found = []
     for name in names:
-        base = one = legal(name)
+        base = candidate = legal(name)
         count = 2
-        while one in used:
-            one, count = f"{base}_{count}", count + 1
-        used.add(one)
-        found.append(one)
+        while candidate in used:
+            candidate, count = f"{base}_{count}", count + 1
+        used.add(candidate)
+        found.append(candidate)
     return found

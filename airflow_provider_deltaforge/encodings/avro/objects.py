@@ -32,7 +32,7 @@ def written(schema: Any, convert: Convert) -> Writer:
 
     parsed = parse_schema(schema)
 
-    def one(text: bytes) -> bytes | None:
+    def write_value(text: bytes) -> bytes | None:
         out = io.BytesIO()
         try:
             schemaless_writer(out, parsed, convert(orjson.loads(text)))
@@ -43,7 +43,9 @@ def written(schema: Any, convert: Convert) -> Writer:
     def write(values: Values) -> pa.BinaryArray:
         there = values.there.tolist()
         texts = zip(values.json.to_pylist(), there, strict=True)
-        return pa.array([one(text) if is_there else None for text, is_there in texts], pa.binary())
+        return pa.array(
+            [write_value(text) if is_there else None for text, is_there in texts], pa.binary()
+        )
 
     return write
 

@@ -66,10 +66,10 @@ class RowRecord:
 
     def __init__(self, columns: Sequence[tuple[str, AvroType]], extra: Iterable[str] = ()) -> None:
         known = {key for key, _ in columns}
-        told = [*columns, *((key, ANYTHING) for key in sorted(extra) if key not in known)]
-        names = apart(key for key, _ in told)
+        keys = [*columns, *((key, ANYTHING) for key in sorted(extra) if key not in known)]
+        names = apart(key for key, _ in keys)
         self.fields = [
-            RowField(key, name, kind) for (key, kind), name in zip(told, names, strict=True)
+            RowField(key, name, kind) for (key, kind), name in zip(keys, names, strict=True)
         ]
         (self._raw_name,) = apart([RAW], names)
 
@@ -119,16 +119,16 @@ class RowRecord:
             UnreadableError: an image has keys that no schema can name, or is nested too deep.
         """
         texts = images.texts
-        told = np.full(len(texts), len("{}"), np.int64)
+        explained = np.full(len(texts), len("{}"), np.int64)
         members = np.zeros(len(texts), np.int64)
         for field, spans in zip(self.fields, images.places(self.fields), strict=True):
             there = spans.starts >= 0
             key = len(orjson.dumps(field.key)) + len(":")
-            told += np.where(there, key + spans.stops - spans.starts, 0)
+            explained += np.where(there, key + spans.stops - spans.starts, 0)
             members += there
-        told += np.maximum(members - 1, 0)
+        explained += np.maximum(members - 1, 0)
         sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
-        odd = texts.take(pa.array(np.flatnonzero(sizes != told))).to_pylist()
+        odd = texts.take(pa.array(np.flatnonzero(sizes != explained))).to_pylist()
         keys = {key for text in odd for key in _keys(text)}
         return keys - {field.key for field in self.fields}
 
@@ -145,10 +145,10 @@ def _keys(text: bytes) -> set[str]:
 
 def _described(field: RowField) -> dict[str, Any]:
     kind = field.type.schema if field.type.whole else ["null", field.type.schema]
-    told: dict[str, Any] = {"name": field.name, "type": kind, "default": None}
+    described: dict[str, Any] = {"name": field.name, "type": kind, "default": None}
     if field.name != field.key:
-        told["column"] = field.key
-    return told
+        described["column"] = field.key
+    return described
 
 
 def _map(texts: dict[str, str]) -> bytes:

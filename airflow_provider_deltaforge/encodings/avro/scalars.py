@@ -139,7 +139,9 @@ def anything(values: Values) -> pa.BinaryArray:
     part = values.are(NUMBER) & ~whole
     numbers, fits = _numbers(_where(values.text, part), pa.float64(), _float64)
     part &= fits & np.isfinite(numbers)
-    doubles = binary.present(binary.fixed(numbers), part & _said(values.text, numbers, part))
+    doubles = binary.present(
+        binary.fixed(numbers), part & _kept_by_doubles(values.text, numbers, part)
+    )
     strings = binary.present(binary.texts(values.text), values.are(STRING))
     wide = values.are(NUMBER) & ~_valid(longs) & ~_valid(doubles)
     rest = binary.present(binary.texts(values.json), values.are(OBJECT, ARRAY) | wide)
@@ -151,14 +153,14 @@ def anything(values: Values) -> pa.BinaryArray:
     return pc.coalesce(*written, pa.scalar(binary.NOTHING, pa.binary()))
 
 
-def _said(texts: pa.StringArray, numbers: Any, where: Any) -> Any:
-    """Say which texts their doubles say again, to 17 digits: more, or too small, would be lost."""
+def _kept_by_doubles(texts: pa.StringArray, numbers: Any, where: Any) -> Any:
+    """Return which texts their doubles keep, to 17 digits; what is longer or too small is lost."""
     short = flags(pc.match_substring_regex(texts, r"^-?[\d.]{1,16}$"))
-    said = short.copy()
+    kept = short.copy()
     for row in np.flatnonzero(where & ~short).tolist():
-        told, number = Decimal(texts[row].as_py()), float(numbers[row])
-        said[row] = told in (Decimal(repr(number)), Decimal(f"{number:.17g}"))
-    return said
+        written, number = Decimal(texts[row].as_py()), float(numbers[row])
+        kept[row] = written in (Decimal(repr(number)), Decimal(f"{number:.17g}"))
+    return kept
 
 
 def _clock(values: Values, read: Callable[[pa.StringArray], Any], divisor: int) -> pa.BinaryArray:
@@ -177,13 +179,13 @@ def _where(texts: pa.StringArray, mask: Any) -> pa.StringArray:
 
 
 def _numbers(
-    texts: pa.StringArray, kind: pa.DataType, one: Callable[[str], Any]
+    texts: pa.StringArray, kind: pa.DataType, convert: Callable[[str], Any]
 ) -> tuple[Any, Any]:
     """Return (numbers, whether each text is one); one by one where a whole column fails."""
     try:
         column = texts.cast(kind)
     except pa.ArrowInvalid:
-        column = pa.array([None if t is None else one(t) for t in texts.to_pylist()], kind)
+        column = pa.array([None if t is None else convert(t) for t in texts.to_pylist()], kind)
     return pc.fill_null(column, 0).to_numpy(zero_copy_only=False), _valid(column)
 
 

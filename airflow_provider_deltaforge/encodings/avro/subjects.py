@@ -47,7 +47,7 @@ _remembered: dict[tuple[str, str, str], int] = {}
 """By registry, subject and schema."""
 
 Key = TypeVar("Key", bound=Hashable)
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 _log = logging.getLogger(__name__)
 
@@ -217,20 +217,20 @@ class Subjects:
     def _judged(self, asked: str, status: int, code: int | None, message: str) -> SchemaRefused:
         if code in _NO_CODE and status not in (*_UNAUTHORISED, *_BUSY, *_GATEWAY):
             raise self._wrong(f"answers {status}")
-        told = f"{self._where}: the schema registry answers {status} for {asked}"
+        text = f"{self._where}: the schema registry answers {status} for {asked}"
         if status in _UNAUTHORISED:
             raise AccessError(
-                f"{told}; check encoding.username and encoding.password, and that the user may "
+                f"{text}; check encoding.username and encoding.password, and that the user may "
                 "register schemas"
             )
         if status in _BUSY or status >= _SERVER_ERROR or code == _READ_ONLY:
-            raise RetryableError(f"{told}: {message}")
+            raise RetryableError(f"{text}: {message}")
         if status in _UNPROCESSABLE:
             return SchemaRefused(
-                f"{told}: {message}; the schema does not fit what is registered there: relax the "
+                f"{text}: {message}; the schema does not fit what is registered there: relax the "
                 "subject's compatibility, or write each table to a topic of its own"
             )
-        raise FatalError(f"{told}: {message}; check encoding.schema_registry_url")
+        raise FatalError(f"{text}: {message}; check encoding.schema_registry_url")
 
     def _wrong(self, doing: str) -> DeltaForgeError:
         return WrongServerError(
@@ -239,10 +239,10 @@ class Subjects:
         )
 
     def _away(self, error: Exception) -> DeltaForgeError:
-        told = f"{self._where}: the schema registry does not answer ({type(error).__name__})"
+        text = f"{self._where}: the schema registry does not answer ({type(error).__name__})"
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return AccessError(
-                f"{told}: its certificate is not trusted; name the file of its authority in "
+                f"{text}: its certificate is not trusted; name the file of its authority in "
                 "encoding.ca_file"
             )
         if isinstance(error, (ValueError, TypeError, KeyError, AttributeError)):
@@ -253,7 +253,7 @@ class Subjects:
                 f"{self._where}: encoding.schema_registry_url: {found}; correct it"
             )
         return RetryableError(
-            f"{told}; check that {self._url} is up: what needs a schema that is not known yet waits"
+            f"{text}; check that {self._url} is up: what needs a schema that is not known yet waits"
         )
 
     def _places(self) -> list[tuple[str, int]]:
@@ -265,8 +265,8 @@ class Subjects:
         return [place for place in found if place is not None]
 
 
-def _remember(what: dict[Key, Told], key: Key, told: Told) -> None:
+def _remember(what: dict[Key, Value], key: Key, value: Value) -> None:
     """Keep what was told; of too much, which only topics without end make, nothing but this."""
     if len(what) >= _REMEMBERED_MAX:
         what.clear()
-    what[key] = told
+    what[key] = value

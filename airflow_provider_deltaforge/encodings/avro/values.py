@@ -52,13 +52,13 @@ class Values:
         """Whether each stands for a value that the log does not repeat."""
         if not (self.kinds == json_fields.OBJECT).any():
             return np.zeros(len(self), np.bool_)
-        told = pc.fill_null(
+        texts = pc.fill_null(
             pc.equal(self.json, pa.scalar(UNCHANGED, pa.binary())), fill_value=False
         )
-        return told.to_numpy(zero_copy_only=False)
+        return texts.to_numpy(zero_copy_only=False)
 
     def are(self, *kinds: int) -> Any:
-        """Say which values are of one of these kinds."""
+        """Return which values are of one of these kinds."""
         wanted = np.zeros(json_fields.ARRAY + 1, np.bool_)
         wanted[list(kinds)] = True
         return wanted[self.kinds]

@@ -59,7 +59,7 @@ class RowSchema:
         try:
             self._validator(unknown)(row)
         except self._library.JsonSchemaValueException as error:
-            return _told(error, row)
+            return _violation(error, row)
         except (ArithmeticError, RecursionError):
             # A number that is none as a float, or values nested deeper than Python goes.
             return _UNCHECKED
@@ -89,7 +89,7 @@ class _Closed(dict[str, Any]):
         raise ValueError("references to elsewhere are not read")
 
 
-def _told(error: Any, row: Any) -> str:
+def _violation(error: Any, row: Any) -> str:
     """Return what is wrong, without values: they may be keys below the first level as well."""
     path = list(error.path)[1:]
     columns = [str(path[0])] if path else []

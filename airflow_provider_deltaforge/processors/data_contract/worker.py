@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.processors.event_tables import TablePatterns, f
 from airflow_provider_deltaforge.processors.json_objects import wide_integers
 
 _CHECKED = pa.array(["c", "u", "r"])
-_TOLD = 5
+_REASONS_MAX = 5
 
 Broken = tuple[str, str, Any]
 """A column, which of its rules, and a bool per row: whether it is broken."""
@@ -126,9 +126,9 @@ def _beyond(texts: pa.StringArray, there: Any, rule: ColumnRule) -> Iterator[tup
     short = there & _flags(pc.match_substring_regex(texts, _SHORT))
     numbers = pc.if_else(pa.array(short), texts, pa.scalar(None, pa.utf8())).cast(_EXACT)
     long = [(at, _number(texts[at].as_py())) for at in np.nonzero(there & ~short)[0].tolist()]
-    for name, given, of_column in (("min", rule.min, pc.less), ("max", rule.max, pc.greater)):
-        if given is not None:
-            bound = Decimal(str(given))
+    for name, limit, of_column in (("min", rule.min, pc.less), ("max", rule.max, pc.greater)):
+        if limit is not None:
+            bound = Decimal(str(limit))
             rows = _flags(of_column(numbers, _nearby(bound, name)))
             for at, value in long:
                 rows[at] = value < bound if name == "min" else value > bound
@@ -246,7 +246,7 @@ class _Found:
         if not self._reasons:
             return Processed(rows, counts=dict(self._counts))
         rejections = [
-            rejected(row, "; ".join(reasons[:_TOLD]))
+            rejected(row, "; ".join(reasons[:_REASONS_MAX]))
             for row, reasons in sorted(self._reasons.items())
         ]
         kept = np.ones(rows.num_rows, np.bool_)

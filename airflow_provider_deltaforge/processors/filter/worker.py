@@ -106,7 +106,7 @@ class TextColumn:
         found = [_shallow(verdict, text) for text in distinct.dictionary.to_pylist()]
         codes = distinct.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
         if None in found:
-            self.unread[:] |= np.array([*(one is None for one in found), False])[codes]
+            self.unread[:] |= np.array([*(answer is None for answer in found), False])[codes]
         return np.array([*found, False], np.bool_)[codes]
 
     def _values(self, rows: Any) -> pa.BinaryArray:
@@ -235,10 +235,10 @@ def _changed(field: TextColumn, images: RowImages, names: Sequence[str]) -> Any:
     closer = np.flatnonzero((order == DEEP) & differs)
     if len(closer):
         rows = order == DEEP
-        pairs = zip(*(_texts(one, rows, closer) for one in (field, earlier)), strict=True)
+        pairs = zip(*(_texts(column, rows, closer) for column in (field, earlier)), strict=True)
         found = [_shallow(lambda new, old: new != old, *pair) for pair in pairs]
-        differs[closer] = [bool(one) for one in found]
-        images.unread[closer] = [one is None for one in found]
+        differs[closer] = [bool(verdict) for verdict in found]
+        images.unread[closer] = [verdict is None for verdict in found]
     return differs | missing
 
 

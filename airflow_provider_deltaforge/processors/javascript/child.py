@@ -107,7 +107,7 @@ class Isolate:
         return answer
 
     def close(self) -> None:
-        """Let go of V8."""
+        """Release V8."""
         self._run = self._load = self._reserve = self._desk = None
         self._racer.close()
 

@@ -68,11 +68,11 @@ class Interpreter:
         self._script = script
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
-        self.said = b"{}"
+        self.first_logs = b"{}"
         self._start()
 
     def run(self, columns: Sequence[Any], text: Sequence[Any]) -> bytes:
-        """Hand over a batch, in the parts that ``handing`` made, and return the answer.
+        """Hand over a batch, in the parts that ``script_input`` made, and return the answer.
 
         Raises:
             LimitError: the call used too much. The next call meets a new interpreter.
@@ -135,7 +135,7 @@ class Interpreter:
         if not done:
             self.close()
             raise ScriptError(_reason(json.loads(answer)))
-        self.said = answer
+        self.first_logs = answer
 
     def _ask(
         self,
@@ -177,7 +177,7 @@ class Interpreter:
         return b"".join(parts)
 
     def _gone(self, *, watched: bool) -> Exception:
-        """Say why the process ended by itself: V8 ends it when memory runs out."""
+        """Return why the process ended by itself: V8 ends it when memory runs out."""
         process = self._process
         code = process.wait() if process is not None else None
         self.close()
@@ -251,7 +251,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _widen(pipe: Any) -> None:
-    """Let a batch go through a pipe at once, where the system can."""
+    """Widen a pipe for a whole batch, where the system can."""
     if sys.platform == "linux":
         import fcntl
 

@@ -88,7 +88,7 @@ def handed(rows: pa.RecordBatch, home: PipelineInfo, *, each: bool) -> ScriptInp
     size = 16 + sum(column.nbytes for column in numbers)
     control = np.array([rows.num_rows, header_units, each, size], np.int32)
     return ScriptInput(
-        [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (control, *numbers)],
+        [np.ascontiguousarray(column).reshape(-1).view(np.uint8) for column in (control, *numbers)],
         [header, before, after],
     )
 
@@ -132,8 +132,8 @@ def _routing(column: pa.StructArray) -> Sequence[Any] | None:
     if values is None:
         return None
     return [
-        one and {**one, "headers": None if one["headers"] is None else dict(one["headers"])}
-        for one in values
+        route and {**route, "headers": None if route["headers"] is None else dict(route["headers"])}
+        for route in values
     ]
 
 

@@ -64,17 +64,17 @@ class ScriptOutput:
         origins: int32 per row, the row handed over.
         made: ordinals of the rows that the script created.
         bad: events that could not be processed; the call's own failure if ``rows`` is None.
-        said: what it told.
+        logs: what it told.
     """
 
     rows: pa.RecordBatch | None
     origins: Any
     made: Sequence[int]
     bad: Sequence[FailedEvent]
-    said: ScriptLogs
+    logs: ScriptLogs
 
 
-def said_of(head: dict[str, Any]) -> ScriptLogs:
+def logs_of(head: dict[str, Any]) -> ScriptLogs:
     """Return what a script told, from the object an answer begins with."""
     return ScriptLogs(head.get("logs", ()), head.get("hidden", 0), head.get("notes", ()))
 
@@ -89,7 +89,7 @@ def answered(answer: bytes, rows: pa.RecordBatch) -> ScriptOutput:
     text, *sections = answer.split(_APART)
     head = orjson.loads(text)
     if "failed" in head:
-        return ScriptOutput(None, None, (), [FailedEvent(0, *head["failed"])], said_of(head))
+        return ScriptOutput(None, None, (), [FailedEvent(0, *head["failed"])], logs_of(head))
     count = head["count"]
     origins = np.arange(count) if head["origins"] is None else np.array(head["origins"], np.int32)
     # What an event was made from lends it its transaction, but not its end of it.
@@ -102,7 +102,7 @@ def answered(answer: bytes, rows: pa.RecordBatch) -> ScriptOutput:
         _put_codes(columns, head, texts)
         _unset(columns, head)
     changed = pa.RecordBatch.from_arrays(list(columns.values()), schema=CHANGE_SCHEMA)
-    return ScriptOutput(changed, origins.astype(np.int32), head["made"], bad, said_of(head))
+    return ScriptOutput(changed, origins.astype(np.int32), head["made"], bad, logs_of(head))
 
 
 def _put_texts(columns: dict[str, pa.Array], head: dict[str, Any], texts: dict[str, bytes]) -> None:
@@ -179,16 +179,16 @@ def _routed(distinct: list[Any], codes: pa.Int32Array, keys: pa.StringArray) -> 
     def each(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind).take(codes)
 
-    topics = [None if one is None else one[0] for one in distinct]
-    headers = [None if one is None else _pairs(one[1]) for one in distinct]
-    raw = [None if one is None else one[2] for one in distinct]
+    topics = [None if route is None else route[0] for route in distinct]
+    headers = [None if route is None else _pairs(route[1]) for route in distinct]
+    raw = [None if route is None else route[2] for route in distinct]
     fields = [
         each(topics, ROUTING.field("topic").type),
         keys,
         each(headers, ROUTING.field("headers").type),
         each(raw, ROUTING.field("raw_payload").type),
     ]
-    gone = each([one is None for one in distinct], pa.bool_())
+    gone = each([route is None for route in distinct], pa.bool_())
     return pa.StructArray.from_arrays(fields, fields=list(ROUTING), mask=gone)
 
 

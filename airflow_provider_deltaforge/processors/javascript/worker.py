@@ -25,7 +25,7 @@ from airflow_provider_deltaforge.processors.javascript.script_output import (
     ScriptLogs,
     ScriptOutput,
     answered,
-    said_of,
+    logs_of,
 )
 from airflow_provider_deltaforge.processors.javascript.settings import JavaScript, PipelineInfo
 
@@ -78,7 +78,7 @@ class ScriptWorker:
             self._interpreter = Interpreter(script.inline, script.limits)
         except ScriptError as error:
             raise SpecError(f"processor {script.id}, key inline: {error}") from None
-        self._tell(said_of(orjson.loads(self._interpreter.said)))
+        self._tell(logs_of(orjson.loads(self._interpreter.first_logs)))
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Run the script on a batch.
@@ -200,7 +200,7 @@ class ScriptWorker:
             raise FatalError(
                 f"processor {self._id}, key inline, loaded once more: {error}"
             ) from None
-        self._tell(answer.said)
+        self._tell(answer.logs)
         return answer
 
     def _reset(self) -> None:
@@ -221,12 +221,12 @@ class ScriptWorker:
         made[list(answer.made)] = True
         return [_Part(answer.rows, answer.origins + np.int32(start), made)]
 
-    def _tell(self, said: ScriptLogs) -> None:
-        for level, text in said.logs:
+    def _tell(self, logs: ScriptLogs) -> None:
+        for level, text in logs.logs:
             _log.log(getattr(logging, level.upper()), "processor %s: %s", self._id, text)
-        if said.hidden:
-            _log.warning("processor %s said %d more lines in one call", self._id, said.hidden)
-        for what, name in said.notes:
+        if logs.hidden:
+            _log.warning("processor %s said %d more lines in one call", self._id, logs.hidden)
+        for what, name in logs.notes:
             if what == "unknown":
                 _log.warning("processor %s sets %r, which no event has; ignored", self._id, name)
             else:
@@ -234,7 +234,7 @@ class ScriptWorker:
 
 
 def _why(bad: FailedEvent) -> str:
-    """Say what is wrong with an event, without its values: thrown texts may hold some."""
+    """Return what is wrong with an event, without its values: thrown texts may hold some."""
     if bad.ours:
         return f"the script's result is refused: {bad.text}"
     name = bad.text if _NAME.fullmatch(bad.text) else "an error"

@@ -25,7 +25,9 @@ def folds() -> Any:
     for code in range(_CASED_END):
         letter = chr(code)
         # One for one: what folds into several, such as the German sharp s, stays.
-        folded = next((one for one in (letter.casefold(), letter.lower()) if len(one) == 1), letter)
+        folded = next(
+            (form for form in (letter.casefold(), letter.lower()) if len(form) == 1), letter
+        )
         table[code] = ord(folded)
     table.setflags(write=False)
     return table
@@ -34,7 +36,9 @@ def folds() -> Any:
 def folded(text: str) -> str:
     """Return text in which upper and lower case are alike."""
     table = folds()
-    return "".join(chr(table[ord(one)]) if ord(one) < _CASED_END else one for one in text)
+    return "".join(
+        chr(table[ord(letter)]) if ord(letter) < _CASED_END else letter for letter in text
+    )
 
 
 def parts_of(pattern: str) -> tuple[Part, ...]:
@@ -61,7 +65,7 @@ def fits_column(pattern: str, qualifiers: Iterable[str], table: str, column: str
         column: its name.
     """
     first, *others = map(regex_of, parts_of(pattern)[:3])
-    return any(first.fullmatch(folded(one)) for one in qualifiers) and all(
+    return any(first.fullmatch(folded(qualifier)) for qualifier in qualifiers) and all(
         part.fullmatch(folded(name)) for part, name in zip(others, (table, column), strict=True)
     )
 

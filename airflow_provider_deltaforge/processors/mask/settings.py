@@ -83,7 +83,11 @@ class Mask(Processor):
             for column in table.columns
         ]
         patterns = dict.fromkeys(pattern for rule in self.rules for pattern in rule.columns)
-        return [one for one in patterns if not any(fits_column(one, *place) for place in columns)]
+        return [
+            pattern
+            for pattern in patterns
+            if not any(fits_column(pattern, *place) for place in columns)
+        ]
 
     def open(self) -> Worker:
         """Start the worker.

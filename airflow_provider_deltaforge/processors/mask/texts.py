@@ -60,8 +60,8 @@ class Paths:
             members: sets of paths by their ordinals, first those that count first.
         """
         parts = parts_of(texts)
-        firsts = np.array([0, *np.cumsum([len(one) for one in members])], np.int64)
-        flat = np.array([path for one in members for path in one] or [0], np.int64)
+        firsts = np.array([0, *np.cumsum([len(paths) for paths in members])], np.int64)
+        flat = np.array([path for paths in members for path in paths] or [0], np.int64)
         faults = np.zeros(len(texts), np.uint8)
         widest = max(map(len, members), default=1)
         space = mask_kernel.Space(

@@ -56,16 +56,16 @@ class MaskWorker:
         secret = None if settings.secret is None else settings.secret.get_secret_value()
         self._id = settings.id
         self._actions = Actions(settings.rules, secret)
-        told = [
+        pairs = [
             (pattern, number)
             for number, rule in enumerate(settings.rules)
             for pattern in rule.columns
         ]
-        self._patterns = [pattern for pattern, _ in told]
-        self._rule_of = np.array([number for _, number in told], np.int64)
+        self._patterns = [pattern for pattern, _ in pairs]
+        self._rule_of = np.array([number for _, number in pairs], np.int64)
         parts = [parts_of(pattern) for pattern in self._patterns]
-        self._tables = [[regex_of(part) for part in one[: _TABLE + 1]] for one in parts]
-        self._paths = texts.Paths(tuple(one[_TABLE + 1 :] for one in parts))
+        self._tables = [[regex_of(part) for part in pattern[: _TABLE + 1]] for pattern in parts]
+        self._paths = texts.Paths(tuple(pattern[_TABLE + 1 :] for pattern in parts))
         self._known: dict[Table, tuple[int, ...]] = {}
         texts.warm()
 
@@ -134,17 +134,17 @@ class MaskWorker:
 
         MariaDB's JSON columns are text, and so are many payloads.
         """
-        told = json_fields.as_text(strings).cast(pa.binary())
+        texts_inside = json_fields.as_text(strings).cast(pa.binary())
         different, sets = np.unique(deeper, axis=0, return_inverse=True)
-        members = [tuple(np.flatnonzero(one).tolist()) for one in different]
-        found = paths.find(told, sets.reshape(-1).astype(np.int32), members)
+        members = [tuple(np.flatnonzero(choice).tolist()) for choice in different]
+        found = paths.find(texts_inside, sets.reshape(-1).astype(np.int32), members)
         # What is no JSON is only text; what is too deep may hold what is to be masked.
         made.faults[made.origins[found.faults == mask_kernel.DEEP]] = mask_kernel.DEEP
         if not len(found.rows):
             return strings
         inside = made._replace(origins=made.origins[found.rows])
-        masked = self._masked(paths, told, found, inside)
-        changed = np.asarray(pc.not_equal(masked, told))
+        masked = self._masked(paths, texts_inside, found, inside)
+        changed = np.asarray(pc.not_equal(masked, texts_inside))
         quoted = [
             orjson.dumps(new.decode(errors="replace")) if differs else None
             for new, differs in zip(masked.to_pylist(), changed.tolist(), strict=True)
@@ -164,7 +164,7 @@ class MaskWorker:
         """Return which set of paths each row has, -1 for none, and the sets."""
         tables, table_of = tables_of(rows)
         ordinals: dict[tuple[int, ...], int] = {(): -1}
-        set_of = [ordinals.setdefault(self._paths_of(one), len(ordinals) - 1) for one in tables]
+        set_of = [ordinals.setdefault(self._paths_of(table), len(ordinals) - 1) for table in tables]
         del ordinals[()]
         return np.array(set_of, np.int32)[table_of], list(ordinals)
 
@@ -175,11 +175,11 @@ class MaskWorker:
         """
         if table not in self._known:
             db, schema, name = table
-            qualifiers = [folded(one) for one in (db, schema) if one is not None]
+            qualifiers = [folded(qualifier) for qualifier in (db, schema) if qualifier is not None]
             self._known[table] = tuple(
                 path
                 for path, parts in enumerate(self._tables)
-                if any(parts[_QUALIFIER].fullmatch(one) for one in qualifiers)
+                if any(parts[_QUALIFIER].fullmatch(qualifier) for qualifier in qualifiers)
                 and parts[_TABLE].fullmatch(folded(name))
             )
         return self._known[table]

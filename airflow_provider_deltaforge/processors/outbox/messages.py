@@ -48,7 +48,7 @@ class OutboxLayout:
         self._warned: set[str] = set()
 
     def warn_lacking(self, template: Template) -> None:
-        """Say once that a template names a column that some messages do not have."""
+        """Log once that a template names a column that some messages do not have."""
         if template.text not in self._warned:
             self._warned.add(template.text)
             log.warning(
@@ -120,8 +120,8 @@ class OutboxMessagesBatch:
         if self._after.null_count or (fates == NON_OBJECT).any():
             fates[(kinds == j.NULL) | np.asarray(self._after.is_null())] = NULL_PAYLOAD
         if (self._kinds(self._form.payload) == j.ABSENT).any():
-            told = pc.fill_null(pc.starts_with(self._after, _NOT_JSON), fill_value=False)
-            fates[np.asarray(told)] = NON_OBJECT
+            is_no_json = pc.fill_null(pc.starts_with(self._after, _NOT_JSON), fill_value=False)
+            fates[np.asarray(is_no_json)] = NON_OBJECT
         inserts = np.array([letter == "c" for letter in op.dictionary.to_pylist()], np.bool_)
         fates[~inserts[op.indices.to_numpy()]] = NON_INSERT
         return fates
@@ -170,7 +170,7 @@ class OutboxMessagesBatch:
         # A payload that is null is there.
         payload = self._kinds(self._form.payload) == j.ABSENT
         absent = [self.topics.is_null(), payload, *(word.is_null() for word in words)]
-        return sum(np.asarray(one).astype(np.int64) << bit for bit, one in enumerate(absent))
+        return sum(np.asarray(column).astype(np.int64) << bit for bit, column in enumerate(absent))
 
     def _filled(self, template: Template, null_handling: str) -> pa.StringArray:
         texts = {path.segments: self._text(path.segments) for path in template.paths}

@@ -63,8 +63,8 @@ class OutboxWorker:
         if len(taken) < len(chosen):
             rejections = self._refused(messages, chosen)
             counts |= {"strict_missing_fields": len(rejections)} | self._dropped(messages, found)
-        told = {name: count for name, count in counts.items() if count}
-        return _merged(rows, chosen, taken, messages, rejections, told)
+        nonzero = {name: count for name, count in counts.items() if count}
+        return _merged(rows, chosen, taken, messages, rejections, nonzero)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -72,7 +72,7 @@ class OutboxWorker:
     def _chosen(self, rows: pa.RecordBatch) -> Any:
         """Return which rows are outbox messages for this processor."""
         schema = rows["schema"]
-        marks = np.array([*(one == OUTBOX for one in schema.dictionary.to_pylist()), False])
+        marks = np.array([*(name == OUTBOX for name in schema.dictionary.to_pylist()), False])
         if not marks.any():
             return np.zeros(0, np.int64)
         # Null is counted from the end, where no mark stands.

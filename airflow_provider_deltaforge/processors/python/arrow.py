@@ -29,10 +29,10 @@ class Returned:
         made: bool per event, or None if all of them were given.
     """
 
-    def __init__(self, given: pa.RecordBatch, result: Any, name: str) -> None:
+    def __init__(self, batch: pa.RecordBatch, result: Any, name: str) -> None:
         returned = _conforming(result, name)
-        self.origins, self.made = _matched(given, returned.column("event_id"))
-        former = taken(given, self.origins)
+        self.origins, self.made = _matched(batch, returned.column("event_id"))
+        former = taken(batch, self.origins)
         own: tuple[str, ...] = _OF_THE_SOURCE
         if isinstance(result, pa.Table | pa.RecordBatch) and _FORMER not in result.schema.names:
             own = (*own, _FORMER)
@@ -81,14 +81,14 @@ def _conforming(result: Any, name: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(nullable))
 
 
-def _matched(given: pa.RecordBatch, ids: pa.Array) -> tuple[Any, pa.BooleanArray | None]:
+def _matched(batch: pa.RecordBatch, ids: pa.Array) -> tuple[Any, pa.BooleanArray | None]:
     """Return which row given each event belongs to, and which events are new.
 
     A new event belongs to the one that stands before it.
     """
-    if ids.equals(given.column("event_id")):
+    if ids.equals(batch.column("event_id")):
         return np.arange(len(ids), dtype=np.int32), None
-    found = pc.index_in(ids, value_set=given.column("event_id"))
+    found = pc.index_in(ids, value_set=batch.column("event_id"))
     known = found.is_valid().to_numpy(zero_copy_only=False)
     origins = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
     if known.all():

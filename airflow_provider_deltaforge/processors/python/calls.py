@@ -42,14 +42,14 @@ class UserCode:
         else:
             raise SpecError(f"function: {function} is neither a function nor a class")
 
-    def __call__(self, given: Any) -> Any:
+    def __call__(self, argument: Any) -> Any:
         """Call it.
 
         Raises:
             RowsError: it raised something; errors of this package pass as they are.
         """
         try:
-            result = self.call(given)
+            result = self.call(argument)
             return [*result] if isinstance(result, GeneratorType) else result
         except DeltaForgeError:
             raise
@@ -78,7 +78,7 @@ class UserCode:
             ) from error
         except (Exception, SystemExit) as error:
             raise SpecError(
-                f"function: importing {module} failed: {_said(error)}{_place(error)}"
+                f"function: importing {module} failed: {_described(error)}{_place(error)}"
             ) from error
         for part in path.split("."):
             if not hasattr(found, part):
@@ -93,7 +93,7 @@ class UserCode:
             raise
         except (Exception, SystemExit) as error:
             raise SpecError(
-                f"function: making {self.name} failed: {_said(error)}{_place(error)}"
+                f"function: making {self.name} failed: {_described(error)}{_place(error)}"
             ) from error
 
     def _accepts(self, target: Callable[..., Any], what: str, *args: Any, **params: Any) -> None:
@@ -104,14 +104,14 @@ class UserCode:
         try:
             signature.bind(*args, **params)
         except TypeError as error:
-            given = " with one argument" if args else ""
+            how = " with one argument" if args else ""
             raise SpecError(
-                f"function: {what} {self.name}{signature} cannot be called{given} and the params "
+                f"function: {what} {self.name}{signature} cannot be called{how} and the params "
                 f"given: {error}"
             ) from error
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return redacted(f"{type(error).__name__}: {error}"[:1000])
 
 

@@ -61,7 +61,8 @@ def _put_back(rows: pa.RecordBatch, mine: np.ndarray, done: Processed) -> Proces
         made = pa.concat_arrays([done.made, pa.array(np.zeros(len(others), np.bool_))])
         made = made.take(pa.array(order))
     rejections = [
-        Rejection(int(own[one.event_row]), one.kind, one.reason) for one in done.rejections
+        Rejection(int(own[rejection.event_row]), rejection.kind, rejection.reason)
+        for rejection in done.rejections
     ]
     return Processed(
         one_batch(both).take(pa.array(order)),

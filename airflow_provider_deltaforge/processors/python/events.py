@@ -114,7 +114,7 @@ class EventDicts:
             raise RowsError(f"{name} is no JSON") from None
 
     def _differs(self, name: str, row: int, value: Any) -> bool:
-        """Say whether an image is another one; the same values written otherwise are none."""
+        """Return whether an image has other values than before, however they are written."""
         former = self._columns[name][row]
         if former is None or value is None:
             return former is not value

@@ -129,14 +129,14 @@ class RowCalls:
             name: json_fields.values(images, found)
             for name, found in zip(self._columns, spans, strict=True)
         }
-        given = {name: typed(name, raw[name], kind) for name, kind in self._columns.items()}
-        result = self._code(_table(rows, given))
+        columns = {name: typed(name, raw[name], kind) for name, kind in self._columns.items()}
+        result = self._code(_table(rows, columns))
         origins = self._origins(result, rows.num_rows)
         events = taken(rows, origins)
         changed = images_with = events.column("after")
         for name in result.column_names:
             if name not in {_ROW, _OP, _TABLE}:
-                former = given[name].take(pa.array(origins)) if name in given else None
+                former = columns[name].take(pa.array(origins)) if name in columns else None
                 images_with = self._written(images_with, name, result.column(name), former)
         if images_with is changed:
             return origins, events

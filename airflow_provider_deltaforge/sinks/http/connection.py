@@ -66,7 +66,7 @@ class Network:
         return _Stream(self, stream, until)
 
     def entered(self, stream: Any) -> None:
-        """Know a socket that is in use."""
+        """Note a socket that is in use."""
         self._sockets.append(stream.get_extra_info("socket"))
         if self.is_cut:
             self.cut()
@@ -152,7 +152,7 @@ class _Stream:
 
 
 def _give_up_in_time(stream: Any, seconds: float) -> None:
-    """Let the kernel drop what the other side does not acknowledge, also if we are frozen."""
+    """Make the kernel drop what the other side does not acknowledge, also while we are frozen."""
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is not None:
         with suppress(OSError):
@@ -245,15 +245,15 @@ class Connections:
         ) as error:
             until_s = min(timeout_s, self._network.connect_s)
             within_s = until_s if isinstance(error, self._core.ConnectTimeout) else timeout_s
-            meaning = _meaning(error, str(origin), within_s)
+            failure = _to_error(error, str(origin), within_s)
             # Noticed while writing or, if much was on the way still, while waiting for the answer.
             was_reset = isinstance(_cause(error), ConnectionResetError) and len(body) > AT_ONCE
-            if type(meaning) is RetryableError and (self._network.broke_writing or was_reset):
+            if type(failure) is RetryableError and (self._network.broke_writing or was_reset):
                 raise BrokenOffError(
                     f"{origin} hung up before it had all of a request of {len(body)} bytes; raise "
                     "its limit, or lower batch.max_bytes"
                 ) from error
-            raise meaning from error
+            raise failure from error
 
     def send_under(self, hold: Callable[[], None]) -> None:
         """Ask before each piece of a request, however slowly it is taken; see ``Claim.hold``."""
@@ -286,7 +286,7 @@ class Connections:
                 return
 
 
-def _meaning(error: BaseException, origin: str, within_s: float) -> DeltaForgeError:
+def _to_error(error: BaseException, origin: str, within_s: float) -> DeltaForgeError:
     """Return the error that the engine acts on."""
     cause = _cause(error)
     name = type(error).__name__
@@ -312,8 +312,8 @@ def _cause(error: BaseException) -> BaseException:
     return next((each for each in error.args if isinstance(each, BaseException)), error)
 
 
-def _refused_by_proxy(said: str) -> DeltaForgeError:
-    status = said[:3]
+def _refused_by_proxy(answer: str) -> DeltaForgeError:
+    status = answer[:3]
     if status in {"401", "403", "407"}:
         return AccessError(f"the proxy answers {status}; check 'proxy' and what it allows")
     return RetryableError(f"the proxy answers {status}; check that it reaches the endpoint")

@@ -94,7 +94,7 @@ def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Reques
     starts = sorted_codes[1:] != sorted_codes[:-1]
     if messages.headers is not None:
         headers = messages.headers.take(pa.array(order)).to_pylist()
-        starts = starts | np.array([one != other for one, other in pairwise(headers)], bool)
+        starts = starts | np.array([former != other for former, other in pairwise(headers)], bool)
     borders = [0, *(np.flatnonzero(starts) + 1).tolist(), len(order)]
     return RequestPlan(messages, order, deque(pairwise(borders)))
 

@@ -1,4 +1,4 @@
-"""What an endpoint's answers mean for a batch, and for one event."""
+"""What to do after an endpoint's answer."""
 
 import math
 import time
@@ -10,7 +10,7 @@ _REST_MAX_S = 3600.0
 
 
 class Reaction(Enum):
-    """What an answer makes us do."""
+    """What to do after an answer."""
 
     TAKEN = auto()
     LATER = auto()
@@ -38,8 +38,8 @@ _WRONG = {
 _KINDS = {413: "message_too_large"}
 
 
-def meaning(status: int) -> Reaction:
-    """Say what the status of an answer means."""
+def reaction_to(status: int) -> Reaction:
+    """Return what to do after an answer with this status."""
     if 200 <= status < 300:
         return Reaction.TAKEN
     if status in _FORBIDDEN:
@@ -58,14 +58,14 @@ def words(status: int) -> str:
 
 
 def what_is_wrong(status: int, content: str) -> str:
-    """Say what to change after an answer that means WRONG."""
+    """Return what to change where the reaction is WRONG."""
     if status in _WRONG:
         return _WRONG[status].format(content=content)
     return "redirects are not followed; write the address it leads to in 'url'"
 
 
 def what_to_check(status: int) -> str:
-    """Say what may be the matter after an answer that means LATER."""
+    """Return what to look at where the reaction is LATER; empty for most answers."""
     if status == HTTPStatus.NOT_FOUND:
         return "; make the endpoint, or correct 'url'"
     return ""

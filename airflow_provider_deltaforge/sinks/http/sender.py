@@ -1,4 +1,4 @@
-"""Carries a plan out, request after request, over connections of its own."""
+"""Sends the requests of a plan one after the other, over connections of its own."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ _TOO_LARGE = 413
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """How requests of a sink are made; shared by its couriers.
+    """How requests of a sink are made; shared by its senders.
 
     Attributes:
         where: how messages for people name the sink.
@@ -62,21 +62,21 @@ class HttpSender:
     """One request at a time. Used by one thread, but for ``cut``.
 
     Args:
-        manner: how requests are made.
+        options: how requests are made.
         connections: its own.
         check: called before each request; raises when there is a reason to send no more.
     """
 
     def __init__(
-        self, manner: RequestOptions, connections: Connections, check: Callable[[], None]
+        self, options: RequestOptions, connections: Connections, check: Callable[[], None]
     ) -> None:
-        self._manner = manner
+        self._options = options
         self._connections = connections
         self._check = check
         self._bytes_max: dict[str, int] = {}
         self.rest_until = 0.0
 
-    def carry(self, plan: RequestPlan) -> None:
+    def send(self, plan: RequestPlan) -> None:
         """Send what is left of a plan.
 
         Raises:
@@ -100,67 +100,69 @@ class HttpSender:
         self._connections.close()
 
     def _send_next(self, plan: RequestPlan) -> None:
-        """Send the next request, if it can be, and do what its answer means."""
+        """Send the next request, if it can be sent, and react to its answer."""
         rows = plan.next_rows
         body = self._body(plan, rows)
         url = plan.messages.topics[int(rows[0])].as_py()
         if len(rows) > 1 and len(body) > min(plan.bytes_max, self._bytes_max.get(url, len(body))):
             plan.halve()
             return
-        manner = self._manner
+        options = self._options
         try:
-            target = manner.addresses.target(url)
+            target = options.addresses.target(url)
             headers = self._headers(plan.messages, rows, target, body)
         except UnroutableError as error:
-            plan.refuse("routing", f"{manner.where}: {error}")
+            plan.refuse("routing", f"{options.where}: {error}")
             return
         try:
-            answer = self._connections.send(manner.method, target, headers, body, manner.timeout_s)
+            answer = self._connections.send(
+                options.method, target, headers, body, options.timeout_s
+            )
         except DeltaForgeError as error:
             self._check()
             if isinstance(error, BrokenOffError):
                 # For this batch only: a network that broke just then looks the same.
                 plan.bytes_max = len(body) // 2
-            raise type(error)(f"{manner.where}: {error}{_so_far(plan)}") from error
-        self._obey(answer, target, plan)
+            raise type(error)(f"{options.where}: {error}{_so_far(plan)}") from error
+        self._react(answer, target, plan)
         if answer.status == _TOO_LARGE and len(rows) > 1:
             self._bytes_max[url] = len(body) // 2
 
-    def _obey(self, answer: HttpAnswer, target: Target, plan: RequestPlan) -> None:
-        meaning = reactions.meaning(answer.status)
-        if meaning is Reaction.TAKEN:
+    def _react(self, answer: HttpAnswer, target: Target, plan: RequestPlan) -> None:
+        reaction = reactions.reaction_to(answer.status)
+        if reaction is Reaction.TAKEN:
             plan.answered()
-        elif meaning is not Reaction.REFUSED:
-            self._raise(meaning, answer, target, plan)
+        elif reaction is not Reaction.REFUSED:
+            self._raise(reaction, answer, target, plan)
         elif len(plan.next_rows) > 1:
             log.info(
                 "http endpoint refuses an array; sending it in halves",
-                extra={**self._manner.about, "status": answer.status},
+                extra={**self._options.about, "status": answer.status},
             )
             plan.halve()
         else:
-            said = f"{target.origin} refuses it: {reactions.words(answer.status)}"
-            plan.refuse(reactions.kind(answer.status), f"{self._manner.where}: {said}")
+            reason = f"{target.origin} refuses it: {reactions.words(answer.status)}"
+            plan.refuse(reactions.kind(answer.status), f"{self._options.where}: {reason}")
 
     def _raise(
-        self, meaning: Reaction, answer: HttpAnswer, target: Target, plan: RequestPlan
+        self, reaction: Reaction, answer: HttpAnswer, target: Target, plan: RequestPlan
     ) -> NoReturn:
-        said = f"{self._manner.where}: {target.origin} answers {reactions.words(answer.status)}"
-        if meaning is Reaction.FORBIDDEN:
+        text = f"{self._options.where}: {target.origin} answers {reactions.words(answer.status)}"
+        if reaction is Reaction.FORBIDDEN:
             raise AccessError(
-                f"{said}; check the credentials in 'headers' or 'proxy', and what they allow"
+                f"{text}; check the credentials in 'headers' or 'proxy', and what they allow"
             )
-        if meaning is Reaction.WRONG:
-            content = self._manner.headers[b"content-type"].decode()
-            raise FatalError(f"{said}; {reactions.what_is_wrong(answer.status, content)}")
+        if reaction is Reaction.WRONG:
+            content = self._options.headers[b"content-type"].decode()
+            raise FatalError(f"{text}; {reactions.what_is_wrong(answer.status, content)}")
         rest_s = reactions.rest_s(answer.retry_after)
         self.rest_until = time.monotonic() + rest_s
         asks = f"; it asks for {rest_s:.0f} s of rest" if rest_s else ""
         check = reactions.what_to_check(answer.status)
-        raise RetryableError(f"{said}{asks}{check}{_so_far(plan)}")
+        raise RetryableError(f"{text}{asks}{check}{_so_far(plan)}")
 
     def _body(self, plan: RequestPlan, rows: "np.typing.NDArray[np.intp]") -> bytes:
-        if self._manner.in_arrays:
+        if self._options.in_arrays:
             return array_body(plan.messages, rows)
         value = plan.messages.values[int(rows[0])].as_py()
         return b"null" if value is None else value
@@ -169,10 +171,10 @@ class HttpSender:
         self, messages: Messages, rows: "np.typing.NDArray[np.intp]", target: Target, body: bytes
     ) -> list[tuple[bytes, bytes]]:
         row = int(rows[0])
-        headers = dict(self._manner.headers)
+        headers = dict(self._options.headers)
         if messages.headers is not None:
             headers |= routed(messages.headers[row].as_py() or ())
-        if self._manner.in_arrays:
+        if self._options.in_arrays:
             name = identity(messages, rows)
         else:
             name = str(uuid.UUID(bytes=messages.event_ids[row].as_py()))
@@ -181,8 +183,8 @@ class HttpSender:
             if key is not None:
                 headers[b"df-key"] = header_text(key)
         headers[b"idempotency-key"] = name.encode()
-        if self._manner.signing_key is not None:
-            headers |= signed(self._manner.signing_key, name, int(time.time()), body)
+        if self._options.signing_key is not None:
+            headers |= signed(self._options.signing_key, name, int(time.time()), body)
         return [
             (b"host", target.origin.netloc.encode()),
             (b"content-length", b"%d" % len(body)),

@@ -1,4 +1,4 @@
-"""Hands a batch to couriers, and remembers how far each has come."""
+"""Divides a batch among senders, and remembers how far each has come."""
 
 import ssl
 import threading
@@ -24,12 +24,12 @@ class HttpWriter:
     """What is answered is never sent again by this writer."""
 
     def __init__(self, sink: HttpSink, pipeline: str) -> None:
-        self._manner = _manner(sink, pipeline)
-        tls = _tls(sink) if self._manner.addresses.encrypted else None
+        self._options = _options(sink, pipeline)
+        tls = _tls(sink) if self._options.addresses.encrypted else None
         proxy = None if sink.proxy is None else proxy_of(sink.proxy.get_secret_value())
-        self._couriers = [
+        self._senders = [
             HttpSender(
-                self._manner, Connections(tls, sink.connect_timeout_secs, proxy), self._check
+                self._options, Connections(tls, sink.connect_timeout_secs, proxy), self._check
             )
             for _ in range(sink.parallelism)
         ]
@@ -44,98 +44,98 @@ class HttpWriter:
             return []
         self._take_up(messages)
         self._rest()
-        self._carry()
+        self._send_plans()
         if self._errors:
             # One that needs a person is told before one that may pass.
             raise min(self._errors, key=lambda error: isinstance(error, RetryableError))
-        rejections = [one for plan in self._plans for one in plan.rejections]
+        rejections = [rejection for plan in self._plans for rejection in plan.rejections]
         self._plans = []
-        return sorted(rejections, key=lambda one: one.event_row)
+        return sorted(rejections, key=lambda rejection: rejection.event_row)
 
     def fence(self, claim: WriterClaim) -> None:
         """Outlive former writers, and send within a lease; see ``FencedWriter``.
 
         What the kernel holds of a request it sends by itself, until its own timeout.
         """
-        take_lease(claim, self._manner.timeout_s + _SPARE_S)
+        take_lease(claim, self._options.timeout_s + _SPARE_S)
         self._claim = claim
-        for courier in self._couriers:
-            courier.send_under(claim.hold)
+        for sender in self._senders:
+            sender.send_under(claim.hold)
 
     def abandon(self) -> None:
         """Break off what is under way and send nothing more; see ``Interruptible``."""
         self._abandoned.set()
-        for courier in self._couriers:
-            courier.cut()
+        for sender in self._senders:
+            sender.cut()
 
     def close(self) -> None:
         """Close the connections."""
-        for courier in self._couriers:
-            courier.close()
+        for sender in self._senders:
+            sender.close()
 
     def _take_up(self, messages: Messages) -> None:
         """Go on with these messages, or begin with them."""
         if not (self._plans and self._plans[0].messages.same_as(messages)):
             self._plans = plans(
-                messages, in_arrays=self._manner.in_arrays, count=len(self._couriers)
+                messages, in_arrays=self._options.in_arrays, count=len(self._senders)
             )
         self._errors = []
 
-    def _carry(self) -> None:
-        """Let the couriers carry their plans at the same time, and wait for all."""
+    def _send_plans(self) -> None:
+        """Send all plans at the same time, and wait for the end of each."""
         jobs = [
-            (courier, plan)
-            for courier, plan in zip(self._couriers, self._plans, strict=False)
+            (sender, plan)
+            for sender, plan in zip(self._senders, self._plans, strict=False)
             if plan.spans
         ]
         # Daemons: a request that hangs must not keep a process that ends.
         threads = [
-            threading.Thread(target=self._carry_one, args=job, name="http-courier", daemon=True)
+            threading.Thread(target=self._send_plan, args=job, name="http-sender", daemon=True)
             for job in jobs[1:]
         ]
         for thread in threads:
             thread.start()
         if jobs:
-            self._carry_one(*jobs[0])
+            self._send_plan(*jobs[0])
         for thread in threads:
             thread.join()
 
-    def _carry_one(self, courier: HttpSender, plan: RequestPlan) -> None:
+    def _send_plan(self, sender: HttpSender, plan: RequestPlan) -> None:
         try:
-            courier.carry(plan)
+            sender.send(plan)
         except _Stopped:
-            pass  # Another one's error is told.
-        except Exception as error:  # noqa: BLE001 - told by the thread that writes
+            pass  # The error of another sender is raised.
+        except Exception as error:  # noqa: BLE001 - raised by the thread that writes
             self._errors.append(error)
 
     def _check(self) -> None:
         if self._errors:
             raise _Stopped
         if self._abandoned.is_set():
-            raise RetryableError(f"{self._manner.where}: asked to end before a batch was through")
+            raise RetryableError(f"{self._options.where}: asked to end before a batch was through")
         if self._claim is not None:
             self._claim.hold()
 
     def _rest(self) -> None:
         """Leave the endpoint alone for as long as it asked for."""
-        until = max(courier.rest_until for courier in self._couriers)
+        until = max(sender.rest_until for sender in self._senders)
         rest_s = until - time.monotonic()
         if rest_s <= 0:
             return
-        self._abandoned.wait(min(rest_s, self._manner.timeout_s))
+        self._abandoned.wait(min(rest_s, self._options.timeout_s))
         self._check()
         rest_s = until - time.monotonic()
         if rest_s > 0:
             raise RetryableError(
-                f"{self._manner.where}: the endpoint asks for {rest_s:.0f} s more of rest"
+                f"{self._options.where}: the endpoint asks for {rest_s:.0f} s more of rest"
             )
 
 
-class _Stopped(Exception):  # noqa: N818 - no error: another courier met one
-    """There is no use in sending on."""
+class _Stopped(Exception):  # noqa: N818 - no error: another sender met one
+    """Sending on is of no use."""
 
 
-def _manner(sink: HttpSink, pipeline: str) -> RequestOptions:
+def _options(sink: HttpSink, pipeline: str) -> RequestOptions:
     headers = {name: each.get_secret_value() for name, each in sink.headers.items()}
     secret = sink.signing_secret
     return RequestOptions(

@@ -67,11 +67,11 @@ def by_halves(
     """Find which messages are refused.
 
     Args:
-        messages: of which not all are taken together.
-        errors_of: tries some of them, and returns what is said against them.
+        messages: not all of them are taken together.
+        errors_of: tries some of them, and returns the errors.
 
     Returns:
-        What is said against each that is refused alone, and the fewest that were taken together.
+        The error of each that is refused alone, and the fewest that were taken together.
     """
     refused: dict[int, Any] = {}
     taken = len(messages)

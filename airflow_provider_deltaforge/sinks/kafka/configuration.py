@@ -44,9 +44,9 @@ _NAMED = re.compile(r"[\"`]([a-z][a-z0-9_.]+)[\"`]|\b((?:[a-z0-9_]+\.)+[a-z]+)\b
 
 def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
     """Return what the producer is made with, the document's own settings last."""
-    given = _given(sink)
+    own = _own_settings(sink)
     if not sink.is_transactional:
-        given.pop("message.timeout.ms", None)
+        own.pop("message.timeout.ms", None)
     chosen: dict[str, Any] = {
         "bootstrap.servers": sink.brokers,
         "client.id": f"deltaforge-{sink.id}",
@@ -70,36 +70,36 @@ def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
         # The Java client's choice of partition, so that other producers agree with this one.
         "partitioner": "murmur2_random",
     }
-    if not _idempotent(given):
+    if not _idempotent(own):
         chosen["enable.idempotence"] = "false"
         # Without idempotence a retry may land behind later messages, unless there are none.
         chosen["max.in.flight"] = 1
         log.warning(
             "kafka sink gives up idempotence because of client_conf: a broker failure can lose "
             "or repeat messages, and change their order",
-            extra={"sink": sink.id, "acks": given.get("acks")},
+            extra={"sink": sink.id, "acks": own.get("acks")},
         )
     if sink.is_transactional:
-        chosen |= _of_transactions(sink, pipeline, given)
+        chosen |= _of_transactions(sink, pipeline, own)
     else:
         # A connection without answers ends before its messages expire, and these go through a new
         # one: the producer that gave them up would go on waiting at the old one.
         half_ms = int(expiry_s(sink) * 500)
         chosen["socket.timeout.ms"] = max(_SILENT_MS_MIN, min(half_ms, _SILENT_MS_MAX))
-    return {**chosen, **given}
+    return {**chosen, **own}
 
 
-def _of_transactions(sink: KafkaSink, pipeline: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_transactions(sink: KafkaSink, pipeline: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes the producer transactional.
 
     A message may expire here: its transaction is aborted, so that no later one overtakes it. It
     must do so before the transaction itself does, or librdkafka refuses the settings.
     """
-    message_ms = given.get("message.timeout.ms", _MESSAGE_MS)
+    message_ms = own.get("message.timeout.ms", _MESSAGE_MS)
     transaction_ms = _TRANSACTION_MS
     if str(message_ms).isdigit() and int(message_ms) > transaction_ms:
         transaction_ms = int(message_ms)
-        if "transaction.timeout.ms" not in given:
+        if "transaction.timeout.ms" not in own:
             log.info(
                 "kafka sink raises transaction.timeout.ms to client_conf.%s",
                 _as_written(sink, "message.timeout.ms"),
@@ -115,7 +115,7 @@ def _of_transactions(sink: KafkaSink, pipeline: str, given: Mapping[str, Any]) -
 
 def patience_s(sink: KafkaSink) -> float:
     """Return how long one batch may take: the shorter of the two timeouts a document can set."""
-    own = _given(sink).get("message.timeout.ms")
+    own = _own_settings(sink).get("message.timeout.ms")
     if own is None:
         return float(sink.send_timeout_secs)
     try:
@@ -133,12 +133,12 @@ def expiry_s(sink: KafkaSink) -> float:
 
     That bounds what a frozen producer still sends when it wakes up.
     """
-    own = "message.timeout.ms" in _given(sink)
+    own = "message.timeout.ms" in _own_settings(sink)
     return patience_s(sink) if own else max(_EXPIRY_S, patience_s(sink))
 
 
 def refusal(sink: KafkaSink, error: Exception) -> SpecError:
-    """Say which key of the document librdkafka does not take.
+    """Return an error that names the key of the document which librdkafka does not take.
 
     Args:
         sink: The description the settings came from.
@@ -146,7 +146,7 @@ def refusal(sink: KafkaSink, error: Exception) -> SpecError:
     """
     inner = error.args[0] if error.args else error
     reason = scrub(sink, (inner.str() if hasattr(inner, "str") else str(inner)).strip())
-    named = [one or other for one, other in _NAMED.findall(reason)]
+    named = [quoted or dotted for quoted, dotted in _NAMED.findall(reason)]
     written = {_ALIASES.get(key, key): key for key in sink.client_conf}
     for name in named:
         canonical = _ALIASES.get(name, name)
@@ -163,17 +163,17 @@ def scrub(sink: KafkaSink, text: str) -> str:
     return text
 
 
-def _given(sink: KafkaSink) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+def _own_settings(sink: KafkaSink) -> dict[str, Any]:
+    own: dict[str, Any] = {}
     for key, value in sink.client_conf.items():
         name = _ALIASES.get(key, key)
-        if name in given:
+        if name in own:
             raise SpecError(
                 f"sink {sink.id}: client_conf.{key} and {_as_written(sink, name)} are the same "
                 "setting; keep one"
             )
-        given[name] = _plain(value)
-    return given
+        own[name] = _plain(value)
+    return own
 
 
 def _plain(value: Any) -> Any:
@@ -182,10 +182,10 @@ def _plain(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _idempotent(given: Mapping[str, Any]) -> bool:
-    if "enable.idempotence" in given:
-        return str(given["enable.idempotence"]).lower() == "true"
-    return str(given.get("acks", "all")) in _ALL_REPLICAS
+def _idempotent(own: Mapping[str, Any]) -> bool:
+    if "enable.idempotence" in own:
+        return str(own["enable.idempotence"]).lower() == "true"
+    return str(own.get("acks", "all")) in _ALL_REPLICAS
 
 
 def _as_written(sink: KafkaSink, name: str) -> str:

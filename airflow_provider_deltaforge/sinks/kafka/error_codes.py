@@ -68,7 +68,7 @@ _TLS_ALERT = re.compile(r"SSL alert number (?:4[0-689]|116)\b")
 
 
 def is_refusal(code: int, text: str) -> bool:
-    """Say whether an error of a connection means that we are refused, and not that it broke."""
+    """Return whether an error of a connection means that we are refused, and not that it broke."""
     return code in ACCESS or _TLS_ALERT.search(text) is not None
 
 
@@ -105,7 +105,7 @@ FENCED = frozenset(
 NO_TRANSACTIONS = frozenset(
     {KafkaCode["_UNSUPPORTED_FEATURE"], KafkaCode.INVALID_TRANSACTION_TIMEOUT}
 )
-"""Transactions cannot be had like this."""
+"""These brokers offer no such transactions."""
 
 PASSING = frozenset(
     {
@@ -119,4 +119,4 @@ PASSING = frozenset(
 """What a reader that belongs to no group only waits out."""
 
 PURGED = frozenset({KafkaCode["_PURGE_INFLIGHT"], KafkaCode["_PURGE_QUEUE"]})
-"""Of a transaction that failed already, for a reason that is told beside."""
+"""Of a transaction that failed already, for a reason that another error gives."""

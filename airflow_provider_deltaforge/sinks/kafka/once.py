@@ -90,9 +90,9 @@ class KafkaOnceWriter(KafkaWriter):
         self._claim = claim
 
     def _begin(self, deadline: float) -> None:
-        """Shut out whoever began under the same id before.
+        """Shut out every producer that began under the same id before.
 
-        Asked afterwards, the state store tells whether we may: who comes late ends here.
+        The state store is asked afterwards whether we may write: a late driver ends here.
         """
         if self._used:
             self._renew()
@@ -193,7 +193,7 @@ class KafkaOnceWriter(KafkaWriter):
         self._access_errors = 0
 
     def _abort(self, deadline: float) -> None:
-        self._work = None  # What was refused of it says nothing about how this ends.
+        self._work = None  # Its refusals say nothing about how this ends.
         if self._stage is TransactionStage.OPEN:
             call = self._producer.abort_transaction
             self._until(deadline, call, "abort a transaction", gives_up=True)
@@ -225,8 +225,8 @@ class KafkaOnceWriter(KafkaWriter):
             self._until(deadline, self._producer.init_transactions, "begin with transactions")
         work = KafkaBatch(messages)
         is_taken = self._send(work, None, deadline)
-        told = self._work.failures if self._work is not None else []
-        errors = [error for error in told if error.code() in error_codes.REJECTED]
+        failures = self._work.failures if self._work is not None else []
+        errors = [error for error in failures if error.code() in error_codes.REJECTED]
         self._abort(deadline)
         if not is_taken:
             self._discard()
@@ -238,7 +238,7 @@ class KafkaOnceWriter(KafkaWriter):
         try:
             return super()._serve(wait, timeout_s)
         except SystemError as error:
-            # So the driver tells, in the middle of its callbacks, that the producer is fenced.
+            # In the middle of its callbacks the driver reports a fenced producer so.
             raise self._lost("the brokers know a newer one, or took it for dead") from error
 
     def _note_delivery(self, error: Any, message: Any) -> None:
@@ -256,9 +256,9 @@ class KafkaOnceWriter(KafkaWriter):
             try:
                 call(_STEP_S)
             except self._kafka.KafkaException as error:
-                told = error.args[0]
-                if not told.retriable():
-                    self._raise([told])
+                cause = error.args[0]
+                if not cause.retriable():
+                    self._raise([cause])
             else:
                 return
             if gives_up and time.monotonic() >= deadline:
@@ -281,10 +281,10 @@ class KafkaOnceWriter(KafkaWriter):
 
     def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:
         """Turn failures into the error the engine acts on."""
-        told = self._work.failures if self._work is not None else []
-        if any(error.code() in error_codes.REJECTED for error in told):
+        answers = self._work.failures if self._work is not None else []
+        if any(error.code() in error_codes.REJECTED for error in answers):
             raise _RefusedError
-        failures = [*told, *(error for error in failures if error not in told)]
+        failures = [*answers, *(error for error in failures if error not in answers)]
         if any(error.code() in error_codes.ACCESS for error in failures):
             super()._raise(failures, topic)
         for error in failures:
@@ -322,7 +322,7 @@ class KafkaOnceWriter(KafkaWriter):
 
     def _withdraw(self, *, is_fatal: bool = False) -> None:
         """Keep the producer: its transaction is aborted, and nothing of it will be seen."""
-        del is_fatal  # Who failed for good is replaced by ``recover``.
+        del is_fatal  # A producer that failed for good is replaced by ``recover``.
         self._work = None
 
 
@@ -349,7 +349,7 @@ class KafkaTransactionWriter(KafkaOnceWriter):
             if self._claim is not None:
                 self._claim.confirm()
             raise RetryableError(str(error)) from error
-        return sorted(rejections, key=lambda one: one.event_row)
+        return sorted(rejections, key=lambda rejection: rejection.event_row)
 
     def _write(self, messages: Messages) -> Sequence[Rejection]:
         if self._stage is TransactionStage.NEW:
@@ -368,5 +368,5 @@ class KafkaTransactionWriter(KafkaOnceWriter):
 
 
 def _without(messages: Messages, refused: Sequence[Rejection]) -> Messages:
-    rows = pa.array({one.event_row for one in refused}, pa.int32())
+    rows = pa.array({rejection.event_row for rejection in refused}, pa.int32())
     return messages.take(pc.indices_nonzero(pc.invert(pc.is_in(messages.event_rows, rows))))

@@ -68,13 +68,13 @@ class KafkaPositions:
         resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         try:
             asked = self._admin.describe_configs([resource], request_timeout=_ASK_S)
-            told = asked[resource].result()
+            settings = asked[resource].result()
         except self._kafka.KafkaException as error:
             code = error.args[0].code()
             if code not in error_codes.UNKNOWN_TOPIC | error_codes.AUTHORISATION:
                 raise self._refuse(error.args[0]) from error
         else:
-            self._check_policy(told["cleanup.policy"].value)
+            self._check_policy(settings["cleanup.policy"].value)
             return
         # Without a count of replicas, the cluster's own. Named here first: asked for in any other
         # way, a broker may make it with settings that delete what is a week old.
@@ -104,13 +104,13 @@ class KafkaPositions:
             raise self._refuse(error.args[0]) from error
         finally:
             consumer.close()
-        return max((one for one in found if one is not None), default=(0, None))[1]
+        return max((record for record in found if record is not None), default=(0, None))[1]
 
     def _partitions(self, consumer: Any) -> list[int]:
-        told = consumer.list_topics(self._topic, timeout=_ASK_S).topics[self._topic]
-        if told.error is not None:
-            raise self._kafka.KafkaException(told.error)
-        return sorted(told.partitions)
+        metadata = consumer.list_topics(self._topic, timeout=_ASK_S).topics[self._topic]
+        if metadata.error is not None:
+            raise self._kafka.KafkaException(metadata.error)
+        return sorted(metadata.partitions)
 
     def _last(self, consumer: Any, number: int, key: bytes) -> tuple[int, bytes | None] | None:
         """Return time and value of a key's last record, looking back further and further."""
@@ -129,16 +129,16 @@ class KafkaPositions:
     def _end(self, place: Any) -> int:
         """Return where a partition ends, with what is not committed yet.
 
-        A consumer of what is committed is told where the first open transaction begins, though
-        records of ours that are committed may lie behind it.
+        For a consumer of committed records the log ends where the first open transaction begins,
+        though committed records of ours may lie behind that.
         """
         from confluent_kafka.admin import OffsetSpec
 
         level = self._kafka.IsolationLevel.READ_UNCOMMITTED
-        [told] = self._admin.list_offsets(
+        [answer] = self._admin.list_offsets(
             {place: OffsetSpec.latest()}, isolation_level=level, request_timeout=_ASK_S
         ).values()
-        return int(told.result().offset)
+        return int(answer.result().offset)
 
     def _scan(
         self, consumer: Any, number: int, start: int, end: int, key: bytes

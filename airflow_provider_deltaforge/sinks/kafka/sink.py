@@ -85,10 +85,10 @@ class KafkaSink(Sink):
             raise refusal(("positions_topic",), "has a meaning with exactly_once only")
         what = "exactly_once" if self.exactly_once else "fencing: transactions"
         for key, item in self.client_conf.items() if self.is_transactional else ():
-            said = str(item).lower()
-            if key in _ACKS and said not in _ALL_REPLICAS:
+            text = str(item).lower()
+            if key in _ACKS and text not in _ALL_REPLICAS:
                 raise refusal(("client_conf", key), f"{what} needs acks: all; remove it")
-            if key == "enable.idempotence" and said != "true":
+            if key == "enable.idempotence" and text != "true":
                 raise refusal(("client_conf", key), f"{what} needs idempotence; remove it")
         return self
 
@@ -133,5 +133,5 @@ class KafkaSink(Sink):
 
 
 def is_secret(key: str) -> bool:
-    """Say whether a setting of librdkafka may hold a secret."""
+    """Return whether a setting of librdkafka may hold a secret."""
     return _SECRET.search(key) is not None

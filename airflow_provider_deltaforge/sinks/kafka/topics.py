@@ -86,7 +86,11 @@ class Topics:
                 partitions = producer.list_topics(name, timeout=_LOOK_S).topics[name].partitions
             except self._kafka.KafkaException:
                 return ""  # No broker answers, which is said already.
-            lost += [f"{name} [{number}]" for number, one in partitions.items() if one.leader < 0]
+            lost += [
+                f"{name} [{number}]"
+                for number, partition in partitions.items()
+                if partition.leader < 0
+            ]
         if not lost:
             return ""
         return (
@@ -129,15 +133,15 @@ class Topics:
             try:
                 made.result()
             except self._kafka.KafkaException as error:
-                told = error.args[0]
-                if told.code() in {codes.TOPIC_ALREADY_EXISTS, codes.TOPIC_EXCEPTION}:
+                cause = error.args[0]
+                if cause.code() in {codes.TOPIC_ALREADY_EXISTS, codes.TOPIC_EXCEPTION}:
                     continue  # An illegal name is told by whoever writes to it.
-                if told.code() in _never(codes):
+                if cause.code() in _never(codes):
                     raise FatalError(
-                        f"{self._where}: topic {name!r} cannot be made: {told.str()}; correct "
+                        f"{self._where}: topic {name!r} cannot be made: {cause.str()}; correct "
                         "create_topics"
                     ) from error
-                self._refuse([told], name)
+                self._refuse([cause], name)
 
 
 def of_connections(settings: Mapping[str, Any]) -> dict[str, Any]:

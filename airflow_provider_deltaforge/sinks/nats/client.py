@@ -81,23 +81,23 @@ class NatsClient:
             AccessError: it refuses our credentials, or TLS failed.
             SpecError: a file that the document names cannot be read.
         """
-        link = cls(sink, address)
-        options = connect_options(sink, address, link._speaks_tls)
+        client = cls(sink, address)
+        options = connect_options(sink, address, client._speaks_tls)
         options["name"] = name
-        options["error_cb"], options["disconnected_cb"] = link._note, link._closed
+        options["error_cb"], options["disconnected_cb"] = client._note, client._closed
         try:
-            await asyncio.wait_for(link._client.connect(**options), sink.connect_timeout_secs)
-            insist_on_tls(sink, address, link._speaks_tls)
-            link._inbox = link._client.new_inbox()
-            link._replies = await link._client.subscribe(
-                f"{link._inbox}.*", cb=link._take, pending_msgs_limit=0, pending_bytes_limit=0
+            await asyncio.wait_for(client._client.connect(**options), sink.connect_timeout_secs)
+            insist_on_tls(sink, address, client._speaks_tls)
+            client._inbox = client._client.new_inbox()
+            client._replies = await client._client.subscribe(
+                f"{client._inbox}.*", cb=client._take, pending_msgs_limit=0, pending_bytes_limit=0
             )
         except BaseException as error:
-            await link.drop()
+            await client.drop()
             if isinstance(error, Exception) and not isinstance(error, DeltaForgeError):
-                raise link._broken(error) from error
+                raise client._broken(error) from error
             raise
-        return link
+        return client
 
     @property
     def fit(self) -> bool:
@@ -116,9 +116,9 @@ class NatsClient:
 
     @property
     def known_servers(self) -> list[str]:
-        """Servers of the cluster, as this one told, with the login that it took."""
-        told = self._client.discovered_servers
-        return [with_login(uri.geturl(), self._address) for uri in told]
+        """Servers of the cluster that this one names, with the login that it took."""
+        discovered = self._client.discovered_servers
+        return [with_login(uri.geturl(), self._address) for uri in discovered]
 
     def check(self) -> None:
         """Raise what broke the connection, or what the server refused.
@@ -148,7 +148,7 @@ class NatsClient:
             raise self._broken(error) from error
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until ``changed`` is set, and clear it; say whether it was."""
+        """Wait until ``changed`` is set, and clear it; return whether it was."""
         try:
             await asyncio.wait_for(self.changed.wait(), max(0.0, timeout_s))
         except asyncio.TimeoutError:
@@ -252,7 +252,7 @@ class NatsClient:
 
 
 def no_responders(message: Any) -> bool:
-    """Say whether an answer means that nobody listens."""
+    """Return whether an answer means that nobody listens."""
     return bool(message.headers) and message.headers.get("Status") == NO_RESPONDERS
 
 

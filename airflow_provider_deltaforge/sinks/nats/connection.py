@@ -98,7 +98,7 @@ class NatsConnection:
     sink: NatsSink
     name: str
     streams: Streams | None = None
-    _told: list[str] = field(default_factory=list)
+    _discovered: list[str] = field(default_factory=list)
 
     async def up(self) -> Streams:
         """Return what the present connection knows, on a new one where the old one broke.
@@ -107,12 +107,12 @@ class NatsConnection:
             RetryableError: no server answers.
             AccessError, FatalError: see ``NatsClient.connect`` and ``Streams.check``.
         """
-        if self.streams is not None and self.streams.link.fit:
+        if self.streams is not None and self.streams.client.fit:
             return self.streams
         await self.drop()
-        link = await self._connect()
-        self._told = link.known_servers
-        self.streams = Streams(link, self.sink)
+        client = await self._connect()
+        self._discovered = client.known_servers
+        self.streams = Streams(client, self.sink)
         try:
             await self.streams.check()
         except BaseException:
@@ -124,13 +124,13 @@ class NatsConnection:
         """Give the connection up, with whatever it has not sent."""
         streams, self.streams = self.streams, None
         if streams is not None:
-            await streams.link.drop()
+            await streams.client.drop()
 
     async def _connect(self) -> NatsClient:
         servers = self.sink.servers
         random.shuffle(servers)
         problem = RetryableError(f"nats sink {self.sink.id}: url names no server")
-        for address in dict.fromkeys([*servers, *self._told]):
+        for address in dict.fromkeys([*servers, *self._discovered]):
             try:
                 return await NatsClient.connect(self.sink, address, self.name)
             except RetryableError as error:

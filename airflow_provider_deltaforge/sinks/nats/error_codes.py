@@ -1,4 +1,4 @@
-"""What a NATS server says when it refuses, and what we do about it."""
+"""What the errors of a NATS server mean for a batch."""
 
 import asyncio
 import ssl
@@ -81,7 +81,7 @@ def refusal_in(error: Mapping[str, Any]) -> JetStreamRefusal:
     return JetStreamRefusal(error.get("err_code", error["code"]), error.get("description", ""))
 
 
-def meant(refusal: JetStreamRefusal, where: str) -> DeltaForgeError:
+def to_error(refusal: JetStreamRefusal, where: str) -> DeltaForgeError:
     """Turn an answer into the error the engine acts on."""
     text = f"{where}: {refusal.text} ({refusal.code})"
     if refusal.code in WITHOUT_JETSTREAM:
@@ -101,20 +101,20 @@ def broken(causes: Sequence[BaseException | None], where: str, server: str) -> D
         where: names the sink.
         server: the address, without a secret.
     """
-    told = [(error, _words(error)) for error in causes if error is not None]
-    for error, said in told:
-        if any(word in said.lower() for word in _ACCESS):
+    reasons = [(error, _words(error)) for error in causes if error is not None]
+    for error, text in reasons:
+        if any(word in text.lower() for word in _ACCESS):
             return AccessError(
-                f"{where}: {server} refuses us: {said}; check the user's credentials and "
+                f"{where}: {server} refuses us: {text}; check the user's credentials and "
                 "permissions"
             )
         if isinstance(error, ssl.SSLError):
             return AccessError(
-                f"{where}: no TLS connection to {server}: {said}; check ca_file, cert_file and "
+                f"{where}: no TLS connection to {server}: {text}; check ca_file, cert_file and "
                 "the server's certificate"
             )
-    said = told[0][1] if told else "the connection is closed"
-    return RetryableError(f"{where}: {server}: {said}; check that it is up and reachable")
+    text = reasons[0][1] if reasons else "the connection is closed"
+    return RetryableError(f"{where}: {server}: {text}; check that it is up and reachable")
 
 
 def _words(error: BaseException) -> str:

@@ -55,10 +55,10 @@ def without_login(address: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def with_login(told: str, address: str) -> str:
+def with_login(server: str, address: str) -> str:
     """Return the address of a server with the login, if any, in that of another."""
     login, at, _ = _parts(address).netloc.rpartition("@")
-    parts = _parts(told)
+    parts = _parts(server)
     return f"{parts.scheme}://{login}{at}{parts.netloc}"
 
 

@@ -20,8 +20,8 @@ from airflow_provider_deltaforge.sinks.nats.client import no_responders
 from airflow_provider_deltaforge.sinks.nats.error_codes import (
     MOVED,
     JetStreamRefusal,
-    meant,
     refusal_in,
+    to_error,
 )
 from airflow_provider_deltaforge.sinks.nats.outgoing import (
     BEHIND,
@@ -65,9 +65,9 @@ class NatsOnceWriter(NatsWriter):
         self._copied: tuple[Messages, int] | None = None
 
     def fence(self, claim: WriterClaim) -> None:
-        """Let the stream refuse who does not know its end; see ``FencedWriter``."""
+        """Shut out writers that do not know the end of the stream; see ``FencedWriter``."""
         former = claim.former()
-        claim.outlive([one for one in former if one.name == LEASE])
+        claim.outlive([writer for writer in former if writer.name == LEASE])
         claim.forget(former)
         claim.enter("nats")
         self._claim = claim
@@ -95,14 +95,14 @@ class NatsOnceWriter(NatsWriter):
         return self._run(self._bounded(self._append(messages, before), f"{len(messages)} messages"))
 
     async def _recover(self) -> SinkPosition | None:
-        streams = await self._line.up()
+        streams = await self._connection.up()
         tail = await self._tail(streams)
         self._end, self._sure = tail.seq, True
         self.has_expired = self._positions.has_expired(tail)
         return await self._positions.held(streams, tail)
 
     async def _append(self, messages: Messages, before: SinkPosition) -> Sequence[Rejection]:
-        streams, self._rows = await self._line.up(), None
+        streams, self._rows = await self._connection.up(), None
         outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
         head, tail = position_text(before)
         owner = self._positions.owner
@@ -138,7 +138,7 @@ class NatsOnceWriter(NatsWriter):
         Each of them may move the end: then it is looked for again. What a broken connection has
         stored of a batch is known from the stream's last message, if that is still one of it.
         """
-        streams = await self._line.up()
+        streams = await self._connection.up()
         outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
         if self._copied is None or not self._copied[0].same_as(messages):
             self._copied = (messages, 0)
@@ -167,7 +167,7 @@ class NatsOnceWriter(NatsWriter):
             more = more | {LAST_SEQ: _LONGEST, LAST_ID: f"{_LONGEST * 3}:{self._sink.id}"}
             try:
                 stream = await streams.of(outgoing.subject(index))
-                limit = room(stream, streams.link.payload_max)
+                limit = room(stream, streams.client.payload_max)
                 batch.append(outgoing.message(index, self._sink.id, more, limit))
             except JetStreamRefusal as refusal:
                 unfit = UnfitMessage("routing", f"the subject is not stored: {refusal.text}")
@@ -224,7 +224,7 @@ class _Appender:
 
     def __init__(self, writer: NatsOnceWriter, streams: Streams, batch: list[NatsMessage]) -> None:
         self._writer = writer
-        self._link = streams.link
+        self._client = streams.client
         self._batch = batch
         self._start = writer._end  # noqa: SLF001 - a part of the writer
         self._first_number = writer.numbers(len(batch))
@@ -240,7 +240,7 @@ class _Appender:
         Raises:
             RetryableError, AccessError, FatalError: the first message cannot be stored.
         """
-        self._link.on_reply = self._answered
+        self._client.on_reply = self._answered
         suffix, last = self._writer.mark(), ""
         self._writer.stands_at(None)
         for index, message in enumerate(self._batch):
@@ -253,7 +253,7 @@ class _Appender:
                 del headers[LAST_ID]
             last = headers[ID]
             asked = not index or not (index + 1) % _ACKNOWLEDGED or index + 1 == len(self._batch)
-            await self._link.send(
+            await self._client.send(
                 self._first_number + index if asked else None,
                 message.subject,
                 headers,
@@ -272,17 +272,17 @@ class _Appender:
                 raise self._failure
             if self._refusal is not None:
                 break
-            self._link.check()
-            if not await self._link.wait(self._patience_s):
+            self._client.check()
+            if not await self._client.wait(self._patience_s):
                 raise RetryableError(
-                    f"{self._where}: {self._link.server} acknowledges nothing within "
+                    f"{self._where}: {self._client.server} acknowledges nothing within "
                     f"{self._patience_s} s (send_timeout_secs); check that it is up and that the "
                     "stream has a leader"
                 )
         if self._refusal is None:
             return True
         if not self._stored and self._refusal.code not in MOVED:
-            raise meant(self._refusal, self._where)
+            raise to_error(self._refusal, self._where)
         return False
 
     def _answered(self, number: int, answer: Any) -> None:
@@ -293,12 +293,12 @@ class _Appender:
             text = "the stream takes no messages at present; has it a leader?"
             self._failure = RetryableError(f"{self._where}: {text}")
             return
-        said = orjson.loads(answer.data)
-        if "error" in said:
-            self._refusal = self._refusal or refusal_in(said["error"])
-        elif said["seq"] != self._start + index + 1 or said.get("duplicate"):
+        reply = orjson.loads(answer.data)
+        if "error" in reply:
+            self._refusal = self._refusal or refusal_in(reply["error"])
+        elif reply["seq"] != self._start + index + 1 or reply.get("duplicate"):
             self._refusal = JetStreamRefusal(
-                0, f"a message was stored at {said['seq']}, not behind ours"
+                0, f"a message was stored at {reply['seq']}, not behind ours"
             )
         else:
             self._stored = max(self._stored, index + 1)
@@ -327,13 +327,13 @@ class NatsRowMarks(NatsWriter):
         }
 
     async def _last(self) -> str:
-        streams = await self._line.up()
+        streams = await self._connection.up()
         seq = (await streams.look(str(self._sink.stream))).last_seq
         found = await message_at(self._sink, streams, seq)
         return f"{seq} {'' if found is None else found.time}"
 
     async def _is_lost(self, mark: str) -> bool:
-        streams = await self._line.up()
+        streams = await self._connection.up()
         seq, _, time = mark.partition(" ")
         if int(seq) > (await streams.look(str(self._sink.stream))).last_seq:
             return True

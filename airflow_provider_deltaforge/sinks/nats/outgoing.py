@@ -94,21 +94,21 @@ class Outgoing:
         """
         subject = self.subject(index)
         place = index - self._start
-        _, keys, values, given, ids = self._columns
+        _, keys, values, header_lists, ids = self._columns
         key, payload = keys[place], values[place] or b""
         headers = {ID: f"{ids[place]}:{suffix}", **more}
         if key is not None:
             headers[KEY] = key if self._plain else _header(key)
-        for name, text in (given[place] if given else None) or ():
+        for name, text in (header_lists[place] if header_lists else None) or ():
             self._add(headers, name, text)
         # Measured in full only where it may matter; a character has at most four bytes.
         about = _ROOM + 4 * (len(key or "") + sum(map(len, more.values())))
-        if given or about > _HEADERS_BYTES_MAX or about + len(payload) > bytes_max:
+        if header_lists or about > _HEADERS_BYTES_MAX or about + len(payload) > bytes_max:
             _measure(headers, payload, bytes_max)
         return NatsMessage(subject, headers, payload)
 
     def rejection(self, index: int, unfit: UnfitMessage) -> Rejection:
-        """Return what the engine is told of a message that cannot be delivered."""
+        """Return the rejection of a message that cannot be delivered."""
         kind, reason = unfit.args
         return Rejection(self.messages.event_rows[index].as_py(), kind, f"{self.where}: {reason}")
 

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.sinks.nats.client import StreamMessage
 from airflow_provider_deltaforge.sinks.nats.error_codes import (
     JetStreamCode,
     JetStreamRefusal,
-    meant,
+    to_error,
 )
 from airflow_provider_deltaforge.sinks.nats.outgoing import BEHIND, ID, OWNER, POSITION
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
@@ -86,7 +86,7 @@ class PositionHeaders:
         return int(tail.headers.get(BEHIND, "0").split()[0]) > 0
 
     def _is_older(self, headers: dict[str, str]) -> bool:
-        """Say whether this sink wrote a message before the document asked for exactly once."""
+        """Return whether this sink wrote a message before the document asked for exactly once."""
         return OWNER not in headers and headers.get(ID, "").partition(":")[2] == self.sink.id
 
     def behind(self, tail: StreamEnd) -> str:
@@ -160,8 +160,8 @@ async def message_at(sink: NatsSink, streams: Streams, seq: int) -> StreamMessag
     if not seq:
         return None
     try:
-        return await streams.link.message(str(sink.stream), seq, sink.send_timeout_secs)
+        return await streams.client.message(str(sink.stream), seq, sink.send_timeout_secs)
     except JetStreamRefusal as refusal:
         if refusal.code == JetStreamCode.MESSAGE_NOT_FOUND:
             return None
-        raise meant(refusal, f"nats sink {sink.id}") from refusal
+        raise to_error(refusal, f"nats sink {sink.id}") from refusal

@@ -98,9 +98,9 @@ class NatsSink(Sink):
         if (self.username is None) != (self.password is None):
             raise ValueError("'username' and 'password' go together")
         logins = ("username", "token", "nkey_seed", "credentials_file")
-        given = [name for name in logins if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise refusal((given[1],), f"goes not together with {given[0]}; keep one")
+        named = [name for name in logins if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise refusal((named[1],), f"goes not together with {named[0]}; keep one")
         if self.key_file is not None and self.cert_file is None:
             raise refusal(("key_file",), "goes together with cert_file")
         if self.exactly_once and self.stream is None:
@@ -142,7 +142,7 @@ class NatsSink(Sink):
 
 
 def _is_address(address: str) -> bool:
-    """Say whether nothing of a login is taken for the server's name, which errors show."""
+    """Return whether no part of a login is taken for the server's name, which errors show."""
     try:
         parts = urlsplit(address if "://" in address else f"nats://{address}")
         return (

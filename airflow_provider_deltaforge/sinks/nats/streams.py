@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.sinks.nats.error_codes import (
     WITHOUT_JETSTREAM,
     JetStreamCode,
     JetStreamRefusal,
-    meant,
+    to_error,
 )
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.subjects import may_take, takes
@@ -43,11 +43,11 @@ class Streams:
     """What one connection knows of the server's streams.
 
     Attributes:
-        link: the connection.
+        client: the connection.
         sink: the description.
     """
 
-    link: NatsClient
+    client: NatsClient
     sink: NatsSink
     _known: dict[str, Stream] = field(default_factory=dict)
     _by_subject: dict[str, str | None] = field(default_factory=dict)
@@ -124,27 +124,27 @@ class Streams:
         except JetStreamRefusal as refusal:
             if refusal.code in WITHOUT_JETSTREAM or self._without_jetstream(refusal):
                 return None
-            raise meant(refusal, self._where) from refusal
+            raise to_error(refusal, self._where) from refusal
         names = found.get("streams") or []
         return (await self.look(names[0])).name if names else None
 
     async def _ask(self, what: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
-            return await self.link.ask(what, request, self.sink.send_timeout_secs)
+            return await self.client.ask(what, request, self.sink.send_timeout_secs)
         except RetryableError as error:
             # A lone server says at once that it has none; one of a cluster asks the others, and
             # silence does not tell whether they have none either or are without a leader.
-            if self.link.has_jetstream or not self.link.fit:
+            if self.client.has_jetstream or not self.client.fit:
                 raise
             raise RetryableError(
-                f"{self._where}: {self.link.server} does not run JetStream, and no server of its "
+                f"{self._where}: {self.client.server} does not run JetStream, and no server of its "
                 f"cluster answers $JS.API.{what} within {self.sink.send_timeout_secs:g} s; if "
                 "JetStream is off in the cluster, enable it there; if it is on, check that it has "
                 "a leader: nats server report jetstream"
             ) from error
 
     def _without_jetstream(self, refusal: JetStreamRefusal) -> bool:
-        return refusal.code == 0 and not self.link.has_jetstream
+        return refusal.code == 0 and not self.client.has_jetstream
 
     def _refused(self, refusal: JetStreamRefusal, name: str) -> Exception:
         if refusal.code == JetStreamCode.STREAM_NOT_FOUND:
@@ -154,12 +154,12 @@ class Streams:
             )
         if self._without_jetstream(refusal):
             return FatalError(
-                f"{self._where}: {self.link.server} does not run JetStream; enable it there, or "
+                f"{self._where}: {self.client.server} does not run JetStream; enable it there, or "
                 "remove 'stream' from the document"
             )
         if refusal.code == 0:
-            return RetryableError(f"{self._where}: {self.link.server}: {refusal.text} yet")
-        return meant(refusal, self._where)
+            return RetryableError(f"{self._where}: {self.client.server}: {refusal.text} yet")
+        return to_error(refusal, self._where)
 
 
 def _example(template: str) -> str:

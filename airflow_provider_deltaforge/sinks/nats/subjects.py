@@ -29,13 +29,13 @@ def illegal(subject: str, template: str) -> str:
 
 
 def takes(patterns: Iterable[str], subject: str) -> bool:
-    """Say whether one of a stream's subjects covers ``subject``."""
+    """Return whether one of a stream's subjects covers ``subject``."""
     tokens = subject.split(".")
     return any(_covers(pattern.split("."), tokens) for pattern in patterns)
 
 
 def may_take(patterns: Iterable[str], template: str) -> bool:
-    """Say whether some value of the template's fields could give a covered subject."""
+    """Return whether some value of the template's fields could give a covered subject."""
     fixed = template.partition("${")[0]
     if fixed == template:
         return takes(patterns, template)

@@ -25,8 +25,8 @@ from airflow_provider_deltaforge.sinks.nats.connection import EventLoopThread, N
 from airflow_provider_deltaforge.sinks.nats.error_codes import (
     REJECTED,
     JetStreamRefusal,
-    meant,
     refusal_in,
+    to_error,
 )
 from airflow_provider_deltaforge.sinks.nats.outgoing import Outgoing, UnfitMessage
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
@@ -121,7 +121,7 @@ class NatsWriter:
 
         self._sink = sink
         self._where = f"nats sink {sink.id}"
-        self._line = NatsConnection(sink, f"deltaforge-{pipeline}-{sink.id}")
+        self._connection = NatsConnection(sink, f"deltaforge-{pipeline}-{sink.id}")
         self._loop = EventLoopThread(f"nats-{sink.id}")
         self._delivery: BatchDelivery | None = None
         self._memory = WriterState()
@@ -141,7 +141,7 @@ class NatsWriter:
 
     def reach(self) -> None:
         """Connect, and look at the stream that the document names; see ``Reachable``."""
-        self._run(self._bounded(self._line.up(), "a look at the stream"))
+        self._run(self._bounded(self._connection.up(), "a look at the stream"))
 
     def abandon(self) -> None:
         """Give up the write under way; see ``Interruptible``."""
@@ -149,7 +149,7 @@ class NatsWriter:
 
     def close(self) -> None:
         """Drop what is not sent, and the connection."""
-        self._loop.close(self._line.drop())
+        self._loop.close(self._connection.drop())
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         try:
@@ -165,22 +165,22 @@ class NatsWriter:
         try:
             return await asyncio.wait_for(work, patience_s)
         except asyncio.TimeoutError:
-            await self._line.drop()
+            await self._connection.drop()
             raise RetryableError(
                 f"{self._where}: no answer to {what} after {patience_s:g} s (batch_timeout_secs); "
                 "check that the server keeps up"
             ) from None
         except BaseException:
             # Its answers, and what it still holds, are of no use to the next attempt.
-            await self._line.drop()
+            await self._connection.drop()
             raise
 
     async def _write(self, messages: Messages) -> Sequence[Rejection]:
-        streams = await self._line.up()
-        if self._delivery is None or not self._delivery.work.messages.same_as(messages):
+        streams = await self._connection.up()
+        if self._delivery is None or not self._delivery.batch.messages.same_as(messages):
             self._delivery = BatchDelivery(self._sink, messages, self._memory)
         await self._delivery.run(streams, await self._more(streams))
-        rejections = self._delivery.work.rejections()
+        rejections = self._delivery.batch.rejections()
         self._delivery = None
         return rejections
 
@@ -217,7 +217,7 @@ class BatchDelivery:
         self._where = f"nats sink {sink.id}"
         self._memory = memory
         self._outgoing = Outgoing(messages, sink.subject, self._where, memory.warned)
-        self.work = NatsBatch(messages)
+        self.batch = NatsBatch(messages)
         self.under_way = 0
         self._first_number = 0
         self._more: dict[str, str] = {}
@@ -227,45 +227,45 @@ class BatchDelivery:
 
     async def run(self, streams: Streams, more: dict[str, str]) -> None:
         """Return when every message is settled; called again after a failure."""
-        link, work, self._more = streams.link, self.work, more
+        client, batch, self._more = streams.client, self.batch, more
         self._first_number = self._memory.numbers
-        self._memory.numbers += len(work.messages)
+        self._memory.numbers += len(batch.messages)
         self.under_way = 0
         self._failures, self._direct, self._unheard = [], [], []
-        work.begin_again()
-        link.on_reply = self._answered
-        while not work.done:
-            link.check()
+        batch.begin_again()
+        client.on_reply = self._answered
+        while not batch.done:
+            client.check()
             if not self._failures:
                 await self._send(streams)
             if self._direct:
-                await link.flush(self._sink.send_timeout_secs)
+                await client.flush(self._sink.send_timeout_secs)
                 self._settle_direct()
             elif self._failures and not self.under_way:
                 raise self._failures[0]
-            elif self.under_way and not await link.wait(self._sink.send_timeout_secs):
+            elif self.under_way and not await client.wait(self._sink.send_timeout_secs):
                 raise RetryableError(
-                    f"{self._where}: {link.server} acknowledges nothing within "
+                    f"{self._where}: {client.server} acknowledges nothing within "
                     f"{self._sink.send_timeout_secs} s (send_timeout_secs); check that it is up "
                     "and that the stream has a leader"
                 )
         self._remember()
 
     async def _send(self, streams: Streams) -> None:
-        again, self.work.again = self.work.again, []
+        again, self.batch.again = self.batch.again, []
         for index in again:
             await self._send_one(streams, index, secrets.token_hex(4))
-        for index in self.work.ready():
-            self.work.next = index + 1
-            if not self.work.settled[index]:
+        for index in self.batch.ready():
+            self.batch.next = index + 1
+            if not self.batch.settled[index]:
                 await self._send_one(streams, index)
 
     async def _send_one(self, streams: Streams, index: int, mark: str = "") -> None:
-        link = streams.link
+        client = streams.client
         try:
             stream = await streams.of(self._outgoing.subject(index))
             suffix = f"{self._sink.id}:{mark}" if mark else self._sink.id
-            limit = room(stream, link.payload_max)
+            limit = room(stream, client.payload_max)
             message = self._outgoing.message(index, suffix, self._more, limit)
         except JetStreamRefusal as refusal:
             self._refuse(
@@ -279,11 +279,11 @@ class BatchDelivery:
             self.under_way += 1
             number = self._first_number + index
             self._memory.hold()
-            await link.send(number, message.subject, message.headers, message.payload)
+            await client.send(number, message.subject, message.headers, message.payload)
 
     def _answered(self, number: int, answer: Any) -> None:
         index = number - self._first_number
-        if not 0 <= index < len(self.work.messages) or self.work.settled[index]:
+        if not 0 <= index < len(self.batch.messages) or self.batch.settled[index]:
             return
         if index in self._direct:
             if no_responders(answer):
@@ -294,45 +294,45 @@ class BatchDelivery:
             text = "the stream takes no messages at present"
             self._failures.append(RetryableError(f"{self._where}: {text}; has it a leader?"))
             return
-        said = orjson.loads(answer.data)
-        if "error" in said:
-            self._complained(index, said["error"])
+        reply = orjson.loads(answer.data)
+        if "error" in reply:
+            self._complained(index, reply["error"])
         else:
-            self._stored(index, said)
+            self._stored(index, reply)
 
     def _complained(self, index: int, error: dict[str, Any]) -> None:
         refusal = refusal_in(error)
         if refusal.code in REJECTED:
             self._refuse(index, UnfitMessage("message_too_large", refusal.text))
         else:
-            self._failures.append(meant(refusal, self._where))
+            self._failures.append(to_error(refusal, self._where))
 
-    def _stored(self, index: int, said: dict[str, Any]) -> None:
-        stream, seq = said["stream"], said["seq"]
+    def _stored(self, index: int, reply: dict[str, Any]) -> None:
+        stream, seq = reply["stream"], reply["seq"]
         after = self._stored_before(stream, index)
-        if said.get("duplicate") and not seq:
+        if reply.get("duplicate") and not seq:
             text = f"stream {stream!r} takes a message for a duplicate that it does not hold"
             self._failures.append(RetryableError(f"{self._where}: {text}; waiting for it"))
-        elif said.get("duplicate") and seq <= after:
+        elif reply.get("duplicate") and seq <= after:
             # The copy it holds lies before an older message of the same key, which had left the
             # duplicate window: a reader's last word would be the older one.
-            self.work.again.append(index)
+            self.batch.again.append(index)
         else:
-            self.work.seqs[index] = (stream, max(seq, after))
-            self.work.settle(index)
+            self.batch.seqs[index] = (stream, max(seq, after))
+            self.batch.settle(index)
 
     def _stored_before(self, stream: str, index: int) -> int:
         """Return the last sequence that this message must lie behind."""
-        prior = self.work.seqs.get(int(self.work.follows[index]))
+        prior = self.batch.seqs.get(int(self.batch.follows[index]))
         own = prior[1] if prior is not None and prior[0] == stream else 0
         return max(own, self._memory.highest.get(stream, 0))
 
     def _refuse(self, index: int, unfit: UnfitMessage) -> None:
-        self.work.refused[index] = self._outgoing.rejection(index, unfit)
-        prior = self.work.seqs.get(int(self.work.follows[index]))
+        self.batch.refused[index] = self._outgoing.rejection(index, unfit)
+        prior = self.batch.seqs.get(int(self.batch.follows[index]))
         if prior is not None:
-            self.work.seqs[index] = prior
-        self.work.settle(index)
+            self.batch.seqs[index] = prior
+        self.batch.settle(index)
 
     def _settle_direct(self) -> None:
         """Take what the server has read for delivered, unless nobody listened."""
@@ -340,7 +340,7 @@ class BatchDelivery:
             self._nobody_listens(self._unheard[0])
         self._memory.unheard_s = None
         for index in self._direct:
-            self.work.settle(index)
+            self.batch.settle(index)
         self.under_way -= len(self._direct)
         self._direct = []
 
@@ -356,7 +356,7 @@ class BatchDelivery:
 
     def _remember(self) -> None:
         highest = self._memory.highest
-        for stream, seq in self.work.seqs.values():
+        for stream, seq in self.batch.seqs.values():
             highest[stream] = max(seq, highest.get(stream, 0))
 
 

@@ -83,13 +83,17 @@ def parse(uri: str) -> Address:
     if "@" in (found["path"] or "") + (found["query"] or "") + (found["fragment"] or ""):
         raise ValueError(f"write it as …://user:password@host:6379/0{_ENCODE}")
     kind, tls = _SCHEMES[found["scheme"]]
-    said = _parameters(kind, found["query"] or "")
+    parameters = _parameters(kind, found["query"] or "")
     path = unquote(found["path"] or "")
     if kind == "socket":
         if found["hosts"] or not path:
             raise ValueError("name the socket by its whole path: unix:///run/redis.sock")
         return Address(
-            kind, tls, path=f"/{path}", database=_database(said.get("db")), login=_login(found)
+            kind,
+            tls,
+            path=f"/{path}",
+            database=_database(parameters.get("db")),
+            login=_login(found),
         )
     hosts = _hosts(found["hosts"], _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT)
     if kind == "server" and len(hosts) > 1:
@@ -102,9 +106,9 @@ def parse(uri: str) -> Address:
         tls,
         hosts,
         service=service,
-        database=_database(database or said.get("db")),
+        database=_database(database or parameters.get("db")),
         login=_login(found),
-        sentinel_login=(said.get("sentinel_username"), said.get("sentinel_password")),
+        sentinel_login=(parameters.get("sentinel_username"), parameters.get("sentinel_password")),
     )
 
 
@@ -125,12 +129,12 @@ def _place(kind: Kind, path: str, fragment: str) -> tuple[str, str]:
 
 
 def _parameters(kind: Kind, query: str) -> dict[str, str]:
-    said = dict(parse_qsl(query, keep_blank_values=True))
-    for name in said:
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    for name in parameters:
         if name not in _PARAMETERS[kind]:
             known = ", ".join(sorted(_PARAMETERS[kind])) or "none"
             raise ValueError(f"parameter {name!r} is not known here (known: {known})")
-    return said
+    return parameters
 
 
 def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:

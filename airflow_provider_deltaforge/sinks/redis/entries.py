@@ -79,9 +79,9 @@ def command(*words: bytes | str | int, more: int = 0) -> bytes:
 
 def _keys(messages: Messages, ids: pa.BinaryArray) -> pa.BinaryArray:
     """Return the key of each entry: the message's, or the event's id if that is empty."""
-    given = messages.keys
-    empty = pc.equal(pc.fill_null(pc.binary_length(given), 0), 0)
-    return pc.if_else(empty, ids, given) if pc.any(empty).as_py() else given
+    keys = messages.keys
+    empty = pc.equal(pc.fill_null(pc.binary_length(keys), 0), 0)
+    return pc.if_else(empty, ids, keys) if pc.any(empty).as_py() else keys
 
 
 def _heads_and_tails(messages: Messages, max_len: int | None) -> tuple[pa.BinaryArray, Any]:
@@ -104,8 +104,8 @@ def _heads_and_tails(messages: Messages, max_len: int | None) -> tuple[pa.Binary
 
 def _header_texts(messages: Messages) -> pa.BinaryArray:
     """Return each message's headers as JSON, empty where it has none."""
-    given: Any = messages.headers
-    texts = [orjson.dumps(dict(one)) if one else b"" for one in given.to_pylist()]
+    headers: Any = messages.headers
+    texts = [orjson.dumps(dict(pairs)) if pairs else b"" for pairs in headers.to_pylist()]
     return pa.array(texts, pa.binary())
 
 

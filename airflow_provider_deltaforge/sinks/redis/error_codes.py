@@ -59,9 +59,9 @@ _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 def code_of(error: BaseException) -> str:
     """Return Redis's own word for an error, such as ``OOM``; empty if it has none."""
-    told = getattr(error, "status_code", None)
-    if told is not None and told != "ERR":
-        return str(told)
+    status = getattr(error, "status_code", None)
+    if status is not None and status != "ERR":
+        return str(status)
     word = _CODE.match(str(error))
     return word.group() if word else ""
 
@@ -72,20 +72,20 @@ def refusal_of(error: BaseException | str) -> tuple[str, str] | None:
     return next((meant for words, meant in _MESSAGE.items() if words in text), None)
 
 
-def eviction(told: Any) -> str | None:
+def eviction(info: Any) -> str | None:
     """Return the policy by which a server throws away keys without an expiry, if it may.
 
     Args:
-        told: its answer to ``INFO memory``; anything else says nothing.
+        info: its answer to ``INFO memory``; anything else says nothing.
     """
-    if not isinstance(told, bytes):
+    if not isinstance(info, bytes):
         return None
-    facts = dict(line.split(":", 1) for line in told.decode().splitlines() if ":" in line)
+    facts = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
     policy = facts.get("maxmemory_policy", "")
     return policy if policy.startswith("allkeys") and facts.get("maxmemory") != "0" else None
 
 
-def meaning(
+def to_error(
     error: BaseException, where: str, secrets: tuple[str, ...], *, is_cluster: bool = True
 ) -> DeltaForgeError:
     """Return the error the engine acts on.
@@ -97,22 +97,22 @@ def meaning(
         is_cluster: whether we took the server for a cluster.
     """
     code, text = code_of(error), scrub(str(error) or type(error).__name__, secrets)
-    said = text if text.startswith(code) else f"{code} {text}"
+    answer = text if text.startswith(code) else f"{code} {text}"
     if code == "MOVED" and not is_cluster:
         kind: type[DeltaForgeError] = FatalError
         advice = "this server belongs to a cluster: write redis+cluster://"
     else:
         kind, advice = _reaction(error, code, text)
-    return kind(f"{where}: {said}; {advice}")
+    return kind(f"{where}: {answer}; {advice}")
 
 
 def _reaction(error: BaseException, code: str, text: str) -> tuple[type[DeltaForgeError], str]:
     if code in _ACCESS or code in _WAIT:
         return (AccessError, _ACCESS[code]) if code in _ACCESS else (RetryableError, _WAIT[code])
     causes = list(_causes(error))
-    if any(isinstance(one, ssl.SSLError) and not isinstance(one, _CUT_OFF) for one in causes):
+    if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, _CUT_OFF) for cause in causes):
         return AccessError, "check ca_file, cert_file, and that the server speaks TLS"
-    names = {type(one).__name__ for one in causes}
+    names = {type(cause).__name__ for cause in causes}
     if names & _REFUSED_LOGINS or any(name in text for name in _REFUSED_LOGINS):
         return AccessError, "correct user and password"
     for words, advice in _NEVER.items():

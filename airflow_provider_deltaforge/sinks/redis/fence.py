@@ -1,4 +1,4 @@
-"""Whose writers may write: a key beside the streams, which each step of a writer watches.
+"""A key beside the streams that holds whose writers may write; each step of a writer watches it.
 
 ``WATCH`` is in force, and the key was seen to hold our claim, before the transaction of a step is
 sent. So a step that arrives after somebody else has claimed the sink is not carried out, whenever
@@ -38,7 +38,7 @@ class RedisFence:
         return [entries.command("WATCH", key), entries.command("GET", key)]
 
     def is_ours(self, answers: Sequence[Any]) -> bool:
-        """Say whether the answers to ``watch`` say that we may write.
+        """Return whether, by the answers to ``watch``, we may write.
 
         Raises:
             redis.RedisError: the server refuses to tell.
@@ -72,7 +72,7 @@ class RedisFence:
                 return
             put = entries.command("SET", key, self.token)
             answers = ask([_MULTI, put, _EXEC])
-            refused = next((one for one in answers if isinstance(one, Exception)), None)
+            refused = next((answer for answer in answers if isinstance(answer, Exception)), None)
             if refused is not None:
                 raise refused
         raise RetryableError(

@@ -134,13 +134,13 @@ class RedisOnceWriter(RedisWriter):
     def _take_over(self) -> SinkPosition | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
         self._refuse_eviction()
-        line = self._guarded(self._key)
-        line.watches = None  # The transaction below uses it up.
+        pipe = self._guarded(self._key)
+        pipe.watches = None  # The transaction below uses it up.
         self._owner = uuid.uuid4().hex  # What we sent before is refused as well.
         load = entries.command("SCRIPT", "LOAD", script.WRITE)
         owner = entries.command("HSET", self._key, "owner", self._owner)
         look = entries.command("HMGET", self._key, "step", "cursor")
-        answers = self._ask_on(line, [load, MULTI, owner, look, EXEC])
+        answers = self._ask_on(pipe, [load, MULTI, owner, look, EXEC])
         inner = answers[-1] if isinstance(answers[-1], list) else []
         for answer in inner:
             self._refuse_other_kind(answer)
@@ -240,9 +240,9 @@ class RedisOnceWriter(RedisWriter):
 
     def _told(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
         for _ in range(2):
-            line = self._line(self._key)  # The one of before may be gone.
-            line.send([head, body], 1)
-            [answer] = self._answers(line, deadline)
+            pipe = self._pipe(self._key)  # The one of before may be gone.
+            pipe.send([head, body], 1)
+            [answer] = self._answers(pipe, deadline)
             if not isinstance(answer, self._redis.exceptions.NoScriptError):
                 break
             self._ask(self._key, entries.command("SCRIPT", "LOAD", script.WRITE))

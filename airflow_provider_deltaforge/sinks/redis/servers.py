@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 
 
 class Servers(Protocol):
-    """Gives connections; drops them when told that something is wrong."""
+    """Gives connections; drops them when something is wrong."""
 
     def slot(self, stream: str) -> int:
         """Return a number that is the same for streams which one step can write to."""
@@ -20,7 +20,7 @@ class Servers(Protocol):
         """Return a live connection of the driver to the server that holds the stream."""
 
     def moved(self, stream: str) -> bool:
-        """Say whether the stream is by now another server's than the one we are connected to.
+        """Return whether another server holds the stream by now than the one we are connected to.
 
         Raises:
             redis.RedisError, OSError: nobody who knows can be reached.
@@ -44,8 +44,8 @@ def servers(sink: RedisSink, pipeline: str) -> Servers:
 def secrets(sink: RedisSink) -> tuple[str, ...]:
     """Return what no text may hold."""
     address = sink.address()
-    given = [sink.password, sink.key_password]
-    texts = [one.get_secret_value() for one in given if one is not None]
+    passwords = [sink.password, sink.key_password]
+    texts = [password.get_secret_value() for password in passwords if password is not None]
     return tuple(text for text in (*texts, address.login[1], address.sentinel_login[1]) if text)
 
 
@@ -175,7 +175,7 @@ class _Cluster:
     """
 
     def __init__(self, address: Address, settings: dict[str, Any]) -> None:
-        self._given = address.hosts
+        self._hosts = address.hosts
         self._known = address.hosts
         self._settings = settings
         self._nodes: Any = None
@@ -216,7 +216,7 @@ class _Cluster:
         if nodes is not None:
             # The nodes of the document may all be gone by now, and the cluster still there.
             found = [(node.host, node.port) for node in nodes.nodes_cache.values()]
-            self._known = tuple(dict.fromkeys([*self._given, *found]))
+            self._known = tuple(dict.fromkeys([*self._hosts, *found]))
             for connection in self._connections.values():
                 connection.disconnect()
             nodes.close()

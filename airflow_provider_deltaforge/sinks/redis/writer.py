@@ -74,7 +74,7 @@ def in_steps(messages: Messages, slot: Callable[[str], int]) -> RedisBatch:
 
     Args:
         messages: the batch.
-        slot: of a stream; one step writes to one slot only.
+        slot: returns the slot of a stream; one step writes to one slot only.
     """
     return RedisBatch(
         messages, [step for part in _by_slot(messages, slot) for step in _steps(part)]
@@ -89,8 +89,8 @@ def _by_slot(messages: Messages, slot: Callable[[str], int]) -> Iterator[Message
     if len(found) == 1:
         yield messages
         return
-    for one in found[np.argsort(first)]:
-        yield messages.take(pa.array(np.flatnonzero(of_each == one)))
+    for number in found[np.argsort(first)]:
+        yield messages.take(pa.array(np.flatnonzero(of_each == number)))
 
 
 def _steps(messages: Messages) -> Iterator[Messages]:
@@ -112,8 +112,8 @@ class RedisWriter:
         self._where = f"redis sink {sink.id}: {address.shown}"
         self._secrets = secrets(sink)
         self._servers = servers(sink, pipeline)
-        self._lines: dict[int, RedisPipeline] = {}
-        self._work: RedisBatch | None = None
+        self._pipes: dict[int, RedisPipeline] = {}
+        self._batch: RedisBatch | None = None
         self._value_bytes_max: int | None = None
         self._abandoned = False
         self._fence: RedisFence | None = None
@@ -129,11 +129,11 @@ class RedisWriter:
         while current.steps:
             self._attempt(lambda: self._step(current, deadline))
             current.steps.pop(0)
-        self._work = None
-        return sorted(current.rejections, key=lambda one: one.event_row)
+        self._batch = None
+        return sorted(current.rejections, key=lambda rejection: rejection.event_row)
 
     def fence(self, claim: WriterClaim) -> None:
-        """Let every step be refused that comes after a newer claim; see ``FencedWriter``.
+        """Make the server refuse every step that comes after a newer claim; see ``FencedWriter``.
 
         On a cluster each slot is claimed with the first step into it.
         """
@@ -152,20 +152,20 @@ class RedisWriter:
         self._drop()
 
     def _take_up(self, messages: Messages, deadline: float) -> RedisBatch:
-        if self._work is not None and self._work.messages.same_as(messages):
-            return self._work
+        if self._batch is not None and self._batch.messages.same_as(messages):
+            return self._batch
         self._settle(deadline)
         fitting, rejections = self._fitting(messages)
-        self._work = in_steps(fitting, self._servers.slot)
-        self._work.messages = messages
-        self._work.rejections += rejections
-        return self._work
+        self._batch = in_steps(fitting, self._servers.slot)
+        self._batch.messages = messages
+        self._batch.rejections += rejections
+        return self._batch
 
     def _settle(self, deadline: float) -> None:
         """Wait for what was asked before: it must not be carried out behind what comes now."""
-        for line in list(self._lines.values()):
-            if line.is_waiting:
-                self._attempt(partial(self._answers, line, deadline))
+        for pipe in list(self._pipes.values()):
+            if pipe.is_waiting:
+                self._attempt(partial(self._answers, pipe, deadline))
 
     def _fitting(self, messages: Messages) -> tuple[Messages, list[Rejection]]:
         """Set aside what the protocol cannot carry: the server would hang up on it."""
@@ -186,37 +186,37 @@ class RedisWriter:
         """Return how long a value may be; servers that do not tell have the usual limit."""
         if self._value_bytes_max is None:
             asked = entries.command("CONFIG", "GET", "proto-max-bulk-len")
-            [told] = self._attempt(lambda: self._ask("", asked))
-            known = isinstance(told, list) and len(told) > 1
-            self._value_bytes_max = int(told[1]) if known else _VALUE_BYTES_MAX
+            [answer] = self._attempt(lambda: self._ask("", asked))
+            known = isinstance(answer, list) and len(answer) > 1
+            self._value_bytes_max = int(answer[1]) if known else _VALUE_BYTES_MAX
         return self._value_bytes_max
 
     def _step(self, current: RedisBatch, deadline: float) -> None:
         """Write the next step of a batch, or wait on for its answers."""
         step = current.steps[0]
         name = step.topics[0].as_py()
-        line = self._line(name)
-        if line.is_waiting and not line.is_step:
-            self._answers(line, deadline)  # Somebody asked, and did not wait for them.
-        if not line.is_waiting:
-            line = self._guarded(name)
+        pipe = self._pipe(name)
+        if pipe.is_waiting and not pipe.is_step:
+            self._answers(pipe, deadline)  # Somebody asked, and did not wait for them.
+        if not pipe.is_waiting:
+            pipe = self._guarded(name)
             more = [] if self._fence is None else self._fence.watch(self._fence_key(name))
             body = current.commands(0, self._sink.max_len)
-            line.send([MULTI, body, EXEC, *more], len(step) + 2 + len(more))
-            line.is_step, line.watches = True, None  # Until its answer says who may write.
+            pipe.send([MULTI, body, EXEC, *more], len(step) + 2 + len(more))
+            pipe.is_step, pipe.watches = True, None  # Until its answer says who may write.
             current.commands(1, self._sink.max_len)  # While the server is at work.
-        answers = self._answers(line, deadline)
+        answers = self._answers(pipe, deadline)
         if self._fence is not None:
             answers, watched = answers[:-2], answers[-2:]
-            line.watches = self._fence_key(name) if self._fence.is_ours(watched) else None
+            pipe.watches = self._fence_key(name) if self._fence.is_ours(watched) else None
         *queued, outcome = answers
         if outcome is None:
-            line.watches = None
-            line.confirmed.discard(self._fence_key(name))
+            pipe.watches = None
+            pipe.confirmed.discard(self._fence_key(name))
             raise RetryableError(f"{self._where}: its claim has changed; asking who may write")
         if not isinstance(outcome, list):
             # The first refusal is the reason; that nothing was carried out only follows from it.
-            refusals = (one for one in [*queued, outcome] if isinstance(one, Exception))
+            refusals = (reply for reply in [*queued, outcome] if isinstance(reply, Exception))
             raise next(refusals)
         current.rejections += [
             self._rejection(step, row, *self._refusal(str(answer)))
@@ -225,17 +225,17 @@ class RedisWriter:
         ]
 
     def _guarded(self, stream: str) -> RedisPipeline:
-        """Return the line to a stream whose server refuses what comes after a newer claim."""
-        line = self._line(stream)
+        """Return the pipe to a stream whose server refuses what comes after a newer claim."""
+        pipe = self._pipe(stream)
         key = self._fence_key(stream)
-        if self._fence is not None and line.watches != key:
-            line.watches = None
+        if self._fence is not None and pipe.watches != key:
+            pipe.watches = None
             # All on this connection: another one would watch nothing.
-            ask = partial(self._ask_on, line)
-            self._fence.take(key, ask, is_confirmed=key in line.confirmed)
-            line.confirmed.add(key)
-            line.watches = key
-        return line
+            ask = partial(self._ask_on, pipe)
+            self._fence.take(key, ask, is_confirmed=key in pipe.confirmed)
+            pipe.confirmed.add(key)
+            pipe.watches = key
+        return pipe
 
     def _fence_key(self, stream: str) -> str:
         """Return the key that guards a stream, in its slot of a cluster."""
@@ -252,13 +252,13 @@ class RedisWriter:
         return kind, f"{self._where}: stream {{name!r}}: {answer}; {advice}"
 
     def _rejection(self, messages: Messages, row: int, kind: str, reason: str) -> Rejection:
-        told = reason.replace("{name!r}", repr(messages.topics[row].as_py()))
-        return Rejection(messages.event_rows[row].as_py(), kind, told)
+        text = reason.replace("{name!r}", repr(messages.topics[row].as_py()))
+        return Rejection(messages.event_rows[row].as_py(), kind, text)
 
-    def _answers(self, line: RedisPipeline, deadline: float) -> list[Any]:
+    def _answers(self, pipe: RedisPipeline, deadline: float) -> list[Any]:
         patience = min(deadline, time.monotonic() + self._sink.send_timeout_secs)
         try:
-            return line.answers(patience)
+            return pipe.answers(patience)
         except UnansweredError:
             if self._abandoned:
                 raise RetryableError(f"{self._where}: asked to end before an answer") from None
@@ -267,13 +267,13 @@ class RedisWriter:
                 if patience == deadline
                 else f"no answer after {self._sink.send_timeout_secs} s"
             )
-            raise RetryableError(f"{self._where}: {late}; {self._prospect(line)}") from None
+            raise RetryableError(f"{self._where}: {late}; {self._prospect(pipe)}") from None
 
-    def _prospect(self, line: RedisPipeline) -> str:
-        """Say how it goes on after a late answer; a server that was replaced is left."""
+    def _prospect(self, pipe: RedisPipeline) -> str:
+        """Return how it goes on after a late answer; a server that was replaced is left."""
         moved = False
         with suppress(self._redis.RedisError, self._redis.RedisClusterException, OSError):
-            moved = self._servers.moved(line.stream)
+            moved = self._servers.moved(pipe.stream)
         if not moved:
             return "check that the server is not busy or stopped (we go on waiting for this answer)"
         # Whatever the old server may still carry out is not what the new one holds.
@@ -281,55 +281,55 @@ class RedisWriter:
         return "another server has taken its place; we go on there"
 
     def _ask(self, stream: str, *commands: bytes) -> list[Any]:
-        return self._ask_on(self._line(stream), commands)
+        return self._ask_on(self._pipe(stream), commands)
 
-    def _ask_on(self, line: RedisPipeline, commands: Sequence[bytes]) -> list[Any]:
+    def _ask_on(self, pipe: RedisPipeline, commands: Sequence[bytes]) -> list[Any]:
         """Return the answers to whole commands on one connection; no step is under way there."""
-        if line.is_waiting:
-            self._answers(line, math.inf)  # To what somebody asked, and did not wait for.
-        line.is_step = False
-        line.send(commands, len(commands))
-        return self._answers(line, math.inf)
+        if pipe.is_waiting:
+            self._answers(pipe, math.inf)  # To what somebody asked, and did not wait for.
+        pipe.is_step = False
+        pipe.send(commands, len(commands))
+        return self._answers(pipe, math.inf)
 
-    def _line(self, stream: str) -> RedisPipeline:
-        lines = self._lines.values()
-        if not any(line.is_waiting for line in lines) and any(line.is_broken for line in lines):
+    def _pipe(self, stream: str) -> RedisPipeline:
+        pipes = self._pipes.values()
+        if not any(pipe.is_waiting for pipe in pipes) and any(pipe.is_broken for pipe in pipes):
             self._drop()
         connection = None if self._abandoned else self._servers.connection(stream)
         if self._abandoned:  # Perhaps while it connected.
             raise RetryableError(f"{self._where}: asked to end before this was sent")
-        if id(connection) not in self._lines:
-            self._lines[id(connection)] = RedisPipeline(connection, lambda: self._abandoned)
-        line = self._lines[id(connection)]
-        line.stream = stream
-        return line
+        if id(connection) not in self._pipes:
+            self._pipes[id(connection)] = RedisPipeline(connection, lambda: self._abandoned)
+        pipe = self._pipes[id(connection)]
+        pipe.stream = stream
+        return pipe
 
     def _attempt(self, call: Callable[[], Any]) -> Any:
-        """Do something with the server, and say what its errors mean."""
+        """Call the server, and turn its errors into those that the engine acts on."""
         try:
             return call()
         except DeltaForgeError:
             raise
         except (self._redis.RedisError, self._redis.RedisClusterException, OSError) as error:
             self._drop()
-            told = error_codes.meaning(
+            failure = error_codes.to_error(
                 error, self._where, self._secrets, is_cluster=self._is_cluster
             )
-            raise self._named(told, error) from error
+            raise self._named(failure, error) from error
 
-    def _named(self, told: DeltaForgeError, error: BaseException) -> DeltaForgeError:
+    def _named(self, failure: DeltaForgeError, error: BaseException) -> DeltaForgeError:
         """Return an error, or a clearer one where something else answers in Redis's place."""
-        if error_codes.code_of(error) or not isinstance(told, (AccessError, RetryableError)):
-            return told
+        if error_codes.code_of(error) or not isinstance(failure, (AccessError, RetryableError)):
+            return failure
         found = other_server("Redis", self._sink.address().hosts)
         if found is None:
-            return told
+            return failure
         return WrongServerError(f"redis sink {self._sink.id}: uri: {found}; correct 'uri'")
 
     def _try_out(self) -> None:
-        told, *answers = self._ask("", entries.command("INFO", "memory"), MULTI, EXEC)
+        info, *answers = self._ask("", entries.command("INFO", "memory"), MULTI, EXEC)
         self._raise_first(answers)
-        policy = error_codes.eviction(told)
+        policy = error_codes.eviction(info)
         if policy is not None:
             log.warning(
                 "redis may throw away whole streams when memory is short; set noeviction",
@@ -342,7 +342,7 @@ class RedisWriter:
                 raise answer
 
     def _drop(self) -> None:
-        self._lines.clear()
+        self._pipes.clear()
         self._servers.forget()
 
     def reach(self) -> None:
