@@ -138,4 +138,5 @@ class HttpSink(Sink):
         Raises:
             SpecError: a file of the TLS settings cannot be used, or the extra is missing.
         """
-        return self._connected(_WRITER, pipeline, "http")
+        writer: SinkWriter = self._connected(_WRITER, pipeline, "http")
+        return writer

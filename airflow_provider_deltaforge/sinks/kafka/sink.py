@@ -129,7 +129,8 @@ class KafkaSink(Sink):
         place = "writer:KafkaWriter"
         if self.is_transactional:
             place = "once:KafkaOnceWriter" if self.exactly_once else "once:KafkaTransactionWriter"
-        return self._connected(f"{_FOLDER}.{place}", pipeline, "kafka")
+        writer: SinkWriter = self._connected(f"{_FOLDER}.{place}", pipeline, "kafka")
+        return writer
 
 
 def is_secret(key: str) -> bool:

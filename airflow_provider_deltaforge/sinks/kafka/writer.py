@@ -112,25 +112,27 @@ class KafkaWriter:
     def _settle(self, claim: WriterClaim) -> None:
         """Make sure that no former writer follows."""
         former = claim.former()
-        by_name = {one.name: one for one in former if one.name.startswith(TRANSACTIONAL)}
+        by_name = {
+            writer.name: writer for writer in former if writer.name.startswith(TRANSACTIONAL)
+        }
         deadline = time.monotonic() + self._patience_s
         for name in by_name:
             self._shut_out(name, deadline)
-        claim.outlive([one for one in former if one.name not in by_name])
+        claim.outlive([writer for writer in former if writer.name not in by_name])
         claim.forget(former)
 
     def _shut_out(self, name: str, deadline: float) -> None:
-        """Let the brokers refuse a former producer of transactions, and abort what it has open."""
+        """Make the brokers refuse a former transactional producer, and abort what it left open."""
         producer = self._new_producer(**{**TRANSACTIONS, "transactional.id": name})
         while True:
             try:
                 producer.init_transactions(2 * _SLICE_S)
             except self._kafka.KafkaException as error:
-                told = error.args[0]
-                if told.code() in error_codes.FENCED:
+                cause = error.args[0]
+                if cause.code() in error_codes.FENCED:
                     return  # By another writer of our epoch, just now.
-                if not told.retriable():
-                    self._raise([told])
+                if not cause.retriable():
+                    self._raise([cause])
             else:
                 return
             producer.poll(0)
@@ -213,9 +215,9 @@ class KafkaWriter:
         values: list[Any],
     ) -> None:
         """Hand over message by message: full queues, headers, refusals."""
-        given = work.messages.headers
+        column = work.messages.headers
         these = slice(work.next, work.next + len(topics))
-        headers = [None] * len(topics) if given is None else given[these].to_pylist()
+        headers = [None] * len(topics) if column is None else column[these].to_pylist()
         for message in zip(topics, values, keys, headers, strict=True):
             refused = self._topics.get(message[0]) or work.refused.get(work.next)
             if refused is None:
@@ -333,9 +335,9 @@ class KafkaWriter:
             )
 
     def _raise_if_other_server(self) -> None:
-        """Raise where something else answers in a broker's place, of which the driver is silent."""
+        """Raise where something else answers in a broker's place; the driver does not report it."""
         if self._abandoned:
-            return  # Whoever waits for the end waits no longer than it must.
+            return  # The end is not held up by a question.
         brokers = str(self._settings["bootstrap.servers"]).split(",")
         places = [place for each in brokers if (place := place_in(each, _PORT)) is not None]
         found = other_server("Kafka", places)

@@ -129,7 +129,8 @@ class NatsSink(Sink):
 
     def open_row_marks(self, pipeline: str) -> RowMarks:
         """Connect for marks of rows."""
-        return self._connected(f"{_FOLDER}.once:NatsRowMarks", pipeline, "nats")
+        marks: RowMarks = self._connected(f"{_FOLDER}.once:NatsRowMarks", pipeline, "nats")
+        return marks
 
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer, which connects when it first writes.
@@ -138,7 +139,8 @@ class NatsSink(Sink):
             SpecError: the extra is missing.
         """
         place = "once:NatsOnceWriter" if self._keeps_position else "writer:NatsWriter"
-        return self._connected(f"{_FOLDER}.{place}", pipeline, "nats")
+        writer: SinkWriter = self._connected(f"{_FOLDER}.{place}", pipeline, "nats")
+        return writer
 
 
 def _is_address(address: str) -> bool:

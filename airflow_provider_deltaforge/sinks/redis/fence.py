@@ -52,8 +52,9 @@ class RedisFence:
         """Watch a key that holds our claim; claim it first if need be.
 
         Between looking who has it and writing, be it ourselves into it or entries, the state store
-        is asked: whoever is frozen there finds the key changed when it wakes up. Also if it is ours
-        by then: a server that came back with older data may say so of a claim that was replaced.
+        is asked: a writer that was frozen there finds the key changed when it wakes up. It is asked
+        also if the key is ours by then: a server that came back with older data may hold a claim
+        that was replaced.
 
         Args:
             key: the key.

@@ -9,6 +9,7 @@ A step ends in front of an entry that is refused. Only the next step meets it as
 writes nothing and tells it: the cursor goes past it when it is set aside, and called again without.
 """
 
+import hashlib
 import time
 import uuid
 from collections.abc import Sequence
@@ -24,12 +25,71 @@ from airflow_provider_deltaforge.columns.binary_columns import id_bytes
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
-from airflow_provider_deltaforge.sinks.redis import entries, error_codes, script
+from airflow_provider_deltaforge.sinks.redis import entries, error_codes
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.sinks.redis.slots import cursor_key, tag_of
 from airflow_provider_deltaforge.sinks.redis.writer import EXEC, MULTI, RedisWriter
 
 _ANY_EVENT = bytes(16)
+
+# KEYS: the cursor, whose writers may write, then the streams. ARGV: who writes, for whom (nothing
+# where nobody claims), the number of this step, the cursor behind
+# it, what stands around an event's id in a cursor inside of it, about how many entries a stream
+# keeps (0: all), how many words a message has, and these: which of the streams, and the values of
+# the fields. A table of them per entry would cost a quarter more.
+# Whether a key is a stream is asked before anything is written; memory and disk can only refuse
+# the first entry. A step ends in front of a later entry that is refused: the cursor must not pass
+# it before somebody has stored it, and what was added cannot be undone. Each answer tells where the
+# step has ended, also to a writer that lost the first one.
+WRITE = """
+local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor')
+if not held[1] then return {'lost'} end
+if held[1] ~= ARGV[1] then return {'fenced'} end
+if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= ARGV[2] then return {'fenced'} end
+local step = tonumber(held[2] or '0')
+if step == tonumber(ARGV[3]) then return {'held', held[3]} end
+if step ~= tonumber(ARGV[3]) - 1 then return {'lost'} end
+local refused = {'refused'}
+for i = 3, #KEYS do
+  local length = redis.pcall('XLEN', KEYS[i])
+  if type(length) == 'table' and length['err'] then
+    if not string.find(length['err'], 'WRONGTYPE') then return length end
+    refused[#refused + 1] = i - 3
+    refused[#refused + 1] = length['err']
+  end
+end
+if #refused > 1 then return refused end
+local add, most, words = redis.pcall, tonumber(ARGV[7]), tonumber(ARGV[8])
+local cursor = ARGV[4]
+for i = 9, #ARGV, words do
+  local key, event, id, name = KEYS[ARGV[i] + 3], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local more = words == 5 and ARGV[i + 4] ~= '' and ARGV[i + 4]
+  local answer
+  if not more and most == 0 then
+    answer = add('XADD', key, '*', 'event', event, 'event_id', id,
+      'idempotency_key', id, 'df-key', name)
+  elseif not more then
+    answer = add('XADD', key, 'MAXLEN', '~', most, '*', 'event', event, 'event_id', id,
+      'idempotency_key', id, 'df-key', name)
+  elseif most == 0 then
+    answer = add('XADD', key, '*', 'event', event, 'event_id', id,
+      'idempotency_key', id, 'df-key', name, 'df-headers', more)
+  else
+    answer = add('XADD', key, 'MAXLEN', '~', most, '*', 'event', event, 'event_id', id,
+      'idempotency_key', id, 'df-key', name, 'df-headers', more)
+  end
+  if type(answer) == 'table' and answer['err'] then
+    if i == 9 then return answer end
+    cursor = ARGV[5] .. string.gsub(ARGV[i - words + 2], '-', '') .. ARGV[6]
+    break
+  end
+end
+redis.call('HSET', KEYS[1], 'step', ARGV[3], 'cursor', cursor)
+return {'written', cursor}
+""".strip()
+
+WRITE_SHA = hashlib.sha1(WRITE.encode(), usedforsecurity=False).hexdigest()
+"""How Redis names the script once it knows it."""
 
 
 class RedisOnceWriter(RedisWriter):
@@ -91,12 +151,12 @@ class RedisOnceWriter(RedisWriter):
         before: SinkPosition,
         deadline: float,
     ) -> None:
-        """Let the cursor name no event of which a later message was refused.
+        """Move the cursor in front of events with a later message that was refused.
 
-        It is set aside as a whole, and nobody would find its message again. What is written of it
-        stays: an entry cannot be taken back.
+        Such an event is set aside as a whole, and nobody would find its message again. What is
+        written of it stays: an entry cannot be taken back.
         """
-        rows, lost = messages.event_rows, {one.event_row for one in refused}
+        rows, lost = messages.event_rows, {rejection.event_row for rejection in refused}
         row = held = _last_row(messages, self._held)
         while row >= 0 and rows[row].as_py() in lost:
             row -= 1
@@ -111,8 +171,8 @@ class RedisOnceWriter(RedisWriter):
         fence, guard = self._guard()
         state: list[bytes | str | int] = [self._owner, fence, number, cursor.as_text()]
         state += _around(cursor)
-        head = entries.command("EVALSHA", script.WRITE_SHA, 2, self._key, guard, *state, 0, 1)
-        answer = self._told(head, b"", deadline)
+        head = entries.command("EVALSHA", WRITE_SHA, 2, self._key, guard, *state, 0, 1)
+        answer = self._run_script(head, b"", deadline)
         self._refuse_other_kind(answer)
         if isinstance(answer, Exception):
             raise answer
@@ -125,11 +185,11 @@ class RedisOnceWriter(RedisWriter):
         return _last_row(messages, self._held) + 1
 
     def _is_inside(self, before: SinkPosition) -> bool:
-        """Say whether we wrote something behind ``before`` of which that knows nothing."""
-        told = self._cursor
-        if self._held is None or told is None or told.event_id is None:
+        """Return whether we wrote something behind ``before`` that it does not know."""
+        cursor = self._cursor
+        if self._held is None or cursor is None or cursor.event_id is None:
             return False
-        return told.position == before.position and told.event_id != before.event_id
+        return cursor.position == before.position and cursor.event_id != before.event_id
 
     def _take_over(self) -> SinkPosition | None:
         """Name ourselves the only writer: from then on the script refuses all others."""
@@ -137,7 +197,7 @@ class RedisOnceWriter(RedisWriter):
         pipe = self._guarded(self._key)
         pipe.watches = None  # The transaction below uses it up.
         self._owner = uuid.uuid4().hex  # What we sent before is refused as well.
-        load = entries.command("SCRIPT", "LOAD", script.WRITE)
+        load = entries.command("SCRIPT", "LOAD", WRITE)
         owner = entries.command("HSET", self._key, "owner", self._owner)
         look = entries.command("HMGET", self._key, "step", "cursor")
         answers = self._ask_on(pipe, [load, MULTI, owner, look, EXEC])
@@ -156,8 +216,8 @@ class RedisOnceWriter(RedisWriter):
         )
 
     def _refuse_eviction(self) -> None:
-        [told] = self._ask(self._key, entries.command("INFO", "memory"))
-        policy = error_codes.eviction(told)
+        [info] = self._ask(self._key, entries.command("INFO", "memory"))
+        policy = error_codes.eviction(info)
         if policy is not None:
             raise FatalError(
                 f"{self._where}: maxmemory-policy {policy} may throw away streams and the position "
@@ -200,8 +260,8 @@ class RedisOnceWriter(RedisWriter):
         state += _around(before)
         state += [self._sink.max_len or 0, words]
         more = words * len(step)
-        head = entries.command("EVALSHA", script.WRITE_SHA, *where, *state, more=more)
-        answer = self._told(head, body, deadline)
+        head = entries.command("EVALSHA", WRITE_SHA, *where, *state, more=more)
+        answer = self._run_script(head, body, deadline)
         self._refuse_other_kind(answer)
         if isinstance(answer, Exception):
             return self._refused_first(step, answer)
@@ -216,10 +276,10 @@ class RedisOnceWriter(RedisWriter):
         return []
 
     def _reached(
-        self, step: Messages, before: SinkPosition, after: SinkPosition, told: bytes
+        self, step: Messages, before: SinkPosition, after: SinkPosition, text: bytes
     ) -> None:
         """Note where a step has ended, as the server tells."""
-        cursor = SinkPosition.from_text(told, f"{self._where}: {self._key}")
+        cursor = SinkPosition.from_text(text, f"{self._where}: {self._key}")
         if cursor == after:
             last = len(step) - 1
         else:
@@ -238,24 +298,24 @@ class RedisOnceWriter(RedisWriter):
         self._steps = None
         return FencedError(f"{self._where}: {_FENCED[word]}")
 
-    def _told(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
+    def _run_script(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
         for _ in range(2):
             pipe = self._pipe(self._key)  # The one of before may be gone.
             pipe.send([head, body], 1)
             [answer] = self._answers(pipe, deadline)
             if not isinstance(answer, self._redis.exceptions.NoScriptError):
                 break
-            self._ask(self._key, entries.command("SCRIPT", "LOAD", script.WRITE))
+            self._ask(self._key, entries.command("SCRIPT", "LOAD", WRITE))
         return answer
 
     def _refused_first(self, step: Messages, answer: Exception) -> list[Rejection]:
         """Return what is refused of a step whose first entry was; nothing of it is written."""
-        meant = error_codes.refusal_of(answer)
-        if meant is None:
+        refusal = error_codes.refusal_of(answer)
+        if refusal is None:
             raise answer
         # A stream that takes no entry takes none of the others, but each is too large by itself.
         alike = pc.equal(step.topics.indices, step.topics.indices[0])
-        rows = pc.indices_nonzero(alike).to_pylist() if meant[0] == "routing" else [0]
+        rows = pc.indices_nonzero(alike).to_pylist() if refusal[0] == "routing" else [0]
         return [self._rejection(step, row, *self._refusal(str(answer))) for row in rows]
 
     def _refused(

@@ -120,7 +120,8 @@ class RedisSink(Sink):
 
     def open_row_marks(self, pipeline: str) -> RowMarks:
         """Connect for marks of rows."""
-        return self._connected(f"{_FOLDER}.row_marks:RedisRowMarks", pipeline, "redis")
+        marks: RowMarks = self._connected(f"{_FOLDER}.row_marks:RedisRowMarks", pipeline, "redis")
+        return marks
 
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a server that is away is left to the first write.
@@ -130,4 +131,5 @@ class RedisSink(Sink):
             AccessError: the server refuses the credentials, the certificate or the commands.
         """
         place = "once:RedisOnceWriter" if self.exactly_once else "writer:RedisWriter"
-        return self._connected(f"{_FOLDER}.{place}", pipeline, "redis")
+        writer: SinkWriter = self._connected(f"{_FOLDER}.{place}", pipeline, "redis")
+        return writer

@@ -70,7 +70,7 @@ class RedisBatch:
 
 
 def in_steps(messages: Messages, slot: Callable[[str], int]) -> RedisBatch:
-    """Return a batch as steps, each of which the server can carry out as a whole.
+    """Return a batch as steps that the server carries out as a whole.
 
     Args:
         messages: the batch.
