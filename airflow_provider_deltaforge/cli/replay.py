@@ -280,14 +280,14 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _row(preview: replays.ReplayPreview) -> dict[str, Any]:
-    letter, meta = preview.letter, preview.letter.meta
+    dead_letter, meta = preview.dead_letter, preview.dead_letter.meta
     who = f"sink {meta.sink_id}" if meta.sink_id else f"processor {meta.processor_id}"
-    if isinstance(letter, Damaged):
+    if isinstance(dead_letter, Damaged):
         who = "unknown"
     return {
-        "seq": letter.seq,
-        "table": letter.table,
-        "op": str(letter.event.get("op", "")),
+        "seq": dead_letter.seq,
+        "table": dead_letter.table,
+        "op": str(dead_letter.event.get("op", "")),
         "refused_by": who,
         "attempts": meta.attempts,
         "action": preview.action,

@@ -48,7 +48,7 @@ def entries(
         SpecError: there is no such pipeline.
     """
     chosen = _chosen(_queue(store, name), which, after)
-    return [_plain(letter) for letter in islice(chosen, limit)]
+    return [_plain(dead_letter) for dead_letter in islice(chosen, limit)]
 
 
 def oldest(store: Store, name: str, which: DeadLetterFilter = EVERY) -> dict[str, Any]:
@@ -102,12 +102,12 @@ def _queue(store: Store, name: str) -> DeadLetterRecords:
 def _chosen(
     queue: DeadLetterRecords, which: DeadLetterFilter, after: int = 0
 ) -> Iterator[DeadLetter]:
-    return (letter for letter in queue.read(after) if which.fits(letter))
+    return (dead_letter for dead_letter in queue.read(after) if which.fits(dead_letter))
 
 
-def _plain(letter: DeadLetter) -> dict[str, Any]:
+def _plain(dead_letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter for people: statements may hold the password of a remote table."""
-    told = letter.model_dump(exclude={"v", "rest"})
+    told = dead_letter.model_dump(exclude={"v", "rest"})
     for sinks in ("overtaken", "delivered"):
         if not told["meta"][sinks]:
             del told["meta"][sinks]

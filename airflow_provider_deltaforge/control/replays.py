@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.storage.records.replays import (
 class ReplayPreview:
     """What a replay would do with one entry, and why."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     action: str
     sinks: tuple[str, ...]
     why: str
@@ -121,7 +121,7 @@ def foresee(
         raise SpecError(f"pipeline {name!r} was never applied to this state store")
     spec = load(document, expand=False).spec
     plan = ReplayPlan(spec, which, overtaken, Checkpoints(store, name, spec.source.id).load())
-    for letter in DeadLetterRecords(store, name).read():
-        verdict = plan.judge(letter)
+    for dead_letter in DeadLetterRecords(store, name).read():
+        verdict = plan.judge(dead_letter)
         if verdict is not None:
-            yield ReplayPreview(letter, verdict.action, verdict.sinks, verdict.why)
+            yield ReplayPreview(dead_letter, verdict.action, verdict.sinks, verdict.why)

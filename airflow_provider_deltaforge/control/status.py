@@ -134,7 +134,7 @@ def _status(store: Store, name: str, backend: Backend | None) -> PipelineStatus:
     waited_s = _waited_s(control, record)
     judged = judge_status(name, record, progress, now_ms(), job, heard, waited_s)
     judged = _with_sinks(judged, len(record.requests))
-    judged = _with_letters(judged, progress, DeadLetterRecords(store, name).count())
+    judged = _with_dead_letters(judged, progress, DeadLetterRecords(store, name).count())
     return _with_tables(judged, TableRecords(store, name).stopped())
 
 
@@ -209,7 +209,7 @@ def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) ->
     )
 
 
-def _with_letters(
+def _with_dead_letters(
     judged: PipelineStatus, progress: Progress | None, entries: int
 ) -> PipelineStatus:
     """Say how many events are set aside; who empties the queue is not the driver."""

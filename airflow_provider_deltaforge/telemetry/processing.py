@@ -38,7 +38,7 @@ def processing_families(reports: Iterable[ProcessorMetrics]) -> Iterator[Metric]
     reports = list(reports)
     yield from _processors(reports)
     yield from _counts(reports)
-    yield from _letters(reports)
+    yield from _dead_letters(reports)
 
 
 def _processors(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
@@ -98,7 +98,7 @@ def _counts(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
     yield from (transformed, reasons, filtered, others)
 
 
-def _letters(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
+def _dead_letters(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
     who = ["pipeline", "sink", "processor", "error_kind"]
     events = CounterMetricFamily(f"{_PREFIX}dlq_events", "Events set aside.", labels=who)
     entries = GaugeMetricFamily(

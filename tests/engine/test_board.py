@@ -55,7 +55,7 @@ def test_lag_is_the_age_of_the_newest_event():
 def test_lag_grows_while_a_sink_is_away(clock):
     stats = LaneStats()
     stats.delivered(facts([0.0]), {"kafka": SinkCounts(1, 10)})
-    stats.sink_trouble("kafka", RuntimeError("away"))
+    stats.report_sink_error("kafka", RuntimeError("away"))
     clock.now_s += 7
 
     assert stats.lag_ms() == 7000

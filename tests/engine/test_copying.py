@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.snapshot import chunk_copy
-from airflow_provider_deltaforge.engine.snapshot.chunk_copy import await_hands, copy_chunks
+from airflow_provider_deltaforge.engine.snapshot.chunk_copy import await_workers, copy_chunks
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter
@@ -118,7 +118,7 @@ def test_tables_that_were_never_begun_are_not_waited_for(monkeypatch, caplog):
     pool.shutdown(wait=False, cancel_futures=True)
     over.set()
     working[0].result(PATIENCE_S)
-    await_hands(working)
+    await_workers(working)
 
     assert working[1].cancelled()
     assert not caplog.records

@@ -130,7 +130,7 @@ def test_what_is_refused_of_a_copied_row_is_set_aside_with_the_chunk(monkeypatch
     found = [(one.event["after"]["id"], one.event["op"]) for one in letters(pipeline)]
     assert found == [(4, "r"), (7, "r")]
     assert {one.source_cursor and 1 for one in letters(pipeline)} == {None}
-    assert [one["count"] for one in told.letters["events"]] == [1, 1]
+    assert [one["count"] for one in told.dead_letters["events"]] == [1, 1]
     assert told.taken["out"].events == 8
 
 

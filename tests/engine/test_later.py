@@ -55,8 +55,8 @@ class Numbers:
 def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_before(monkeypatch):
     monkeypatch.setattr(render_queue, "_MOMENT_S", PATIENCE_S, raising=False)
     renderer = Numbers()
-    desk = RenderQueue(renderer)
-    first, second = desk.ahead(1, wanted=True), desk.ahead(2, wanted=True)
+    queue = RenderQueue(renderer)
+    first, second = queue.ahead(1, wanted=True), queue.ahead(2, wanted=True)
     with pytest.raises(RetryableError, match="away"):
         first.make()
     renderer.away = False
@@ -66,7 +66,7 @@ def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_
     thread = threading.Thread(target=second.make)
     thread.start()
     assert renderer.slow.wait(PATIENCE_S)
-    third = desk.ahead(3, wanted=True)
+    third = queue.ahead(3, wanted=True)
     renderer.busy.asked.set()
     thread.join(PATIENCE_S)
     assert (second.made, third.made) == ((2, []), (3, []))
@@ -87,11 +87,11 @@ class Asking:
 
 
 def test_a_server_is_asked_by_the_sinks_thread_alone_which_is_no_trouble():
-    desk = RenderQueue(Asking())
-    first, second = desk.ahead(1, wanted=True), desk.ahead(2, wanted=True)
+    queue = RenderQueue(Asking())
+    first, second = queue.ahead(1, wanted=True), queue.ahead(2, wanted=True)
     assert (first.made, second.made) == (None, None)
     first.make()
-    third = desk.ahead(3, wanted=True)
+    third = queue.ahead(3, wanted=True)
     assert [one.made for one in (first, second, third)] == [(1, []), (2, []), (3, [])]
 
 

@@ -26,11 +26,11 @@ class Box:
     def __init__(self, monkeypatch, journal):
         pipeline = InProcess(journal=f"enabled: true, dlq: {{{journal}}}")
         self.queue = DeadLetterRecords(pipeline.store, pipeline.name)
-        self.troubles, self.tallies = {}, DeadLetterStats()
+        self.errors, self.dead_letter_stats = {}, DeadLetterStats()
         self.answers = []
         self.newer = False
         self.box = DeadLetterQueue(
-            pipeline.context(), self.tallies, self._told, threading.Event(), self._confirm
+            pipeline.context(), self.dead_letter_stats, self._told, threading.Event(), self._confirm
         )
         real = DeadLetterRecords.count
 
@@ -44,7 +44,7 @@ class Box:
         self.store = pipeline.store
 
     def _told(self, name, error):
-        self.troubles[name] = error
+        self.errors[name] = error
 
     def _confirm(self):
         if self.newer:
@@ -63,11 +63,11 @@ def test_trouble_is_over_with_room_also_if_the_store_was_away_meanwhile(monkeypa
     monkeypatch.setattr("airflow_provider_deltaforge.engine.dead_letters.queue._POLL_S", 0.01)
     with pytest.raises(RetryableError, match="away"):
         made.box.awaits_room()
-    assert made.troubles[NAME] is not None
+    assert made.errors[NAME] is not None
     made.queue.purge()
 
     assert made.box.awaits_room()
-    assert made.troubles == {NAME: None}
+    assert made.errors == {NAME: None}
 
 
 def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away(
@@ -81,7 +81,7 @@ def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away
         made.box.stored()
     made.box.stored()
 
-    told = made.tallies.as_dict()
+    told = made.dead_letter_stats.as_dict()
     assert (told["events"][0]["count"], told["rejected"]) == (2, 3)
     made.box.say()
     assert "events lost: 3" in caplog.text
@@ -98,7 +98,7 @@ def test_the_oldest_make_room_also_if_the_store_goes_away_before(monkeypatch):
     made.box.stored()
 
     assert made.queue.count() == 2
-    assert made.tallies.as_dict()["evicted"] == 1
+    assert made.dead_letter_stats.as_dict()["evicted"] == 1
 
 
 def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):

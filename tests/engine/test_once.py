@@ -42,7 +42,7 @@ class Ours:
     def restart(self):
         self.thread = SinkThread(self._sink, "pipeline", self, threading.Event())
 
-    def sink_trouble(self, sink_id, error):
+    def report_sink_error(self, sink_id, error):
         pass
 
     def write(self, at, *numbers):

@@ -39,8 +39,8 @@ def test_sinks_that_are_each_ahead_in_a_table_of_their_own_lack_nothing_from_the
 def test_a_sink_that_is_behind_no_more_counts_although_it_has_not_joined():
     delivering = object.__new__(Delivery)
     delivering._policy = RequiredSinks(frozenset(), 2)
-    delivering._ahead = SkipList(ScriptedSource(), ["one", "two", "three"])
-    delivering._ahead.leave("three")
+    delivering._skip_list = SkipList(ScriptedSource(), ["one", "two", "three"])
+    delivering._skip_list.leave("three")
     lagging = delivering._lagging = object.__new__(LaggingSinks)
     lagging._source = ScriptedSource()
     lagging._behind = {"three": SimpleNamespace(at={"tx": 7})}

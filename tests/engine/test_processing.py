@@ -16,7 +16,7 @@ class Watcher:
     def __init__(self):
         self.told = []
 
-    def processor_trouble(self, processor_id, error):
+    def report_processor_error(self, processor_id, error):
         self.told.append((processor_id, error and str(error)))
 
 
@@ -46,9 +46,11 @@ def chain(monkeypatch):
 
     def of(_ending=lambda: False, **works):
         plant(monkeypatch, **works)
-        tallies, watcher = ProcessorStats(), Watcher()
-        made = ProcessorChain([Planted(id=name) for name in works], tallies, watcher, _ending)
-        made.tallies, made.watcher = tallies, watcher
+        processor_stats, watcher = ProcessorStats(), Watcher()
+        made = ProcessorChain(
+            [Planted(id=name) for name in works], processor_stats, watcher, _ending
+        )
+        made.processor_stats, made.watcher = processor_stats, watcher
         opened.append(made)
         made.open()
         return made
@@ -304,7 +306,7 @@ def test_work_is_counted_by_processor(chain):
     made = chain(even=keeping(even), refuses=refusing(lambda text: text == b'{"id":0}'))
     for _ in range(2):
         made.process(batch(*(change(number) for number in range(4))))
-    told = made.tallies.as_dict()
+    told = made.processor_stats.as_dict()
     assert [(told[name]["events_in"], told[name]["events_out"]) for name in told] == [
         (8, 4),
         (4, 2),

@@ -23,7 +23,7 @@ def messages():
 
 
 class Watcher:
-    def sink_trouble(self, sink_id, error):
+    def report_sink_error(self, sink_id, error):
         pass
 
 

@@ -55,15 +55,15 @@ def test_a_pipeline_that_is_blocked_from_its_start_has_a_lag_and_is_not_ready(
 
 def test_a_sink_that_blocks_from_the_start_makes_a_lag_too():
     stats = LaneStats()
-    stats.sink_trouble("out", RetryableError("away"))
-    stats.sinks["out"].trouble.since_ms -= 5000
+    stats.report_sink_error("out", RetryableError("away"))
+    stats.sinks["out"].last_error.since_ms -= 5000
     assert stats.lag_ms() >= 5000
 
 
 def test_the_lag_of_a_blocked_sink_goes_on_behind_a_restart():
     stats = LaneStats()
-    stats.sink_trouble("out", RetryableError("away"))
-    stats.last_commit_ms = stats.sinks["out"].trouble.since_ms - 60_000
+    stats.report_sink_error("out", RetryableError("away"))
+    stats.last_commit_ms = stats.sinks["out"].last_error.since_ms - 60_000
     again = LaneStats()
     counters = stats.counters()
     again.resume(
@@ -75,5 +75,5 @@ def test_the_lag_of_a_blocked_sink_goes_on_behind_a_restart():
         }
     )
     assert again.lag_ms() is None
-    again.sink_trouble("out", RetryableError("away"))
+    again.report_sink_error("out", RetryableError("away"))
     assert again.lag_ms() >= 60_000

@@ -81,9 +81,11 @@ def test_one_entry_is_read_alone():
     peek = store.peek
     store.peek = lambda *told: fetched.append(peek(*told)) or fetched[-1]
     try:
-        third = next(one.letter.seq for one in queue.stored() if one.letter.event["n"] == 2)
+        third = next(
+            one.dead_letter.seq for one in queue.stored() if one.dead_letter.event["n"] == 2
+        )
         fetched.clear()
-        assert queue.find(third).letter.event == {"n": 2}
+        assert queue.find(third).dead_letter.event == {"n": 2}
         assert [len(page) for page in fetched] == [1]
     finally:
         store.close()
@@ -103,7 +105,7 @@ def test_an_entry_that_cannot_be_read_says_so_and_hides_no_other(store, text, wh
     assert [one.seq for one in found] == [first, second, third]
     assert found[1].meta.error_kind == "damaged"
     assert why in found[1].meta.error_message
-    assert [one.letter.seq for one in queue.stored(damaged=False)] == [first, third]
+    assert [one.dead_letter.seq for one in queue.stored(damaged=False)] == [first, third]
     assert queue.find(second) is None  # Nothing may be written into it.
     assert DeadLetterFilter(last=second).fits(found[1])
     assert not DeadLetterFilter(first=third).fits(found[1])

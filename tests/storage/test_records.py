@@ -156,12 +156,12 @@ def test_a_dead_letter_of_a_later_release_stands_there_with_the_way_out(store):
     _keep(store, DeadLetter, later)
     _keep(store, DeadLetter, FIRST_FORMAT[DeadLetter])
     unread, readable = DeadLetterRecords(store, "orders").stored()
-    assert isinstance(unread.letter, Damaged)
+    assert isinstance(unread.dead_letter, Damaged)
     assert unread.text == later
     assert re.search(
-        r"orders.* has format 2, .* up to 1: upgrade", unread.letter.meta.error_message
+        r"orders.* has format 2, .* up to 1: upgrade", unread.dead_letter.meta.error_message
     )
-    assert not isinstance(readable.letter, Damaged)
+    assert not isinstance(readable.dead_letter, Damaged)
 
 
 def test_a_control_record_of_a_later_release_is_not_overwritten(store):

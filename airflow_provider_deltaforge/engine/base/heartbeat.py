@@ -237,8 +237,8 @@ class Heartbeat:
             return status, outcome.reason, outcome.error_class
         blocked = self._stats.blocked_by()
         if blocked is not None:
-            name, trouble = blocked
-            return "blocked", f"{name}: {trouble.reason}", trouble.error_class
+            name, last_error = blocked
+            return "blocked", f"{name}: {last_error.reason}", last_error.error_class
         return self._word, None, None
 
     @property
@@ -261,19 +261,19 @@ class Heartbeat:
 
 
 def _told(state: SinkStats, *, begins: bool) -> dict[str, object]:
-    trouble = state.trouble
-    if state.standing == "running" and trouble is None:
+    last_error = state.last_error
+    if state.status == "running" and last_error is None:
         return {"status": "starting"} if begins else {}
-    word = "blocked" if state.standing == "running" else state.standing
+    word = "blocked" if state.status == "running" else state.status
     told: dict[str, object] = {"status": word}
-    if trouble is not None:
+    if last_error is not None:
         told |= {
-            "since_ms": trouble.since_ms,
-            "reason": trouble.reason,
-            "error_class": trouble.error_class,
+            "since_ms": last_error.since_ms,
+            "reason": last_error.reason,
+            "error_class": last_error.error_class,
         }
-    if state.standing != "running":
-        told["since_ms"] = state.standing_since_ms
+    if state.status != "running":
+        told["since_ms"] = state.status_since_ms
     if state.lacks_ms is not None:
         told["lag_ms"] = max(0, _now_ms() - state.lacks_ms)
     return told

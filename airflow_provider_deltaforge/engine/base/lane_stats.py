@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats, SinkCounts
-from airflow_provider_deltaforge.engine.base.last_error import LastError, trouble_of
+from airflow_provider_deltaforge.engine.base.last_error import LastError, last_error
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     DeadLetterStats,
     Latency,
@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilen
 
 _LONG_CALL_S = 60.0
 
-Standing = Literal["running", "behind", "catching_up", "given_up"]
+SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
 """``running``: it takes every batch with the others; else the lane goes on without it."""
 
 
@@ -37,9 +37,9 @@ class SinkStats:
     retries: int = 0
     position: Position | None = None
     checkpoint_ms: int | None = None
-    trouble: LastError | None = None
-    standing: Standing = "running"
-    standing_since_ms: int | None = None
+    last_error: LastError | None = None
+    status: SinkStatus = "running"
+    status_since_ms: int | None = None
     lacks_ms: int | None = None
     """When the oldest event was committed that a sink lacks which is behind."""
 
@@ -54,16 +54,16 @@ class LaneStats:
     batches: int = 0
     splits: int = 0
     last_commit_ms: int | None = None
-    source_trouble_now: LastError | None = None
+    source_error: LastError | None = None
     reconnects: int = 0
     slowest: Position | None = None
     by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
     latency: Latency = field(default_factory=Latency)
     processors: ProcessorStats = field(default_factory=ProcessorStats)
-    letters: DeadLetterStats = field(default_factory=DeadLetterStats)
+    dead_letters: DeadLetterStats = field(default_factory=DeadLetterStats)
     policy: RequiredSinks | None = None
     """Which sinks are waited for; None: all."""
-    troubles: dict[str, LastError] = field(default_factory=dict)
+    errors: dict[str, LastError] = field(default_factory=dict)
     """Why something other than a sink or the source does not go on, by its name."""
 
     def __post_init__(self) -> None:
@@ -88,57 +88,57 @@ class LaneStats:
             state.events, state.bytes = sink["events"], sink["bytes"]
             state.batches, state.retries = sink["batches"], sink["retries"]
             if sink.get("status") in ("behind", "catching_up"):
-                state.standing_since_ms = sink.get("since_ms")
+                state.status_since_ms = sink.get("since_ms")
         extra = told["extra"]
         self.last_commit_ms = extra.get("last_commit_ms")
         self.splits = extra.get("transaction_splits", 0)
         self.reconnects = extra.get("source_reconnects", 0)
         self.latency.add(extra.get("latency"))
         self.processors.add(extra.get("processors") or {}, known_only=True)
-        self.letters.add(extra.get("dlq") or {})
+        self.dead_letters.add(extra.get("dlq") or {})
 
-    def source_trouble(self, error: BaseException | None) -> None:
+    def report_source_error(self, error: BaseException | None) -> None:
         """Note that the log cannot be read, or (None) that it can again."""
         with self._lock:
-            self.source_trouble_now = trouble_of(self.source_trouble_now, error)
+            self.source_error = last_error(self.source_error, error)
             if error is None:
                 self.reconnects += 1
 
-    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+    def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Note that a sink does not take a batch, or (None) that it does again."""
         with self._lock:
             state = self.sinks.setdefault(sink_id, SinkStats())
-            state.trouble = trouble_of(state.trouble, error)
+            state.last_error = last_error(state.last_error, error)
             if error is not None:
                 state.retries += 1
 
-    def stands(self, sink_id: str, standing: Standing, lacks_ms: int | None = None) -> None:
+    def set_status(self, sink_id: str, status: SinkStatus, lacks_ms: int | None = None) -> None:
         """Note whether a sink goes with the others; one that is caught up is well again.
 
         Args:
             sink_id: the sink.
-            standing: how it stands from now on.
+            status: how it stands from now on.
             lacks_ms: when the oldest event was committed that it lacks, if that is known.
         """
         with self._lock:
             state = self.sinks.setdefault(sink_id, SinkStats())
-            if standing == "running":
-                state.standing_since_ms = None
-            elif state.standing_since_ms is None or standing == "given_up":
-                state.standing_since_ms = int(time.time() * 1000)
-            state.standing = standing
-            if standing == "running":
-                state.trouble, state.lacks_ms = None, None
+            if status == "running":
+                state.status_since_ms = None
+            elif state.status_since_ms is None or status == "given_up":
+                state.status_since_ms = int(time.time() * 1000)
+            state.status = status
+            if status == "running":
+                state.last_error, state.lacks_ms = None, None
             elif lacks_ms is not None:
                 state.lacks_ms = lacks_ms
 
     def given_up(self, sink_id: str, since_ms: int, why: str) -> None:
         """Note that a sink was given up by an earlier lane."""
-        self.stands(sink_id, "given_up")
+        self.set_status(sink_id, "given_up")
         with self._lock:
             state = self.sinks[sink_id]
-            state.standing_since_ms = since_ms
-            state.trouble = LastError(why, "given_up", since_ms)
+            state.status_since_ms = since_ms
+            state.last_error = LastError(why, "given_up", since_ms)
 
     def lag_of(self, sink_id: str, *, unread: bool = False) -> int | None:
         """Return for how long a sink has lacked what it lacks, in ms; None if that is unknown.
@@ -151,11 +151,11 @@ class LaneStats:
         """
         with self._lock:
             state = self.sinks.get(sink_id)
-            if state is None or state.standing_since_ms is None:
+            if state is None or state.status_since_ms is None:
                 return None
             if state.lacks_ms is None and not unread:
                 return None
-            since_ms = max(state.lacks_ms or 0, state.standing_since_ms)
+            since_ms = max(state.lacks_ms or 0, state.status_since_ms)
             return max(0, int(time.time() * 1000) - since_ms)
 
     @property
@@ -163,7 +163,7 @@ class LaneStats:
         """The sinks that are behind and are to be caught up."""
         with self._lock:
             words = ("behind", "catching_up")
-            return [name for name, state in self.sinks.items() if state.standing in words]
+            return [name for name, state in self.sinks.items() if state.status in words]
 
     def caught_up(self, sink_id: str, position: Position | None, taken: SinkCounts | None) -> None:
         """Note what a sink that is behind was given, and how far it is now."""
@@ -174,18 +174,18 @@ class LaneStats:
             if position is not None:
                 state.position, state.checkpoint_ms = position, int(time.time() * 1000)
 
-    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Note that a processor cannot work now, or (None) that it can again."""
-        self.trouble(f"processor {processor_id}", error)
+        self.report_error(f"processor {processor_id}", error)
 
-    def trouble(self, name: str, error: BaseException | None) -> None:
+    def report_error(self, name: str, error: BaseException | None) -> None:
         """Note that something named does not go on, or (None) that it does again."""
         with self._lock:
-            trouble = trouble_of(self.troubles.get(name), error)
-            if trouble is None:
-                self.troubles.pop(name, None)
+            latest = last_error(self.errors.get(name), error)
+            if latest is None:
+                self.errors.pop(name, None)
             else:
-                self.troubles[name] = trouble
+                self.errors[name] = latest
 
     def delivered(self, facts: BatchStats, taken: Mapping[str, SinkCounts]) -> None:
         """Count a batch that every sink has taken.
@@ -227,17 +227,17 @@ class LaneStats:
             held_up = self._held_up()
             if held_up is not None:
                 return held_up
-            for name, trouble in self.troubles.items():
-                return name, trouble
-            if self.source_trouble_now is not None:
-                return "source", self.source_trouble_now
+            for name, blocking in self.errors.items():
+                return name, blocking
+            if self.source_error is not None:
+                return "source", self.source_error
         silence = self._silence()
         return ("source", silence) if silence is not None else self._hangs()
 
     def position(self) -> dict[str, Any] | None:
         """Return a position that every sink has reached but those that are behind."""
         with self._lock:
-            sinks = [state for state in self.sinks.values() if state.standing == "running"]
+            sinks = [state for state in self.sinks.values() if state.status == "running"]
             positions = [state.position for state in sinks]
             return dict(self.slowest) if self.slowest and all(positions) else None
 
@@ -250,11 +250,11 @@ class LaneStats:
         blocked = self.blocked_by()
         if blocked is None:
             return self._lag_ms
-        what, trouble = blocked
+        what, blocking = blocked
         with self._lock:
             begun_ms = self.last_commit_ms
             if begun_ms is None or what == "source":
-                begun_ms = max(begun_ms or 0, trouble.since_ms)
+                begun_ms = max(begun_ms or 0, blocking.since_ms)
             grown_ms = max(0, int(time.time() * 1000) - begun_ms)
             return max(grown_ms, self._lag_ms or 0) if what == "source" else grown_ms
 
@@ -274,19 +274,19 @@ class LaneStats:
                 "tables": tables,
                 "latency": self.latency.as_dict(),
                 "processors": self.processors.as_dict(),
-                "dlq": self.letters.as_dict(),
+                "dlq": self.dead_letters.as_dict(),
             }
 
     def _held_up(self) -> tuple[str, LastError] | None:
         """Return the sink that the lane waits for, if it cannot go on without it."""
-        going = {name for name, state in self.sinks.items() if state.standing == "running"}
-        well = {name for name in going if self.sinks[name].trouble is None}
+        going = {name for name, state in self.sinks.items() if state.status == "running"}
+        well = {name for name in going if self.sinks[name].last_error is None}
         if well == going or (self.policy is not None and self.policy.holds(well)):
             return None
         required = self.policy.required if self.policy is not None else frozenset()
         name = min(going - well, key=lambda one: one not in required)
-        trouble = self.sinks[name].trouble
-        return (f"sink {name}", trouble) if trouble is not None else None
+        blocking = self.sinks[name].last_error
+        return (f"sink {name}", blocking) if blocking is not None else None
 
     def _silence(self) -> LastError | None:
         """Return that the source's server is not heard, though its connection stands."""

@@ -17,7 +17,7 @@ class LastError:
     since_ms: int
 
 
-def trouble_of(before: LastError | None, error: BaseException | None) -> LastError | None:
+def last_error(before: LastError | None, error: BaseException | None) -> LastError | None:
     """Return what an error makes of former trouble; None once it works again."""
     if error is None:
         return None

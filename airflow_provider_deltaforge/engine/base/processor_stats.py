@@ -11,7 +11,7 @@ import numpy as np
 
 LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-_LETTER_COUNTS = ("evicted", "rejected", "expired", "replayed", "write_failures")
+_DEAD_LETTER_COUNTS = ("evicted", "rejected", "expired", "replayed", "write_failures")
 
 
 class Latency:
@@ -72,7 +72,7 @@ class ProcessorStats:
 
     def __init__(self, processor_ids: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
-        self._tallies = {processor_id: _Counters() for processor_id in processor_ids}
+        self._counters = {processor_id: _Counters() for processor_id in processor_ids}
         self._under_way: tuple[str, float] | None = None
 
     def processed(
@@ -80,11 +80,11 @@ class ProcessorStats:
     ) -> None:
         """Count a batch: events that went in and came out, and those that were refused."""
         with self._lock:
-            tally = self._tallies.setdefault(processor_id, _Counters())
-            tally.events_in += events[0]
-            tally.events_out += events[1]
-            tally.errors += refused
-            tally.counts.update(counts)
+            counters = self._counters.setdefault(processor_id, _Counters())
+            counters.events_in += events[0]
+            counters.events_out += events[1]
+            counters.errors += refused
+            counters.counts.update(counts)
 
     def calls(self, processor_id: str) -> None:
         """Note that a processor is given a batch; ``called`` says that it is back."""
@@ -99,9 +99,9 @@ class ProcessorStats:
         """Count one call of a processor."""
         self._under_way = None
         with self._lock:
-            tally = self._tallies.setdefault(processor_id, _Counters())
-            tally.latency.measure(np.array([seconds]))
-            tally.errors += failed
+            counters = self._counters.setdefault(processor_id, _Counters())
+            counters.latency.measure(np.array([seconds]))
+            counters.errors += failed
 
     def add(self, told: Mapping[str, Any], *, known_only: bool = False) -> None:
         """Add what ``as_dict`` said elsewhere.
@@ -112,19 +112,19 @@ class ProcessorStats:
         """
         with self._lock:
             for processor_id, counted in told.items():
-                if not known_only or processor_id in self._tallies:
-                    self._tallies.setdefault(processor_id, _Counters()).add(counted)
+                if not known_only or processor_id in self._counters:
+                    self._counters.setdefault(processor_id, _Counters()).add(counted)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data, by processor id."""
         with self._lock:
-            return {name: tally.as_dict() for name, tally in self._tallies.items()}
+            return {name: counters.as_dict() for name, counters in self._counters.items()}
 
     def take(self) -> dict[str, Any]:
         """Return everything as plain data, and begin anew."""
         with self._lock:
-            taken, self._tallies = self._tallies, {}
-        return {name: tally.as_dict() for name, tally in taken.items()}
+            taken, self._counters = self._counters, {}
+        return {name: counters.as_dict() for name, counters in taken.items()}
 
 
 class DeadLetterStats:
@@ -141,7 +141,7 @@ class DeadLetterStats:
             self._events[sink_id or "", processor_id or "", kind] += 1
 
     def count(self, what: str, events: int) -> None:
-        """Count what became of events otherwise, by a name of ``_LETTER_COUNTS``."""
+        """Count what became of events otherwise, by a name of ``_DEAD_LETTER_COUNTS``."""
         with self._lock:
             self._told[what] += events
 
@@ -150,7 +150,7 @@ class DeadLetterStats:
         with self._lock:
             for one in told.get("events", ()):
                 self._events[one["sink"], one["processor"], one["error_kind"]] += one["count"]
-            self._told.update({key: told[key] for key in told if key in _LETTER_COUNTS})
+            self._told.update({key: told[key] for key in told if key in _DEAD_LETTER_COUNTS})
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -159,7 +159,7 @@ class DeadLetterStats:
                 {"sink": sink, "processor": processor, "error_kind": kind, "count": count}
                 for (sink, processor, kind), count in sorted(self._events.items())
             ]
-            return {"events": events, **{what: self._told[what] for what in _LETTER_COUNTS}}
+            return {"events": events, **{what: self._told[what] for what in _DEAD_LETTER_COUNTS}}
 
     def take(self) -> dict[str, Any]:
         """Return everything as plain data, and begin anew."""

@@ -22,7 +22,7 @@ class ChunkResult:
     """What each sink was given."""
     processors: Mapping[str, Any] = field(default_factory=dict)
     """What processors did since the last chunk; also told by a chunk that failed."""
-    letters: Mapping[str, Any] = field(default_factory=dict)
+    dead_letters: Mapping[str, Any] = field(default_factory=dict)
     """What was set aside since the last chunk."""
 
 
@@ -37,7 +37,7 @@ class Runner(Protocol):
         Args:
             job: what they belong to.
             run_id: the snapshot run.
-            tables: per table, the chunks in as many hands as may work on it at the same time.
+            tables: per table, the chunks of as many workers as may work on it at the same time.
             at_once: tables that may be worked on at the same time.
         """
 

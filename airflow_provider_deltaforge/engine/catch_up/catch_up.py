@@ -51,9 +51,9 @@ class CatchUp:
     Args:
         shared: the lane's.
         sink: the description.
-        hands: owns the sink's connection; it is the lane's again once the sink has joined.
+        sink_thread: owns the sink's connection; it is the lane's again once the sink has joined.
         at: the sink's checkpoint.
-        pending: the batch that ``hands`` are still trying.
+        pending: the batch that ``sink_thread`` are still trying.
         waits: the sink has refused us, and is left alone for a while.
     """
 
@@ -61,7 +61,7 @@ class CatchUp:
         self,
         shared: CatchUpContext,
         sink: Sink,
-        hands: SinkThread,
+        sink_thread: SinkThread,
         at: Position,
         pending: PendingBatch | None = None,
         *,
@@ -69,21 +69,21 @@ class CatchUp:
     ) -> None:
         self._shared = shared
         self._context = context = shared.context
-        self._sink, self._id, self._hands = sink, sink.id, hands
+        self._sink, self._id, self._sink_thread = sink, sink.id, sink_thread
         self._stats, self._rejoin_point = shared.stats, shared.rejoin_point
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
         self.given_up = False
         self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
-        self._letters = DeadLetterQueue(
+        self._dead_letters = DeadLetterQueue(
             context,
-            self._stats.letters,
+            self._stats.dead_letters,
             lambda _, error: self._tell(error),
             self._ending,
             shared.confirm,
             behind=sink.id,
         )
-        self._own = OwnCheckpoint(shared, sink.id, hands, self._letters, at, self._retry)
+        self._own = OwnCheckpoint(shared, sink.id, sink_thread, self._dead_letters, at, self._retry)
         self._thread = threading.Thread(target=self._run, name=f"behind-{sink.id}", daemon=True)
         self._thread.start()
 
@@ -120,7 +120,7 @@ class CatchUp:
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
             self._tell(error)
             self._rejoin_point.strays(self._id)
-            self._stats.stands(self._id, "behind")
+            self._stats.set_status(self._id, "behind")
             soon = isinstance(error, (RetryableError, TableError))  # The lane stops a table first.
             self._rest(_SOON_S if soon else _AGAIN_S)
             return False
@@ -133,8 +133,8 @@ class CatchUp:
             self._end_pending(self._pending)
             if self._joins():
                 return
-            self._retry(self._letters.begin)  # Read again from the checkpoint.
-        self._hands.read_again()
+            self._retry(self._dead_letters.begin)  # Read again from the checkpoint.
+        self._sink_thread.read_again()
         self._own.empty_progress.ends()
         again = SecondReader(
             self._shared, self._id, self.at, self._tell, self._is_over, self._retry
@@ -148,90 +148,90 @@ class CatchUp:
                 self._check()
                 self._own.keep()
 
-    def _end_pending(self, carried: PendingBatch) -> None:
-        """Have done with the batch that the sink's hands are still trying."""
+    def _end_pending(self, pending: PendingBatch) -> None:
+        """Finish the batch that the sink's thread is still trying."""
         self._pending = None
-        later = self._id in carried.rendered.later
-        if carried.continues and (later or not self._hands.is_exact):
+        deferred = self._id in pending.rendered.deferred
+        if pending.continues and (deferred or not self._sink_thread.is_exact):
             self._awaited().durable()  # All of the transaction is read again.
-        elif later:
-            self._deliver(self._filled(carried))
+        elif deferred:
+            self._deliver(self._filled(pending))
         else:
-            self._settle(carried, self._result(carried))
+            self._settle(pending, self._result(pending))
 
-    def _deliver(self, carried: PendingBatch) -> None:
-        if carried.batch.rows.num_rows == 0:
-            if carried.batch.position is not None:
-                self._own.empty_progress.passes(carried.batch.position)
+    def _deliver(self, pending: PendingBatch) -> None:
+        if pending.batch.rows.num_rows == 0:
+            if pending.batch.position is not None:
+                self._own.empty_progress.passes(pending.batch.position)
             return
-        self._stats.stands(self._id, "catching_up", carried.first_ms)
-        if (later := carried.rendered.later.get(self._id)) is not None:
-            self._hands.submit(later)
-            carried = self._filled(carried)
+        self._stats.set_status(self._id, "catching_up", pending.first_ms)
+        if (deferred := pending.rendered.deferred.get(self._id)) is not None:
+            self._sink_thread.submit(deferred)
+            pending = self._filled(pending)
         self._retry(self._shared.confirm)
-        rendered = carried.rendered
-        messages, held = self._retry(lambda: self._letters.held_back(rendered, [self._id]))
-        carried = replace(carried, held=held.get(self._id, ()))
-        if self._hands.is_exact:
-            told = carried.held or rendered.rejections[self._id]
-            if told or self._letters.order.would_tell(rendered, [self._id]):
-                self._set_aside(carried, carried.held)
-        self._hands.submit(self._sink_batch(carried, messages[self._id]))
-        self._settle(carried, self._result(carried))
+        rendered = pending.rendered
+        messages, held = self._retry(lambda: self._dead_letters.held_back(rendered, [self._id]))
+        pending = replace(pending, held=held.get(self._id, ()))
+        if self._sink_thread.is_exact:
+            told = pending.held or rendered.rejections[self._id]
+            if told or self._dead_letters.order.would_tell(rendered, [self._id]):
+                self._set_aside(pending, pending.held)
+        self._sink_thread.submit(self._sink_batch(pending, messages[self._id]))
+        self._settle(pending, self._result(pending))
 
-    def _sink_batch(self, carried: PendingBatch, messages: Messages) -> SinkBatch:
-        return SinkBatch(messages, carried.batch.position, self._own.stand)
+    def _sink_batch(self, pending: PendingBatch, messages: Messages) -> SinkBatch:
+        return SinkBatch(messages, pending.batch.position, self._own.stand)
 
-    def _result(self, carried: PendingBatch) -> SinkResult:
+    def _result(self, pending: PendingBatch) -> SinkResult:
         """Wait until the sink has taken what it was given."""
         refused: list[Rejection] = []
         while (outcome := self._awaited()).is_nothing:
             refused += outcome.rejections
-            self._set_aside(carried, [*carried.held, *refused])
-            sink_batch = self._sink_batch(carried, carried.rendered.messages[self._id])
-            self._hands.submit(sink_batch.without([*carried.held, *refused]))
+            self._set_aside(pending, [*pending.held, *refused])
+            sink_batch = self._sink_batch(pending, pending.rendered.messages[self._id])
+            self._sink_thread.submit(sink_batch.without([*pending.held, *refused]))
         return replace(outcome, rejections=[*refused, *outcome.rejections])
 
-    def _filled(self, carried: PendingBatch) -> PendingBatch:
+    def _filled(self, pending: PendingBatch) -> PendingBatch:
         """Wait until the messages are rendered which the sink is to be given."""
         self._awaited().durable()
-        return replace(carried, rendered=carried.rendered.grown([self._id]))
+        return replace(pending, rendered=pending.rendered.grown([self._id]))
 
     def _awaited(self) -> SinkResult:
-        """Return what has become of what the sink's hands do, however long that takes."""
-        while (outcome := self._hands.result(_POLL_S)) is None:
+        """Wait for the result of what the sink's thread does, however long that takes."""
+        while (outcome := self._sink_thread.result(_POLL_S)) is None:
             self._check()
-            if self._hands.failing:
-                self._stats.stands(self._id, "behind")
+            if self._sink_thread.failing:
+                self._stats.set_status(self._id, "behind")
                 self._rejoin_point.strays(self._id)
         if outcome.error is not None and self._is_over():
             raise CatchUpEnded
         return outcome
 
-    def _settle(self, carried: PendingBatch, outcome: SinkResult) -> None:
+    def _settle(self, pending: PendingBatch, outcome: SinkResult) -> None:
         """Store how far the sink is with this batch, with what it refused of it."""
-        refused = [*carried.held, *outcome.durable()]
-        self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
+        refused = [*pending.held, *outcome.durable()]
+        self._dead_letters.take(pending.of_sink, pending.batch.rows, {self._id: refused})
         reach(CrashPoint.CAUGHT_UP_WRITTEN)
         self._tell(None)
-        self._stats.caught_up(self._id, None, carried.rendered.taken(self._id, refused))
-        self._stats.stands(self._id, "catching_up", carried.last_ms)
+        self._stats.caught_up(self._id, None, pending.rendered.taken(self._id, refused))
+        self._stats.set_status(self._id, "catching_up", pending.last_ms)
         self._own.empty_progress.ends()
-        if carried.batch.position is not None:
-            self._own.commit(carried.batch.position)
-            self._rejoin_point.comes(self._id, carried.last_ms)
-        elif self._letters.overflows and self._letters.awaits_room():
+        if pending.batch.position is not None:
+            self._own.commit(pending.batch.position)
+            self._rejoin_point.comes(self._id, pending.last_ms)
+        elif self._dead_letters.overflows and self._dead_letters.awaits_room():
             self._own.store([])
 
-    def _set_aside(self, carried: PendingBatch, refused: Sequence[Rejection]) -> None:
+    def _set_aside(self, pending: PendingBatch, refused: Sequence[Rejection]) -> None:
         """Store what is refused before the sink holds the rest, which is not read again then."""
-        self._letters.take(carried.of_sink, carried.batch.rows, {self._id: refused})
+        self._dead_letters.take(pending.of_sink, pending.batch.rows, {self._id: refused})
         self._own.store_early()
 
     def _joins(self) -> bool:
         """Offer to join where the lane stands; return True if the sink is the lane's again."""
         position = self._own.reached
-        exact = self._hands.is_exact
+        exact = self._sink_thread.is_exact
         if not self._rejoin_point.holds(position, exact=exact):
             return False
         if position != self.at:
@@ -253,15 +253,15 @@ class CatchUp:
         except (DeltaForgeError, CatchUpEnded):
             return  # Another lane is there, or this one ends: the next one judges anew.
         reach(CrashPoint.SINK_GIVEN_UP)
-        self._hands.has_ended()  # It would go on trying, and hide why the sink was given up.
+        self._sink_thread.has_ended()  # It would go on trying, and hide why the sink was given up.
         log_gap(self._context, self._id, self.at, error)
-        self._stats.stands(self._id, "given_up")
+        self._stats.set_status(self._id, "given_up")
         self._tell(error)
         self._ending.set()
         self.given_up = True
 
     def _tell(self, error: BaseException | None) -> None:
-        self._stats.sink_trouble(self._id, error)
+        self._stats.report_sink_error(self._id, error)
 
     def _is_over(self) -> bool:
         return self._ending.is_set() or self._shared.over()

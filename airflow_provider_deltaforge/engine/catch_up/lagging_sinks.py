@@ -26,16 +26,25 @@ class LaggingSinks:
     Args:
         shared: the lane's.
         sinks: their connections.
-        ahead: who holds what; it is told who leaves and joins.
+        skip_list: who holds what; it is told who leaves and joins.
         checkpoints: the lane's.
     """
 
     def __init__(
-        self, shared: CatchUpContext, sinks: SinkGroup, ahead: SkipList, checkpoints: Checkpoints
+        self,
+        shared: CatchUpContext,
+        sinks: SinkGroup,
+        skip_list: SkipList,
+        checkpoints: Checkpoints,
     ) -> None:
         context = shared.context
         self._shared = shared
-        self._context, self._stats, self._sinks, self._ahead = context, shared.stats, sinks, ahead
+        self._context, self._stats, self._sinks, self._skip_list = (
+            context,
+            shared.stats,
+            sinks,
+            skip_list,
+        )
         self._source = context.pipeline.spec.source
         self._described = {sink.id: sink for sink in context.pipeline.spec.sinks}
         self._checkpoints = checkpoints
@@ -46,32 +55,32 @@ class LaggingSinks:
         self._behind: dict[str, CatchUp] = {}
         self._look_at = 0.0
 
-    def begin(self, stood: StartPositions) -> None:
+    def begin(self, start_positions: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
-        self._given_up = dict(stood.given_up)
+        self._given_up = dict(start_positions.given_up)
         for name, gap in self._given_up.items():
-            self._ahead.leave(name)
+            self._skip_list.leave(name)
             self._stats.given_up(name, gap.since_ms, gap.why)
-        for name in stood.known:
-            if name not in stood.behind:
-                self._stats.stands(name, "running")
-        for name in stood.behind:
-            self._leave(name, stood.known[name], None, None)
+        for name in start_positions.known:
+            if name not in start_positions.behind:
+                self._stats.set_status(name, "running")
+        for name in start_positions.behind:
+            self._leave(name, start_positions.known[name], None, None)
         self._retry(self._forget_wishes)
 
-    def leave(self, name: str, carried: PendingBatch | None, error: Exception | None) -> None:
+    def leave(self, name: str, pending: PendingBatch | None, error: Exception | None) -> None:
         """Go on without a sink that did not take a batch.
 
         Args:
             name: the sink.
-            carried: the batch that it is still trying; None if it has given up on it.
+            pending: the batch that it is still trying; None if it has given up on it.
             error: why it did.
         """
         at = self._retry(self._checkpoints.load)[name]
         if error is not None:
-            self._stats.sink_trouble(name, error)
-        lacks_ms = carried.first_ms if carried is not None else None
-        self._leave(name, at, carried, lacks_ms, waits=error is not None)
+            self._stats.report_sink_error(name, error)
+        lacks_ms = pending.first_ms if pending is not None else None
+        self._leave(name, at, pending, lacks_ms, waits=error is not None)
         reach(CrashPoint.SINK_LEFT)
 
     def tend(self) -> list[str]:
@@ -137,27 +146,27 @@ class LaggingSinks:
         self,
         name: str,
         at: Position,
-        carried: PendingBatch | None,
+        pending: PendingBatch | None,
         lacks_ms: int | None,
         *,
         waits: bool = False,
     ) -> None:
-        self._ahead.leave(name)
-        self._stats.stands(name, "behind", lacks_ms)
+        self._skip_list.leave(name)
+        self._stats.set_status(name, "behind", lacks_ms)
         _log.warning(
             "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",
             name,
             dict(at),
         )
-        hands = self._sinks.thread(name)
+        sink_thread = self._sinks.thread(name)
         sink = self._described[name]
-        self._behind[name] = CatchUp(self._shared, sink, hands, at, carried, waits=waits)
+        self._behind[name] = CatchUp(self._shared, sink, sink_thread, at, pending, waits=waits)
 
     def _join(self, name: str, position: Position) -> None:
         self._retry(self._checkpoints.load)  # It was moved meanwhile.
         del self._behind[name]
-        self._ahead.join(name, position)
-        self._stats.stands(name, "running")
+        self._skip_list.join(name, position)
+        self._stats.set_status(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
         reach(CrashPoint.SINK_JOINED)
 
@@ -194,8 +203,8 @@ class LaggingSinks:
         self._store([self._gaps.close(gap, position), put, self._gaps.granted(wish)])
         reach(CrashPoint.SINK_RESUMED)
         del self._given_up[name]
-        self._ahead.join(name, position)
-        self._stats.stands(name, "running")
+        self._skip_list.join(name, position)
+        self._stats.set_status(name, "running")
         self._stats.caught_up(name, position, None)
         _log.warning(
             "sink %s goes on at %s; it lacks what lies between %s and there",

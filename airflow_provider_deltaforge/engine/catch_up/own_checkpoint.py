@@ -23,8 +23,8 @@ class OwnCheckpoint:
     Args:
         shared: the lane's.
         sink_id: whose.
-        hands: own the sink's connection.
-        letters: what is set aside for it.
+        sink_thread: own the sink's connection.
+        dead_letters: what is set aside for it.
         at: where it stands.
         retry: repeats a call to the store while it is away.
     """
@@ -33,14 +33,14 @@ class OwnCheckpoint:
         self,
         shared: CatchUpContext,
         sink_id: str,
-        hands: SinkThread,
-        letters: DeadLetterQueue,
+        sink_thread: SinkThread,
+        dead_letters: DeadLetterQueue,
         at: Position,
         retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
         context = shared.context
-        self._shared, self._id, self._hands = shared, sink_id, hands
-        self._letters, self._retry = letters, retry
+        self._shared, self._id, self._sink_thread = shared, sink_id, sink_thread
+        self._dead_letters, self._retry = dead_letters, retry
         source_id = context.pipeline.spec.source.id
         self._checkpoints = Checkpoints(context.store, context.pipeline.name, source_id)
         self.empty_progress = EmptyProgress()
@@ -51,7 +51,7 @@ class OwnCheckpoint:
     def load(self) -> None:
         """Read what is stored."""
         self._retry(self._checkpoints.load)
-        self._retry(self._letters.begin)
+        self._retry(self._dead_letters.begin)
 
     @property
     def stand(self) -> StoredPosition | None:
@@ -73,7 +73,7 @@ class OwnCheckpoint:
         """Move, with what is set aside."""
         self._await_room()
         self.empty_progress.ends()
-        held = self._hands.holds(self.stand, position)
+        held = self._sink_thread.holds(self.stand, position)
         self.store([self._checkpoints.put(self._id, position, held)])
         self.at = position
         reach(CrashPoint.CAUGHT_UP_STORED)
@@ -87,9 +87,9 @@ class OwnCheckpoint:
     def store(self, writes: Sequence[Write]) -> None:
         """Store, with what is set aside; the lane waits for that."""
         with self._shared.storing:
-            self._retry(lambda: self._letters.transact(writes))
-            self._retry(self._letters.stored)
+            self._retry(lambda: self._dead_letters.transact(writes))
+            self._retry(self._dead_letters.stored)
 
     def _await_room(self) -> None:
-        if not self._retry(self._letters.awaits_room):
+        if not self._retry(self._dead_letters.awaits_room):
             raise CatchUpEnded

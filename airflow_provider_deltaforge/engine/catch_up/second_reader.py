@@ -190,8 +190,8 @@ class _Processors:
 
     tell: Callable[[BaseException | None], None]
 
-    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
-        self.trouble(f"processor {processor_id}", error)
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
+        self.report_error(f"processor {processor_id}", error)
 
-    def trouble(self, name: str, error: BaseException | None) -> None:
+    def report_error(self, name: str, error: BaseException | None) -> None:
         self.tell(None if error is None else RetryableError(f"{name}: {error}"))

@@ -40,7 +40,7 @@ class StartPositions:
     writes: Sequence[Write] = ()
 
 
-def standing(store: Store, pipeline: Pipeline, policy: RequiredSinks) -> StartPositions:
+def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks) -> StartPositions:
     """Look at the checkpoints; sinks without one begin where the document says.
 
     Raises:
@@ -86,7 +86,7 @@ def lagging(store: Store, pipeline: Pipeline) -> list[str]:
 def show_lagging(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
     """Show who does not go with the others, before the first word of a lane."""
     for name in lagging(store, pipeline):
-        stats.stands(name, "behind")
+        stats.set_status(name, "behind")
     ids = {sink.id for sink in pipeline.spec.sinks}
     for name, gap in Gaps(store, pipeline.name).open().items():
         if name in ids:

@@ -71,14 +71,16 @@ class DeadLetterWriter:
 
         What a mask has not seen yet, or could not read, is stored without its images.
         """
-        letters: list[PreparedDeadLetter] = []
+        dead_letters: list[PreparedDeadLetter] = []
         for refused in chained.refused:
             reasons = [
                 DeadLetterReason(processor_id=refused.processor_id, **_why(one))
                 for one in refused.rejections
             ]
-            letters += self._letters(refused.rows, reasons, refused.origins, masked=refused.masked)
-        return letters
+            dead_letters += self._dead_letters(
+                refused.rows, reasons, refused.origins, masked=refused.masked
+            )
+        return dead_letters
 
     def of_sink(
         self, sink_id: str, rejections: Sequence[Rejection], chained: ProcessedBatch
@@ -94,9 +96,9 @@ class DeadLetterWriter:
         at = sorted(first)
         reasons = [DeadLetterReason(sink_id=sink_id, **_why(first[row])) for row in at]
         origins = np.array([chained.origin(row) for row in at], np.int64)
-        return self._letters(chained.rows.take(pa.array(at, pa.int32())), reasons, origins)
+        return self._dead_letters(chained.rows.take(pa.array(at, pa.int32())), reasons, origins)
 
-    def _letters(
+    def _dead_letters(
         self,
         rows: pa.RecordBatch,
         reasons: Sequence[DeadLetterReason],

@@ -43,8 +43,8 @@ class DeadLetterQueue:
 
     Args:
         context: the opened job.
-        tallies: where it is counted.
-        trouble: told by name that the queue is full, and with None that it is not any more.
+        dead_letter_stats: where it is counted.
+        report_error: told by name that the queue is full, and with None that it is not any more.
         ending: set when the lane ends.
         confirm: raises if a newer lane has started, whose limits hold then.
         behind: the one sink that this is for, which stands behind the others.
@@ -53,8 +53,8 @@ class DeadLetterQueue:
     def __init__(
         self,
         context: TaskContext,
-        tallies: DeadLetterStats,
-        trouble: Callable[[str, BaseException | None], None],
+        dead_letter_stats: DeadLetterStats,
+        report_error: Callable[[str, BaseException | None], None],
         ending: threading.Event,
         confirm: Callable[[], None],
         behind: str | None = None,
@@ -66,8 +66,8 @@ class DeadLetterQueue:
         self._queue = DeadLetterRecords(context.store, context.pipeline.name)
         self._pipeline = context.pipeline.name
         self._writer = DeadLetterWriter(context.origin, journal.max_event_bytes)
-        self._tallies = tallies
-        self._trouble = trouble
+        self._dead_letter_stats = dead_letter_stats
+        self._report_error = report_error
         self._ending, self._confirm = ending, confirm
         ids = [sink.id for sink in context.pipeline.spec.sinks]
         holds = limits.hold_keys
@@ -104,21 +104,23 @@ class DeadLetterQueue:
         Raises:
             EventError: there is no queue.
         """
-        letters: list[PreparedDeadLetter] = []
+        dead_letters: list[PreparedDeadLetter] = []
         if self.enabled:
-            letters = self._writer.of_processors(rendered.chained)
+            dead_letters = self._writer.of_processors(rendered.chained)
         for sink_id, rejections in refused.items():
             told = [*rendered.rejections[sink_id], *rejections]
             if not self.enabled:
                 stop_for_sink(sink_id, told, rendered.chained, source)
             elif told:
-                letters += self._writer.of_sink(sink_id, told, rendered.chained)
+                dead_letters += self._writer.of_sink(sink_id, told, rendered.chained)
         # Whoever refused them: sent again, the events of a row go in this order.
-        self._held += sorted(self._known.unknown(letters), key=lambda letter: letter.at)
+        self._held += sorted(
+            self._known.unknown(dead_letters), key=lambda dead_letter: dead_letter.at
+        )
         if self.enabled:
             self.order.delivered(rendered, refused, self._held)
-        for letter in self._held:
-            letter.at = -1
+        for dead_letter in self._held:
+            dead_letter.at = -1
 
     def begin(self) -> None:
         """Read what stands in the queue; what is not stored is forgotten: it will be read again.
@@ -159,7 +161,7 @@ class DeadLetterQueue:
     def overflows(self) -> bool:
         """Say whether so much is held that it is stored before the position moves."""
         many = len(self._held) > _HELD_LETTERS
-        return many or sum(len(letter.text) for letter in self._held) > _HELD_BYTES
+        return many or sum(len(dead_letter.text) for dead_letter in self._held) > _HELD_BYTES
 
     def awaits_room(self) -> bool:
         """Wait for room where the policy says so; return False when the lane ended meanwhile."""
@@ -168,12 +170,12 @@ class DeadLetterQueue:
         while not self._has_room():
             self._is_told = True  # Still so if the store goes away here, and this is tried again.
             count = self._queue.count()
-            self._trouble(NAME, RetryableError(self._full(count)))
+            self._report_error(NAME, RetryableError(self._full(count)))
             if self._ending.wait(_POLL_S):
                 return False
         if self._is_told:
             self._is_told = False
-            self._trouble(NAME, None)
+            self._report_error(NAME, None)
         return True
 
     def transact(self, writes: Sequence[Write]) -> None:
@@ -194,7 +196,7 @@ class DeadLetterQueue:
             self._store.transact([*writes, *pushed, *marks], self._fence)
         except RetryableError:
             if self._held:
-                self._tallies.count("write_failures", 1)
+                self._dead_letter_stats.count("write_failures", 1)
             raise
 
     def stored(self) -> None:
@@ -231,7 +233,7 @@ class DeadLetterQueue:
         if age_s:
             self._confirm()
             expired = self._queue.expire(int((time.time() - age_s) * 1000))
-            self._tallies.count("expired", expired)
+            self._dead_letter_stats.count("expired", expired)
 
     def _has_room(self) -> bool:
         """Say whether what is held fits; what never would goes into an empty queue."""
@@ -261,12 +263,12 @@ class DeadLetterQueue:
         held, chosen = self._held, self._chosen
         self._forget()
         self._is_untrimmed = True
-        for letter in chosen:
-            why = letter.refusal
-            self._tallies.set_aside(why.sink_id, why.processor_id, why.error_kind)
+        for dead_letter in chosen:
+            why = dead_letter.refusal
+            self._dead_letter_stats.set_aside(why.sink_id, why.processor_id, why.error_kind)
         lost = len(held) - len(chosen)
         evicts = self._limits.overflow_policy == "drop_oldest"
-        self._tallies.count("evicted" if evicts else "rejected", lost)
+        self._dead_letter_stats.count("evicted" if evicts else "rejected", lost)
         self._news.count(stored=len(chosen), lost=lost)
 
     def _trim(self) -> None:
@@ -274,7 +276,7 @@ class DeadLetterQueue:
         if self._limits.overflow_policy == "drop_oldest" and count > most:
             self._confirm()
             evicted = self._queue.drop_oldest(count - most)
-            self._tallies.count("evicted", evicted)
+            self._dead_letter_stats.count("evicted", evicted)
             self._news.count(lost=evicted)
         self._news.say_now_and_then()
         self._news.fills(min(count, most) / most)

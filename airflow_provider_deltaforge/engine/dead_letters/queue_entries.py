@@ -18,14 +18,14 @@ class QueueEntry:
     Attributes:
         place: what it changed.
         seq: its number, 0 before it is stored.
-        letter: itself, before it is stored.
+        dead_letter: itself, before it is stored.
         event_id: of its event; read again, everything before it is older.
         at: the row of the source's batch that it stands for; -1 if that batch is behind.
     """
 
     place: RowKey
     seq: int = 0
-    letter: PreparedDeadLetter | None = None
+    dead_letter: PreparedDeadLetter | None = None
     at: int = -1
     event_id: bytes = b""
 

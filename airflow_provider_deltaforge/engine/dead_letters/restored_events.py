@@ -27,7 +27,7 @@ def restored(stored: Sequence[StoredDeadLetter]) -> pa.RecordBatch:
         name: [] for name in CHANGE_SCHEMA.names if name not in _RAW
     }
     for number, one in enumerate(stored):
-        for name, value in _plain(one.letter, number).items():
+        for name, value in _plain(one.dead_letter, number).items():
             columns[name].append(value)
     spans = json_fields.locate_each(texts, [*_RAW.values(), ("source_cursor",)])
     for name, found in zip(_RAW, spans, strict=False):
@@ -38,10 +38,10 @@ def restored(stored: Sequence[StoredDeadLetter]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
-def _plain(letter: DeadLetter, number: int) -> dict[str, Any]:
-    event, rest = letter.event, letter.rest
+def _plain(dead_letter: DeadLetter, number: int) -> dict[str, Any]:
+    event, rest = dead_letter.event, dead_letter.rest
     if rest is None:
-        raise ValueError(f"dead letter {letter.seq} does not hold what sending it again takes")
+        raise ValueError(f"dead letter {dead_letter.seq} does not hold what sending it again takes")
     source = event["source"]
     routing = rest.routing
     if routing is not None and routing["headers"] is not None:
@@ -58,7 +58,7 @@ def _plain(letter: DeadLetter, number: int) -> dict[str, Any]:
         "row": rest.row,
         "tx_id": (event.get("transaction") or {}).get("id"),
         "tx_end": bool(event.get("tx_end")),
-        "event_id": uuid.UUID(letter.event_id).bytes,
+        "event_id": uuid.UUID(dead_letter.event_id).bytes,
         "schema_version": event.get("schema_version"),
         "schema_sequence": event.get("schema_sequence"),
         "tags": event.get("tags"),

@@ -84,14 +84,14 @@ def places_of(rows: pa.RecordBatch) -> list[RowKey]:
     return [found.at(row) for row in range(rows.num_rows)]
 
 
-def place_of(letter: DeadLetter) -> RowKey | None:
+def place_of(dead_letter: DeadLetter) -> RowKey | None:
     """Return what the event of a dead letter changed; None if it cannot be sent again."""
-    if letter.rest is None or letter.payload_truncated:
+    if dead_letter.rest is None or dead_letter.payload_truncated:
         return None
-    source = letter.event.get("source") or {}
+    source = dead_letter.event.get("source") or {}
     names = (source.get("db") or "", source.get("schema") or "", source.get("table") or "")
     table = _BETWEEN.join(names).encode()
-    op = letter.event.get("op")
-    keys = (None, None) if op == "ddl" else (letter.rest.key, letter.rest.former_key)
+    op = dead_letter.event.get("op")
+    keys = (None, None) if op == "ddl" else (dead_letter.rest.key, dead_letter.rest.former_key)
     row, former = (None if key is None else _BETWEEN.join((*names, key)).encode() for key in keys)
     return RowKey(table, row, op == "t", former)

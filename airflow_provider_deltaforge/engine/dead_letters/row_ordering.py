@@ -77,20 +77,20 @@ class RowOrdering:
     def read_on(self) -> None:
         """Read what was stored since the last time."""
         for stored in self._queue.stored(self._read_upto, damaged=False):
-            self._also(stored.letter)
-            self._know(stored.letter)
-            self._read_upto = stored.letter.seq
+            self._also(stored.dead_letter)
+            self._know(stored.dead_letter)
+            self._read_upto = stored.dead_letter.seq
 
-    def _know(self, letter: DeadLetter) -> None:
-        place = place_of(letter)
-        if place is None or (self._behind and letter.meta.sink_id not in (None, self._behind)):
+    def _know(self, dead_letter: DeadLetter) -> None:
+        place = place_of(dead_letter)
+        if place is None or (self._behind and dead_letter.meta.sink_id not in (None, self._behind)):
             return
-        entry = QueueEntry(place, letter.seq, event_id=uuid.UUID(letter.event_id).bytes)
+        entry = QueueEntry(place, dead_letter.seq, event_id=uuid.UUID(dead_letter.event_id).bytes)
         self._ids.add(entry.event_id)
-        if self._behind and letter.meta.sink_id is None:
+        if self._behind and dead_letter.meta.sink_id is None:
             self._unread.add(entry.event_id)
-        for sink_id in letter.missed_by(self._sink_ids):
-            if sink_id in letter.meta.overtaken:
+        for sink_id in dead_letter.missed_by(self._sink_ids):
+            if sink_id in dead_letter.meta.overtaken:
                 self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
             else:
                 self._missing.setdefault(sink_id, QueueEntries()).add(entry)
@@ -157,19 +157,19 @@ class RowOrdering:
         self,
         rendered: SinkMessages,
         refused: Mapping[str, Sequence[Rejection]],
-        letters: Sequence[PreparedDeadLetter],
+        dead_letters: Sequence[PreparedDeadLetter],
     ) -> None:
         """Note which entries a batch has overtaken.
 
         Args:
             rendered: what was delivered.
             refused: what of it was not, by the sinks that were given it.
-            letters: what is set aside and not stored yet, with what was refused of this batch.
+            dead_letters: what is set aside and not stored yet, with what was refused of this batch.
         """
         again = self._read_again(rendered.chained)
         for sink_id, rejections in refused.items():
             self._not_overtaken_yet(sink_id, again)
-            entries = self._missed(sink_id, _entries_of(letters, sink_id))
+            entries = self._missed(sink_id, _entries_of(dead_letters, sink_id))
             if not entries.tables:
                 continue
             chained = rendered.chained
@@ -182,8 +182,8 @@ class RowOrdering:
                 itself = bool(entry.event_id) and taken["event_id"][row].as_py() == entry.event_id
                 if not itself and at[row] <= again.get(entry.event_id, -1):
                     continue
-                if entry.letter is not None:
-                    entry.letter.overtaken_by(sink_id)
+                if entry.dead_letter is not None:
+                    entry.dead_letter.overtaken_by(sink_id)
                 else:
                     self._marks.setdefault(entry.seq, {})[sink_id] = True
 
@@ -220,7 +220,7 @@ class RowOrdering:
         for seq, marks in self._marks.items():
             stored = self._queue.find(seq)
             if stored is not None:
-                why = stored.letter.meta
+                why = stored.dead_letter.meta
                 marked = {**dict.fromkeys(why.overtaken, True), **marks}
                 by = [sink_id for sink_id, overtaken in marked.items() if overtaken]
                 told.append(self._queue.amend(stored, why.model_copy(update={"overtaken": by})))
@@ -248,13 +248,13 @@ class RowOrdering:
         return both
 
 
-def _entries_of(letters: Sequence[PreparedDeadLetter], sink_id: str) -> list[QueueEntry]:
+def _entries_of(dead_letters: Sequence[PreparedDeadLetter], sink_id: str) -> list[QueueEntry]:
     return [
-        QueueEntry(letter.place, letter=letter, at=letter.at)
-        for letter in letters
-        if letter.place is not None
-        and letter.refusal.sink_id in (None, sink_id)
-        and sink_id not in letter.refusal.overtaken
+        QueueEntry(dead_letter.place, dead_letter=dead_letter, at=dead_letter.at)
+        for dead_letter in dead_letters
+        if dead_letter.place is not None
+        and dead_letter.refusal.sink_id in (None, sink_id)
+        and sink_id not in dead_letter.refusal.overtaken
     ]
 
 

@@ -32,41 +32,43 @@ class StoredEntries:
         """Forget what is there: the queue is read again."""
         self._known = set()
 
-    def know(self, letter: DeadLetter) -> None:
+    def know(self, dead_letter: DeadLetter) -> None:
         """Take note of an entry of the queue."""
         if self._wanted:
-            self._known.add((letter.event_id, letter.meta.sink_id, letter.meta.processor_id))
+            self._known.add(
+                (dead_letter.event_id, dead_letter.meta.sink_id, dead_letter.meta.processor_id)
+            )
 
-    def unknown(self, letters: list[PreparedDeadLetter]) -> list[PreparedDeadLetter]:
+    def unknown(self, dead_letters: list[PreparedDeadLetter]) -> list[PreparedDeadLetter]:
         """Return the entries that are not there yet; from now on they are known."""
         if not self._wanted:
-            return letters
-        found = [letter for letter in letters if _of(letter) not in self._known]
+            return dead_letters
+        found = [dead_letter for dead_letter in dead_letters if _of(dead_letter) not in self._known]
         self._known.update(map(_of, found))
         return found
 
-    def texts(self, letters: Sequence[PreparedDeadLetter], *, early: bool) -> list[bytes]:
+    def texts(self, dead_letters: Sequence[PreparedDeadLetter], *, early: bool) -> list[bytes]:
         """Return what is stored of entries.
 
         Args:
-            letters: the entries.
+            dead_letters: the entries.
             early: they are stored before sinks hold their batch.
 
         Raises:
             RetryableError: the store is away.
         """
-        if not early or not letters or not self._wanted:
-            return [letter.text for letter in letters]
+        if not early or not dead_letters or not self._wanted:
+            return [dead_letter.text for dead_letter in dead_letters]
         source_id = self._context.pipeline.spec.source.id
         stood = Checkpoints(self._context.store, self._context.pipeline.name, source_id).load()
         # The rows of a snapshot have no place in the log.
         return [
             each.text if _COPIED in each.text else stored_early(each.text, stood)
-            for each in letters
+            for each in dead_letters
         ]
 
 
-def _of(letter: PreparedDeadLetter) -> _Known:
-    start = letter.text.index(_MARK) + len(_MARK)
-    event_id = letter.text[start : start + _LENGTH].decode()
-    return event_id, letter.refusal.sink_id, letter.refusal.processor_id
+def _of(dead_letter: PreparedDeadLetter) -> _Known:
+    start = dead_letter.text.index(_MARK) + len(_MARK)
+    event_id = dead_letter.text[start : start + _LENGTH].decode()
+    return event_id, dead_letter.refusal.sink_id, dead_letter.refusal.processor_id

@@ -24,7 +24,7 @@ class RowMarkers:
     Args:
         sinks: those that are written to, as the document describes them.
         pipeline: the pipeline's name.
-        watcher: told about trouble.
+        watcher: told about errors.
         ending: set when the process is to end.
     """
 
@@ -44,7 +44,7 @@ class RowMarkers:
         """
         marks: dict[str, str] = {}
         for sink in self._sinks:
-            tell = partial(self._watcher.sink_trouble, sink.id)
+            tell = partial(self._watcher.report_sink_error, sink.id)
             is_over, rest = self._ending.is_set, self._ending.wait
             mark = retry_until(partial(self._leave, sink), tell, is_over, rest)
             if mark is not None:

@@ -128,7 +128,7 @@ class SinkAnswers:
                     right.leave()
 
         ending = self._ending
-        tell = partial(self._watcher.sink_trouble, sink.id)
+        tell = partial(self._watcher.report_sink_error, sink.id)
         try:
             return retry_until(attempt, tell, lambda: ending.is_set() or late.is_set(), ending.wait)
         finally:

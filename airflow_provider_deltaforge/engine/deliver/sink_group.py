@@ -52,9 +52,9 @@ class SinkGroup:
     Args:
         sinks: the descriptions.
         pipeline: the pipeline's name.
-        watcher: told about trouble.
+        watcher: told about errors.
         ending: set when the lane ends.
-        deadline_s: how long one sink may take for one batch until that is trouble.
+        deadline_s: how long one sink may take for one batch until that is an error.
         claims: who may write; None where nobody else could.
     """
 
@@ -144,7 +144,7 @@ class SinkGroup:
                 elif outcome is not None:
                     outcomes[sink_id] = outcome
                     if sink_id in late:
-                        self._watcher.sink_trouble(sink_id, outcome.error)
+                        self._watcher.report_sink_error(sink_id, outcome.error)
             waiting = begun.keys() - outcomes.keys()
             late |= self._late({name: begun[name] for name in waiting - late})
             if self._is_over(outcomes, waiting, late, enough):
@@ -162,7 +162,7 @@ class SinkGroup:
         late = {name for name, at in begun.items() if time.monotonic() - at > limit_s}
         for name in late if self._deadline_s else ():
             error = f"sink {name}: one batch has taken more than {limit_s:g} s (backpressure)"
-            self._watcher.sink_trouble(name, RetryableError(error))
+            self._watcher.report_sink_error(name, RetryableError(error))
         return late
 
     def _is_over(

@@ -54,7 +54,7 @@ class SinkPositions:
 
     Args:
         bench: the opened job; its fence guards every write.
-        watcher: told about trouble of sinks.
+        watcher: told about errors of sinks.
         heart: says when to give up.
     """
 

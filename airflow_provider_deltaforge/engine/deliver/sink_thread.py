@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class SinkWatcher(Protocol):
     """Is told how a sink is doing."""
 
-    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+    def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the sink is back."""
 
 
@@ -96,7 +96,7 @@ class SinkThread:
     Args:
         sink: the description.
         pipeline: the pipeline's name.
-        watcher: told about trouble.
+        watcher: told about errors.
         ending: set when the lane ends; a failing write is then given up.
         news: set whenever an attempt has ended.
         claims: who may write; None where nobody else could.
@@ -209,7 +209,7 @@ class SinkThread:
             _log.error("sink %s: %s", self._sink.id, redacted(shown))
 
     def _tell(self, error: BaseException | None) -> None:
-        self._watcher.sink_trouble(self._sink.id, error)
+        self._watcher.report_sink_error(self._sink.id, error)
         self.failing = error is not None
         self._news.set()
 
@@ -250,8 +250,8 @@ class SinkThread:
         return self._writer
 
 
-def _make(later: DeferredRender) -> SinkResult:
-    later.make()
+def _make(deferred: DeferredRender) -> SinkResult:
+    deferred.make()
     return SinkResult(is_made=True)
 
 

@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.engine.driver.driver import (
 )
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
-    await_hands,
+    await_workers,
     copy_chunks,
     until_done,
 )
@@ -34,16 +34,16 @@ class LocalRunner:
         results: SimpleQueue[ChunkResult | None] = SimpleQueue()
         over = threading.Event()
 
-        def copy_hand(chunks: list[TableChunk]) -> None:
+        def copy_share(chunks: list[TableChunk]) -> None:
             for copied in copy_chunks(job, run_id, chunks, over.is_set):
                 results.put(copied)
                 if over.is_set():
                     return
 
-        def copy_table(hands: list[list[TableChunk]]) -> None:
+        def copy_table(workers: list[list[TableChunk]]) -> None:
             try:
-                with ThreadPoolExecutor(len(hands)) as pool:
-                    list(pool.map(copy_hand, hands))
+                with ThreadPoolExecutor(len(workers)) as pool:
+                    list(pool.map(copy_share, workers))
             except Exception as error:  # noqa: BLE001 - outcomes are data
                 results.put(ChunkResult("", "", 0, Outcome.of(error)))
             finally:
@@ -51,12 +51,12 @@ class LocalRunner:
 
         pool = ThreadPoolExecutor(at_once)
         try:
-            working = [pool.submit(copy_table, hands) for hands in tables]
+            working = [pool.submit(copy_table, workers) for workers in tables]
             yield from until_done(results, len(tables))
         finally:
             over.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            await_hands(working)
+            await_workers(working)
 
     def stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run lanes one after the other in this thread."""

@@ -45,9 +45,9 @@ class Delivery:
     Args:
         shared: what the lane shares with those that catch its sinks up.
         policy: which sinks are waited for.
-        ahead: which sinks lack a batch.
+        skip_list: which sinks lack a batch.
         checkpoints: the lane's.
-        letters: hold back what waits behind dead letters.
+        dead_letters: hold back what waits behind dead letters.
         heartbeat: says when to give up.
     """
 
@@ -55,9 +55,9 @@ class Delivery:
         self,
         shared: CatchUpContext,
         policy: RequiredSinks,
-        ahead: SkipList,
+        skip_list: SkipList,
         checkpoints: Checkpoints,
-        letters: DeadLetterQueue,
+        dead_letters: DeadLetterQueue,
         heartbeat: Heartbeat,
     ) -> None:
         pipeline = shared.context.pipeline
@@ -70,19 +70,19 @@ class Delivery:
             spec.sink_batch_deadline_secs,
             SinkFences(shared.context),
         )
-        self._lagging = LaggingSinks(shared, self._sinks, ahead, checkpoints)
+        self._lagging = LaggingSinks(shared, self._sinks, skip_list, checkpoints)
         self._checkpoints, self._storing = checkpoints, shared.storing
         self._exact = {sink.id for sink in spec.sinks if sink.holds_position}
-        self._policy, self._ahead = policy, ahead
-        self._letters, self._heartbeat, self._retry = letters, heartbeat, shared.retry
+        self._policy, self._skip_list = policy, skip_list
+        self._dead_letters, self._heartbeat, self._retry = dead_letters, heartbeat, shared.retry
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
         self._given: list[str] = []
         self._held: dict[str, Sequence[Rejection]] = {}
 
-    def begin(self, stood: StartPositions) -> None:
+    def begin(self, start_positions: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
-        self._lagging.begin(stood)
+        self._lagging.begin(start_positions)
 
     def acknowledge(self, reader: LogReader, reached: Position | None = None) -> None:
         """Let the source forget what every sink holds that was not given up.
@@ -92,7 +92,7 @@ class Delivery:
             reached: up to where the lane has delivered, if that is news.
         """
         self._reached = reached if reached is not None else self._reached
-        if self._reached is None or self._ahead.any:
+        if self._reached is None or self._skip_list.any:
             return
         position = self._lagging.earliest(self._reached)
         if position != self._acknowledged:
@@ -119,14 +119,14 @@ class Delivery:
             return False
         self._lagging.wait()
         if self._lagging.tend():
-            self._retry(self._letters.read_on)
+            self._retry(self._dead_letters.read_on)
         return True
 
     def passed(self, ready: RenderedBatch) -> None:
         """Note that the lane has gone beyond a batch: who joins now must hold it."""
         last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
         self._lagging.rejoin_point.passed(ready.batch.position, last_ms, ready.batch.boundary)
-        self._ahead.passed(ready.batch.position)
+        self._skip_list.passed(ready.batch.position)
         ready.rendered.passed()
 
     def deliver(self, ready: RenderedBatch) -> dict[str, list[Rejection]] | None:
@@ -140,7 +140,7 @@ class Delivery:
         """
         self._given, self._held = [], {}
         position = ready.batch.position
-        sink_batches = self._sink_batches(ready, self._ahead.behind(position))
+        sink_batches = self._sink_batches(ready, self._skip_list.behind(position))
         self._retry(self._heartbeat.confirm)
         outcomes = self._sinks.deliver(
             sink_batches,
@@ -155,9 +155,9 @@ class Delivery:
     def _joining(self, ready: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
         """Return the batch for sinks that have caught up while it is delivered."""
         if self._lagging.tend():
-            self._retry(self._letters.read_on)
+            self._retry(self._dead_letters.read_on)
         # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
-        lacking = self._ahead.behind(ready.batch.position)
+        lacking = self._skip_list.behind(ready.batch.position)
         return self._sink_batches(ready, [name for name in lacking if name not in self._given])
 
     def _sink_batches(
@@ -166,8 +166,11 @@ class Delivery:
         """Return what sinks are given of a batch, or what is to be rendered for them first."""
         self._given += sink_ids
         ready.rendered = ready.rendered.grown(sink_ids)
-        later = {name: one for name, one in ready.rendered.later.items() if name in sink_ids}
-        return {**self._filled(ready, [name for name in sink_ids if name not in later]), **later}
+        deferred = {name: one for name, one in ready.rendered.deferred.items() if name in sink_ids}
+        return {
+            **self._filled(ready, [name for name in sink_ids if name not in deferred]),
+            **deferred,
+        }
 
     def _made(self, ready: RenderedBatch, name: str) -> SinkBatch:
         """Return what a sink is given whose messages took a while to render."""
@@ -178,7 +181,7 @@ class Delivery:
         if not sink_ids:
             return {}
         ready.rendered = ready.rendered.grown(sink_ids)
-        messages, held = self._retry(lambda: self._letters.held_back(ready.rendered, sink_ids))
+        messages, held = self._retry(lambda: self._dead_letters.held_back(ready.rendered, sink_ids))
         self._held.update(held)
         at, stand = ready.batch.position, self._checkpoints.stand
         sink_batches = {name: SinkBatch(each, at, stand(name)) for name, each in messages.items()}
@@ -194,7 +197,7 @@ class Delivery:
         held = {name: self._held.get(name, ()) for name in exact}
         rendered = ready.rendered
         told = any(held[name] or rendered.rejections[name] for name in exact)
-        told = told or self._letters.order.would_tell(rendered, exact)
+        told = told or self._dead_letters.order.would_tell(rendered, exact)
         if exact and (told or rendered.chained.refused):
             self._set_aside(ready, held)
 
@@ -205,12 +208,12 @@ class Delivery:
         self._set_aside(ready, {name: self._held[name]})
 
     def _set_aside(self, ready: RenderedBatch, refused: Mapping[str, Sequence[Rejection]]) -> None:
-        self._letters.take(ready.rendered, ready.batch.rows, refused)
-        if not self._retry(self._letters.awaits_room):
+        self._dead_letters.take(ready.rendered, ready.batch.rows, refused)
+        if not self._retry(self._dead_letters.awaits_room):
             raise RetryableError("asked to end before there was room for dead letters")
         with self._storing:
-            self._retry(lambda: self._letters.transact([]))
-            self._retry(self._letters.stored)
+            self._retry(lambda: self._dead_letters.transact([]))
+            self._retry(self._dead_letters.stored)
 
     def _held_by(self, name: str, position: Position) -> tuple[str, ...] | None:
         """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
@@ -229,10 +232,10 @@ class Delivery:
                 continue
             failed = outcomes[name].error if name in outcomes else None
             held, inside = self._held.get(name, ()), self._lagging.rejoin_point.inside
-            carried = PendingBatch(ready.batch, ready.rendered, held, inside)
-            self._lagging.leave(name, carried if failed is None else None, failed)
+            pending = PendingBatch(ready.batch, ready.rendered, held, inside)
+            self._lagging.leave(name, pending if failed is None else None, failed)
         return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
 
     def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:
-        others = [*self._ahead.holders(position), *self._lagging.holders(position)]
+        others = [*self._skip_list.holders(position), *self._lagging.holders(position)]
         return self._policy.holds([*taken, *others])

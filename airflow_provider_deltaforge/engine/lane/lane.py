@@ -27,8 +27,8 @@ from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpCon
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import (
     StartPositions,
+    find_start_positions,
     show_lagging,
-    standing,
 )
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, learn
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
@@ -66,7 +66,7 @@ class OpenLog:
 
     reader: LogReader
     registrar: Registrar
-    stood: StartPositions
+    start_positions: StartPositions
     start: Position
 
 
@@ -99,15 +99,15 @@ class Lane:
         )
         self._source_identity = SourceIdentity(context, self._registry)
         self._tables = TableWatch(context, self._registry)
-        self._letters = DeadLetterQueue(
+        self._dead_letters = DeadLetterQueue(
             context,
-            self._stats.letters,
-            self._stats.trouble,
+            self._stats.dead_letters,
+            self._stats.report_error,
             self._heartbeat.ending,
             self._heartbeat.confirm,
         )
         self._sink_positions = SinkPositions(context, self._stats, self._heartbeat)
-        self._ahead = SkipList(self._source, self._sink_ids)
+        self._skip_list = SkipList(self._source, self._sink_ids)
         self._delivery: Delivery
         self._storing = threading.Lock()
         self._empty_progress = EmptyProgress()
@@ -122,7 +122,7 @@ class Lane:
             outcome = self._ended_by(error)
         finally:
             self._rendering.close()
-        self._letters.say()
+        self._dead_letters.say()
         self._heartbeat.finish(outcome)
         return outcome
 
@@ -160,11 +160,11 @@ class Lane:
         pump = ReadAhead(
             reader,
             CuttingBatcher(
-                BatchLimits.of(spec.batch, spec.sinks), self._source, self._ahead.places
+                BatchLimits.of(spec.batch, spec.sinks), self._source, self._skip_list.places
             ),
-            partial(self._prepare, self._rendering.ahead(self._ahead.goes)),
+            partial(self._prepare, self._rendering.ahead(self._skip_list.goes)),
             spec.batch.max_inflight,
-            self._stats.source_trouble,
+            self._stats.report_source_error,
             opened.registrar.admit,
         )
         shared = CatchUpContext(
@@ -177,10 +177,15 @@ class Lane:
             self._retry,
         )
         delivery = self._delivery = Delivery(
-            shared, self._policy, self._ahead, self._checkpoints, self._letters, self._heartbeat
+            shared,
+            self._policy,
+            self._skip_list,
+            self._checkpoints,
+            self._dead_letters,
+            self._heartbeat,
         )
         try:
-            delivery.begin(opened.stood)
+            delivery.begin(opened.start_positions)
             while not self._heartbeat.ending.is_set():
                 self._step(pump, delivery, reader)
                 # Not while a batch is unanswered: what a network holds of it could arrive behind
@@ -198,8 +203,8 @@ class Lane:
         """Deliver what is ready; nothing of it is held afterwards."""
         if delivery.rejoin():
             delivery.acknowledge(reader)
-        if self._letters.is_due:
-            self._retry(self._letters.tend)
+        if self._dead_letters.is_due:
+            self._retry(self._dead_letters.tend)
         ready = pump.next(_WAIT_S)
         if ready is not None:
             self._deliver(ready, delivery, reader)
@@ -208,14 +213,14 @@ class Lane:
 
     def _open(self) -> OpenLog:
         """Open the log where enough sinks stand; a new stream begins where the source says."""
-        self._letters.begin()  # What was refused behind the checkpoint is read again.
+        self._dead_letters.begin()  # What was refused behind the checkpoint is read again.
         self._sink_positions.settle()
         self._checkpoints.load()
-        stood = standing(self._context.store, self._context.pipeline, self._policy)
-        held = [at for name, at in stood.known.items() if name not in stood.behind]
-        settled = [*self._source_identity.settle(stood.start, held), *stood.writes]
-        is_new = stood.start is None
-        start = self._source.beginning() if stood.start is None else stood.start
+        positions = find_start_positions(self._context.store, self._context.pipeline, self._policy)
+        held = [at for name, at in positions.known.items() if name not in positions.behind]
+        settled = [*self._source_identity.settle(positions.start, held), *positions.writes]
+        is_new = positions.start is None
+        start = self._source.beginning() if positions.start is None else positions.start
         learn(self._context, self._registry, start, anew=is_new)
         # Stored before the first read: a lane killed before its first batch must not begin at a
         # later head.
@@ -225,9 +230,11 @@ class Lane:
         self._sink_positions.adopt()
         stored = self._checkpoints.load()
         reach(CrashPoint.START_POSITION_STORED)
-        exact = {*self._sink_positions.sink_ids, *stood.fresh}
-        left = (*stood.behind, *stood.given_up)
-        self._ahead = SkipList(self._source, self._sink_ids, stood.known, start, exact, left)
+        exact = {*self._sink_positions.sink_ids, *positions.fresh}
+        left = (*positions.behind, *positions.given_up)
+        self._skip_list = SkipList(
+            self._source, self._sink_ids, positions.known, start, exact, left
+        )
         self._empty_progress.ends()  # Read again, the log is behind it.
         self._stats.checkpointed(start, [])
         for name, at in stored.items():
@@ -236,12 +243,12 @@ class Lane:
         reader = self._tables.open(self._source, start, self._heartbeat.ending.is_set)
         self._stats.read_by(reader)
         self._heartbeat.begun()
-        return OpenLog(reader, registrar, stood, start)
+        return OpenLog(reader, registrar, positions, start)
 
     def _prepare(self, ahead: RenderAhead, batch: SourceBatch) -> RenderedBatch:
         """Run processors and rendering, in the decoder thread."""
         rendered = ahead.render(batch.rows)
-        self._letters.check(rendered, batch.rows)
+        self._dead_letters.check(rendered, batch.rows)
         reach(CrashPoint.BATCH_RENDERED)
         return RenderedBatch(batch, rendered, BatchStats.of(batch.rows, batch.nbytes))
 
@@ -256,7 +263,7 @@ class Lane:
         refused = delivery.deliver(ready)
         if refused is None:
             return
-        self._letters.take(ready.rendered, batch.rows, refused)
+        self._dead_letters.take(ready.rendered, batch.rows, refused)
         reach(CrashPoint.SINK_WRITTEN)
         taken = {name: ready.rendered.taken(name, refused[name]) for name in refused}
         self._stats.delivered(ready.facts, taken)
@@ -268,7 +275,7 @@ class Lane:
             self._commit(batch.position, reader)
             return
         self._empty_progress.ends()  # What is refused of this transaction is stored with its end.
-        if self._letters.overflows and self._retry(self._letters.awaits_room):
+        if self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):
             self._store([])
 
     def _progress(self, position: Position, former: Position) -> int:
@@ -277,10 +284,10 @@ class Lane:
         return -1 if covers(former, position) and not covers(position, former) else 1
 
     def _commit(self, position: Position, reader: LogReader) -> None:
-        if not self._retry(self._letters.awaits_room):
+        if not self._retry(self._dead_letters.awaits_room):
             return
         self._empty_progress.ends()
-        names = self._ahead.reached(position)
+        names = self._skip_list.reached(position)
         told, ends_by = self._source_identity.passed(position)
         told = [*told, *self._tables.passed(position, reader)]
         self._store([*(self._delivery.put(name, position) for name in names), *told])
@@ -298,10 +305,10 @@ class Lane:
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""
         with self._storing:
-            self._retry(lambda: self._letters.transact(writes))
-            self._retry(self._letters.stored)
+            self._retry(lambda: self._dead_letters.transact(writes))
+            self._retry(self._dead_letters.stored)
 
     def _retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""
         ending = self._heartbeat.ending
-        return retry_until(call, self._stats.source_trouble, ending.is_set, ending.wait)
+        return retry_until(call, self._stats.report_source_error, ending.is_set, ending.wait)

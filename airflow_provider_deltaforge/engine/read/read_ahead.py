@@ -94,7 +94,7 @@ class ReadAhead(Generic[Delivery]):
         prepare: processors and rendering; runs in the decoder thread.
         ready_ahead: batches that may wait for delivery (``batch.max_inflight``).
         admit: what each decoded batch goes through first, in the decoder thread.
-        on_trouble: told the text of a retryable read error, and None when reading works again.
+        on_error: told the text of a retryable read error, and None when reading works again.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class ReadAhead(Generic[Delivery]):
         batcher: Batcher,
         prepare: Callable[[SourceBatch], Delivery],
         ready_ahead: int,
-        on_trouble: Callable[[BaseException | None], None],
+        on_error: Callable[[BaseException | None], None],
         admit: Callable[[ChangeBatch], ChangeBatch],
     ) -> None:
         self._reader = reader
         self._batcher = batcher
         self._prepare = prepare
-        self._on_trouble = on_trouble
+        self._on_error = on_error
         self._admit = admit
         self._ending = threading.Event()
         self._chunks: _Handover[LogSegment | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
@@ -172,7 +172,7 @@ class ReadAhead(Generic[Delivery]):
         ending = self._ending
         while not ending.is_set():
             chunk = retry_until(
-                self._read_once, self._on_trouble, ending.is_set, ending.wait, _LONGEST_WAIT_S
+                self._read_once, self._on_error, ending.is_set, ending.wait, _LONGEST_WAIT_S
             )
             if chunk is not None:
                 self._chunks.put(chunk)

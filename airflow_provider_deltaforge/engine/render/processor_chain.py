@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 class ProcessorWatcher(Protocol):
     """Is told how a processor is doing."""
 
-    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the processor works again."""
 
 
@@ -96,20 +96,20 @@ class ProcessorChain:
 
     Args:
         processors: in the order of the document.
-        tallies: where their work is counted.
-        watcher: told about trouble.
+        processor_stats: where their work is counted.
+        watcher: told about errors.
         ending: asked while a processor is tried again; True gives up.
     """
 
     def __init__(
         self,
         processors: Sequence[Processor],
-        tallies: ProcessorStats,
+        processor_stats: ProcessorStats,
         watcher: ProcessorWatcher,
         ending: Callable[[], bool],
     ) -> None:
         self._processors = processors
-        self._tallies = tallies
+        self._processor_stats = processor_stats
         self._watcher = watcher
         self._links: list[_ProcessorStep] = []
         self._closing = StopRetrying(ending)
@@ -201,26 +201,26 @@ class ProcessorChain:
             cause = error.__cause__ if error is not None else None
             # Whoever is told names the processor, too.
             plain = cause if isinstance(cause, DeltaForgeError) else error
-            self._watcher.processor_trouble(link.id, plain)
+            self._watcher.report_processor_error(link.id, plain)
 
         done = retry_until(
             partial(self._once, link, rows), tell, self._closing.over, self._closing.rest
         )
         events = (rows.num_rows, done.rows.num_rows)
-        self._tallies.processed(link.id, events, len(done.rejections), done.counts)
+        self._processor_stats.processed(link.id, events, len(done.rejections), done.counts)
         return done
 
     def _once(self, link: "_ProcessorStep", rows: pa.RecordBatch) -> Processed:
         began = time.perf_counter()
         failed = True
-        self._tallies.calls(link.id)
+        self._processor_stats.calls(link.id)
         try:
             with _named(link.id):
                 done = link.worker.process(rows)
             done = checked(link.id, rows, done)
             failed = False
         finally:
-            self._tallies.called(link.id, time.perf_counter() - began, failed=failed)
+            self._processor_stats.called(link.id, time.perf_counter() - began, failed=failed)
         return done
 
 

@@ -23,12 +23,12 @@ class DeferredRender:
     """The messages of one batch for one sink, once they are rendered.
 
     Args:
-        desk: renders them.
+        queue: renders them.
         rows: the batch.
     """
 
-    def __init__(self, desk: "RenderQueue", rows: pa.RecordBatch) -> None:
-        self._desk = desk
+    def __init__(self, queue: "RenderQueue", rows: pa.RecordBatch) -> None:
+        self._queue = queue
         self.rows = rows
         self.made: tuple[Messages, Sequence[Rejection]] | None = None
         self.error: RetryableError | None = None
@@ -43,11 +43,11 @@ class DeferredRender:
         error, self.error = self.error, None
         if error is not None and self.made is None:
             raise error
-        self._desk.make(self)
+        self._queue.make(self)
 
     def drop(self) -> None:
         """Note that the lane has gone on, with the sink or without it."""
-        self._desk.drop(self)
+        self._queue.drop(self)
 
 
 class RenderQueue:
@@ -73,9 +73,9 @@ class RenderQueue:
         Raises:
             EventError: an event cannot be rendered, and nothing can set it aside.
         """
-        later = DeferredRender(self, rows)
+        deferred = DeferredRender(self, rows)
         with self._changing:
-            self._due.append(later)
+            self._due.append(deferred)
         # The sink's thread, at the batch before, would else have to render this one as well, and
         # so on; but if that hangs, nobody waits for it.
         if wanted and not self._fails and self._renderer.busy.acquire(timeout=_MOMENT_S):
@@ -84,17 +84,17 @@ class RenderQueue:
                     self._make_due()
             finally:
                 self._renderer.busy.release()
-        return later
+        return deferred
 
-    def make(self, later: DeferredRender) -> None:
+    def make(self, deferred: DeferredRender) -> None:
         """Render a batch now; see ``DeferredRender.make``."""
         with self._renderer.busy:
-            self._render(later, asks=True)
+            self._render(deferred, asks=True)
 
-    def drop(self, later: DeferredRender) -> None:
+    def drop(self, deferred: DeferredRender) -> None:
         """Render a batch ahead no more."""
         with self._changing:
-            self._due = [one for one in self._due if one is not later]
+            self._due = [one for one in self._due if one is not deferred]
 
     def _make_due(self) -> None:
         for one in list(self._due):
@@ -108,12 +108,12 @@ class RenderQueue:
                 one.error = error if isinstance(error, RetryableError) else None
                 return
 
-    def _render(self, later: DeferredRender, *, asks: bool) -> None:
-        if later.made is None:
+    def _render(self, deferred: DeferredRender, *, asks: bool) -> None:
+        if deferred.made is None:
             try:
-                later.made = self._renderer.render(later.rows, asks=asks)
+                deferred.made = self._renderer.render(deferred.rows, asks=asks)
             except Exception:
                 self._fails = True
                 raise
         self._fails = False
-        self.drop(later)
+        self.drop(deferred)

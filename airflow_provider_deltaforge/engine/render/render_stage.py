@@ -29,7 +29,7 @@ from airflow_provider_deltaforge.spec.document import Pipeline
 class RenderWatcher(ProcessorWatcher, Protocol):
     """Is told how processors and encodings are doing."""
 
-    def trouble(self, name: str, error: BaseException | None) -> None:
+    def report_error(self, name: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when what has that name works again."""
 
 
@@ -40,12 +40,12 @@ class SinkMessages:
     chained: ProcessedBatch
     messages: Mapping[str, Messages]
     rejections: Mapping[str, Sequence[Rejection]]
-    later: Mapping[str, DeferredRender] = field(default_factory=dict)
+    deferred: Mapping[str, DeferredRender] = field(default_factory=dict)
     """The sinks whose messages are still to be rendered."""
 
     def grown(self, sink_ids: Iterable[str]) -> "SinkMessages":
         """Return it with what was rendered for sinks meanwhile."""
-        found = {name: self.later[name].made for name in sink_ids if name in self.later}
+        found = {name: self.deferred[name].made for name in sink_ids if name in self.deferred}
         there = {name: made for name, made in found.items() if made is not None}
         if not there:
             return self
@@ -53,13 +53,15 @@ class SinkMessages:
             self,
             messages={**self.messages, **{name: made[0] for name, made in there.items()}},
             rejections={**self.rejections, **{name: made[1] for name, made in there.items()}},
-            later={name: later for name, later in self.later.items() if name not in there},
+            deferred={
+                name: deferred for name, deferred in self.deferred.items() if name not in there
+            },
         )
 
     def passed(self) -> None:
         """Note that the lane has gone beyond the batch."""
-        for later in self.later.values():
-            later.drop()
+        for deferred in self.deferred.values():
+            deferred.drop()
 
     def taken(self, sink_id: str, refused: Sequence[Rejection] = ()) -> SinkCounts:
         """Return what a sink holds but for what it refused; a tombstone is no event of its own."""
@@ -76,8 +78,8 @@ class RenderStage:
     Args:
         pipeline: the document.
         origin: what its events share.
-        tallies: where the processors' work is counted.
-        watcher: told about the trouble of processors and encodings.
+        processor_stats: where the processors' work is counted.
+        watcher: told about errors of processors and encodings.
         ending: asked while one is tried again; True gives up.
         schemas: finds the schema a row was read by.
         only: the sinks to render for; None: all.
@@ -87,13 +89,13 @@ class RenderStage:
         self,
         pipeline: Pipeline,
         origin: Origin,
-        tallies: ProcessorStats,
+        processor_stats: ProcessorStats,
         watcher: RenderWatcher,
         ending: Callable[[], bool],
         schemas: Schemas,
         only: Collection[str] | None = None,
     ) -> None:
-        self._chain = chain_of(pipeline, tallies, watcher, ending)
+        self._chain = chain_of(pipeline, processor_stats, watcher, ending)
         self._watcher = watcher
         self._closing = StopRetrying(ending)
         self._renderers = {
@@ -144,7 +146,7 @@ class RenderStage:
         with renderer.busy:
             return retry_until(
                 partial(renderer.render, rows),
-                partial(self._watcher.trouble, f"encoding of sink {name}"),
+                partial(self._watcher.report_error, f"encoding of sink {name}"),
                 lambda: self._closing.over() or leaves(name),
                 self._closing.rest,
             )
@@ -155,8 +157,8 @@ class RenderStage:
         Args:
             goes: says whether a sink is given what is read; for others nothing is rendered.
         """
-        desks = {name: RenderQueue(one) for name, one in self._renderers.items()}
-        return RenderAhead(self._chain, desks, goes, splits=self._splits)
+        queues = {name: RenderQueue(one) for name, one in self._renderers.items()}
+        return RenderAhead(self._chain, queues, goes, splits=self._splits)
 
     def close(self) -> None:
         """Close processors and encodings. Safe to call twice."""
@@ -172,27 +174,27 @@ class RenderAhead:
     def __init__(
         self,
         chain: ProcessorChain,
-        desks: Mapping[str, RenderQueue],
+        queues: Mapping[str, RenderQueue],
         goes: Callable[[str], bool],
         *,
         splits: bool,
     ) -> None:
-        self._chain, self._desks, self._goes = chain, desks, goes
+        self._chain, self._queues, self._goes = chain, queues, goes
         self._splits = splits
 
     def render(self, rows: pa.RecordBatch) -> SinkMessages:
         """Run every processor in order, then render for each sink for which that works."""
         chained = self._chain.process(with_former_keys(rows) if self._splits else rows)
-        later = {
-            name: desk.ahead(chained.rows, wanted=self._goes(name))
-            for name, desk in self._desks.items()
+        deferred = {
+            name: queue.ahead(chained.rows, wanted=self._goes(name))
+            for name, queue in self._queues.items()
         }
-        return SinkMessages(chained, {}, {}, later).grown(later)
+        return SinkMessages(chained, {}, {}, deferred).grown(deferred)
 
 
 def chain_of(
     pipeline: Pipeline,
-    tallies: ProcessorStats,
+    processor_stats: ProcessorStats,
     watcher: ProcessorWatcher,
     ending: Callable[[], bool],
 ) -> ProcessorChain:
@@ -202,4 +204,4 @@ def chain_of(
         processor.within(meta.name, meta.tenant, connector)
         for processor in pipeline.spec.processors
     ]
-    return ProcessorChain(settled, tallies, watcher, ending)
+    return ProcessorChain(settled, processor_stats, watcher, ending)

@@ -32,8 +32,8 @@ class ReplayHost(Protocol):
     """Where a replay runs: in a driver, or in the process of whoever asked for it."""
 
     ending: threading.Event
-    tallies: ProcessorStats
-    letters: DeadLetterStats
+    processor_stats: ProcessorStats
+    dead_letters: DeadLetterStats
 
     def gives_up(self) -> bool:
         """Say whether a delivery under way should be abandoned."""
@@ -44,13 +44,13 @@ class ReplayHost(Protocol):
     def retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to the store until it works or it is over."""
 
-    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+    def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the sink is back."""
 
-    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the processor works again."""
 
-    def trouble(self, name: str, error: BaseException | None) -> None:
+    def report_error(self, name: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when what has that name works again."""
 
 
@@ -76,12 +76,12 @@ class ReplayDelivery:
     Args:
         context: the opened job.
         here: where it runs.
-        withdrawal: once it is known, nothing more is waited for.
+        cancellation: once it is known, nothing more is waited for.
     """
 
-    def __init__(self, context: TaskContext, here: ReplayHost, withdrawal: Cancellation) -> None:
+    def __init__(self, context: TaskContext, here: ReplayHost, cancellation: Cancellation) -> None:
         spec = context.pipeline.spec
-        self._context, self._here, self._withdrawal = context, here, withdrawal
+        self._context, self._here, self._cancellation = context, here, cancellation
         self._lags = partial(RequiredSinks.of(spec).may_lag, sinks=len(spec.sinks))
         self._sinks = {sink.id: sink for sink in spec.sinks}
         self._groups: dict[str, SinkGroup] = {}
@@ -90,9 +90,9 @@ class ReplayDelivery:
         self._rendering = RenderStage(
             context.pipeline,
             context.origin,
-            here.tallies,
+            here.processor_stats,
             here,
-            lambda: here.ending.is_set() or withdrawal.is_known(),
+            lambda: here.ending.is_set() or cancellation.is_known(),
             lookup(registry_of(context)),
         )
 
@@ -137,7 +137,7 @@ class ReplayDelivery:
         wanted = [one for one in sent if sink_id in one.verdict.sinks and not one.unprocessed]
         if not wanted:
             return True
-        if sink_id not in rendered.messages or self._withdrawal.reason is not None:
+        if sink_id not in rendered.messages or self._cancellation.reason is not None:
             for one in wanted:
                 one.away = True
             return True
@@ -167,7 +167,7 @@ class ReplayDelivery:
     def _delivered(self, sink_id: str, sink_batch: SinkBatch) -> dict[str, SinkResult] | None:
         """Deliver; None if given up. An optional sink is not waited for: the log would wait too."""
         lags, here = self._lags(sink_id), self._here
-        leaves: Callable[[], bool] = lambda: lags or self._withdrawal.is_known()  # noqa: E731
+        leaves: Callable[[], bool] = lambda: lags or self._cancellation.is_known()  # noqa: E731
         if sink_id not in self._groups:
             sink = self._sinks[sink_id]
             try:
@@ -175,7 +175,7 @@ class ReplayDelivery:
             except RetryableError as error:
                 if not leaves():
                     raise
-                here.sink_trouble(sink_id, error)
+                here.report_sink_error(sink_id, error)
                 return None
         group = self._groups[sink_id]
         over = lambda: here.gives_up() or (group.thread(sink_id).failing and leaves())  # noqa: E731

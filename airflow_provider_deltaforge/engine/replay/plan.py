@@ -83,17 +83,17 @@ class ReplayPlan:
         self._stands = stands
         self._staying: dict[str, _KeptEntry] = {}
 
-    def judge(self, letter: DeadLetter) -> ReplayDecision | None:
+    def judge(self, dead_letter: DeadLetter) -> ReplayDecision | None:
         """Return what becomes of an entry; None if it is not meant."""
-        chosen = self._which.fits(letter)
-        why = self._unfit(letter)
-        place = place_of(letter)
+        chosen = self._which.fits(dead_letter)
+        why = self._unfit(dead_letter)
+        place = place_of(dead_letter)
         if why or place is None:
             return ReplayDecision("unfit", why=why or _OLD) if chosen else None
-        missed = letter.missed_by(self._sink_ids)
-        fresh = [sink for sink in missed if sink not in letter.meta.overtaken]
+        missed = dead_letter.missed_by(self._sink_ids)
+        fresh = [sink for sink in missed if sink not in dead_letter.meta.overtaken]
         if not chosen:
-            self.stays(letter.seq, place, fresh)
+            self.stays(dead_letter.seq, place, fresh)
             return None
         if missed and not fresh and self._overtaken != "send":
             sinks = ", ".join(missed)
@@ -102,13 +102,13 @@ class ReplayPlan:
         to = missed if self._overtaken == "send" else fresh
         ahead = self._ahead(place, to)
         if ahead is not None:
-            self.stays(letter.seq, place, fresh)
+            self.stays(dead_letter.seq, place, fresh)
             return ReplayDecision("behind", why=f"entry {ahead} of the same row comes first")
         # An exact sink was to hold the rest of its batch first, and does not: it is read again.
-        stood = letter.stood or {}
+        stood = dead_letter.stood or {}
         early = [one for one in to if one in stood and stood[one] == self._stands.get(one)]
         if early:
-            self.stays(letter.seq, place, fresh)
+            self.stays(dead_letter.seq, place, fresh)
             return ReplayDecision(
                 "away", why=f"{early[0]} lacks older events; let the pipeline deliver them"
             )
@@ -123,22 +123,22 @@ class ReplayPlan:
         found = (self._staying[sink].ahead(place) for sink in sinks if sink in self._staying)
         return next((seq for seq in found if seq is not None), None)
 
-    def _unfit(self, letter: DeadLetter) -> str:
-        meta = letter.meta
-        if isinstance(letter, Damaged):
+    def _unfit(self, dead_letter: DeadLetter) -> str:
+        meta = dead_letter.meta
+        if isinstance(dead_letter, Damaged):
             return meta.error_message
         if meta.sink_id is not None and meta.sink_id not in self._sink_ids:
             return f"the document has no sink {meta.sink_id} any more"
         if meta.processor_id is not None and meta.processor_id not in self._processor_ids:
             return f"the document has no processor {meta.processor_id} any more"
-        if letter.payload_truncated:
-            return f"its row images were not kept: {_told(letter)}; copy the row again instead"
+        if dead_letter.payload_truncated:
+            return f"its row images were not kept: {_told(dead_letter)}; copy the row again instead"
         return ""
 
 
 _OLD = "an earlier release stored it without what sending it again takes; copy the row again"
 
 
-def _told(letter: DeadLetter) -> str:
-    images = (letter.event.get(name) for name in ("after", "before", "ddl"))
+def _told(dead_letter: DeadLetter) -> str:
+    images = (dead_letter.event.get(name) for name in ("after", "before", "ddl"))
     return next((image.strip("<>") for image in images if isinstance(image, str)), "left out")

@@ -41,10 +41,10 @@ class ReplayRun:
     def __init__(self, context: TaskContext, request: ReplayRequest, here: ReplayHost) -> None:
         self._context, self._request = context, request
         self._here = here
-        self._withdrawal = Cancellation(context, request.ticket)
+        self._cancellation = Cancellation(context, request.ticket)
         self._queue = DeadLetterRecords(context.store, context.pipeline.name)
         self._replays = Replays(context.store, context.pipeline.name)
-        self._delivery = ReplayDelivery(context, here, self._withdrawal)
+        self._delivery = ReplayDelivery(context, here, self._cancellation)
         self._plan: ReplayPlan
         self._told = Replay(ticket=request.ticket, started_at_ms=now_ms())
 
@@ -61,13 +61,13 @@ class ReplayRun:
             spec, request = self._context.pipeline.spec, self._request
             self._plan = ReplayPlan(spec, request.which, request.overtaken, stood)
             opens = partial(self._delivery.open, stood)
-            if not self._here.retry(lambda: self._withdrawal.outlives(opens)):
-                return self._ended("cancelled", self._withdrawal.reason)
-            last = max((stored.letter.seq for stored in self._read()), default=0)
+            if not self._here.retry(lambda: self._cancellation.outlives(opens)):
+                return self._ended("cancelled", self._cancellation.reason)
+            last = max((stored.dead_letter.seq for stored in self._read()), default=0)
             for entries in self._rounds(last):
                 if self._here.ending.is_set():
                     return None
-                if reason := self._here.retry(self._withdrawal.look):
+                if reason := self._here.retry(self._cancellation.look):
                     return self._ended("cancelled", reason)
                 if not self._send(entries):
                     return None
@@ -77,8 +77,8 @@ class ReplayRun:
 
     def failed(self, reason: str | None, error_class: str | None) -> Replay:
         """Record that it cannot go on; what was sent stays sent."""
-        if self._withdrawal.reason is not None:
-            return self._ended("cancelled", self._withdrawal.reason)
+        if self._cancellation.reason is not None:
+            return self._ended("cancelled", self._cancellation.reason)
         return self._ended("failed", reason, error_class)
 
     def _read(self) -> Iterator[StoredDeadLetter]:
@@ -86,7 +86,7 @@ class ReplayRun:
         after = 0
         while page := self._here.retry(lambda: self._page(after)):  # noqa: B023 - called here
             yield from page
-            after = page[-1].letter.seq
+            after = page[-1].dead_letter.seq
 
     def _page(self, after: int) -> list[StoredDeadLetter]:
         return list(islice(self._queue.stored(after), PAGE))
@@ -95,16 +95,16 @@ class ReplayRun:
         """Yield what is sent together: in order, and no two entries whose order matters."""
         together: list[ReplayedEntry] = []
         for stored in self._read():
-            if stored.letter.seq > last:
+            if stored.dead_letter.seq > last:
                 break
-            place = place_of(stored.letter)
+            place = place_of(stored.dead_letter)
             if len(together) >= ROUND or (
                 place is not None
                 and any(sent.verdict.place and sent.verdict.place.meets(place) for sent in together)
             ):
                 yield together
                 together = []
-            verdict = self._plan.judge(stored.letter)
+            verdict = self._plan.judge(stored.dead_letter)
             if verdict is None:
                 continue
             together.append(ReplayedEntry(stored, verdict))
@@ -116,7 +116,7 @@ class ReplayRun:
         sent = [one for one in entries if one.verdict.action == "send"]
         by_processor: dict[str, list[ReplayedEntry]] = {}
         for one in sent:
-            by_processor.setdefault(one.stored.letter.meta.processor_id or "", []).append(one)
+            by_processor.setdefault(one.stored.dead_letter.meta.processor_id or "", []).append(one)
         for processor_id, chosen in by_processor.items():
             if not self._delivery.deliver(chosen, processor_id):
                 return False
@@ -133,31 +133,31 @@ class ReplayRun:
 
     def _outcome(self, one: ReplayedEntry) -> list[Write]:
         """Count an entry, and return the writes that take it out or keep what was learnt."""
-        letter, verdict = one.stored.letter, one.verdict
-        self._told = self._told.model_copy(update={"at_seq": letter.seq})
+        dead_letter, verdict = one.stored.dead_letter, one.verdict
+        self._told = self._told.model_copy(update={"at_seq": dead_letter.seq})
         if verdict.action != "send":
             self._count("dropped" if verdict.action == "drop" else verdict.action)
-            return [self._queue.take(letter.seq)] if verdict.action == "drop" else []
+            return [self._queue.take(dead_letter.seq)] if verdict.action == "drop" else []
         if not one.refused and not one.away:
             self._count("sent")
-            self._here.letters.count("replayed", 1)
-            return [self._queue.take(letter.seq)]
+            self._here.dead_letters.count("replayed", 1)
+            return [self._queue.take(dead_letter.seq)]
         if verdict.place is not None:
-            self._plan.stays(letter.seq, verdict.place, set(verdict.sinks) - set(one.given))
-        if one.refused or self._withdrawal.reason is None:
+            self._plan.stays(dead_letter.seq, verdict.place, set(verdict.sinks) - set(one.given))
+        if one.refused or self._cancellation.reason is None:
             self._count("refused" if one.refused else "away")
-        told: dict[str, Any] = {"delivered": [*letter.meta.delivered, *one.given]}
+        told: dict[str, Any] = {"delivered": [*dead_letter.meta.delivered, *one.given]}
         if one.refused:
             sink_id, rejection = one.refused[0]
             why = rejection.reason
-            told["attempts"] = letter.meta.attempts + 1
+            told["attempts"] = dead_letter.meta.attempts + 1
             told["error_kind"] = rejection.kind
             told["error_message"] = shown(
-                why if letter.meta.sink_id or sink_id is None else f"sink {sink_id}: {why}"
+                why if dead_letter.meta.sink_id or sink_id is None else f"sink {sink_id}: {why}"
             )
-        if letter.meta.sink_id is not None:
+        if dead_letter.meta.sink_id is not None:
             del told["delivered"]
-        return [self._queue.amend(one.stored, letter.meta.model_copy(update=told))]
+        return [self._queue.amend(one.stored, dead_letter.meta.model_copy(update=told))]
 
     def _count(self, what: str) -> None:
         self._told = self._told.model_copy(update={what: getattr(self._told, what) + 1})

@@ -157,15 +157,15 @@ class _InDriver:
         self._heartbeat = heartbeat
         self._stats = stats
         self.ending = heartbeat.ending
-        self.tallies, self.letters = stats.processors, stats.letters
+        self.processor_stats, self.dead_letters = stats.processors, stats.dead_letters
         self.gives_up, self.confirm = heartbeat.gives_up, heartbeat.confirm
-        self.sink_trouble, self.trouble = stats.sink_trouble, stats.trouble
-        self.processor_trouble = stats.processor_trouble
+        self.report_sink_error, self.report_error = stats.report_sink_error, stats.report_error
+        self.report_processor_error = stats.report_processor_error
 
     def retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to the store until it works or the driver must end."""
         ending = self.ending
-        return retry_until(call, self._stats.source_trouble, ending.is_set, ending.wait)
+        return retry_until(call, self._stats.report_source_error, ending.is_set, ending.wait)
 
 
 class _Here:
@@ -180,7 +180,7 @@ class _Here:
         self._context = context
         self._tell = tell
         self.ending = ending
-        self.tallies, self.letters = ProcessorStats(), DeadLetterStats()
+        self.processor_stats, self.dead_letters = ProcessorStats(), DeadLetterStats()
 
     def gives_up(self) -> bool:
         """Say whether whoever asked does not want it any more."""
@@ -195,15 +195,15 @@ class _Here:
         if self._context.control.held_epoch(self._context.job.driver) != self._context.fence:
             raise FencedError("a driver of the pipeline has started; it goes on with the replay")
 
-    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+    def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Tell what a sink does."""
         self._tell(f"sink {sink_id}", error)
 
-    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Tell what a processor does."""
         self._tell(f"processor {processor_id}", error)
 
-    def trouble(self, name: str, error: BaseException | None) -> None:
+    def report_error(self, name: str, error: BaseException | None) -> None:
         """Tell what anything else does."""
         self._tell(name, error)
 

@@ -34,7 +34,7 @@ def opened(
     Args:
         context: the open job.
         sink: the description.
-        watcher: told about trouble.
+        watcher: told about errors.
         ending: set when it is not wanted any more.
         leaves: asked whether a sink that is away is not waited for.
 
@@ -47,7 +47,7 @@ def opened(
     if sink.holds_position:
         retry_until(
             lambda: _stands_as_noted(context, sink, ending),
-            partial(watcher.sink_trouble, sink.id),
+            partial(watcher.report_sink_error, sink.id),
             lambda: ending.is_set() or leaves(),
             ending.wait,
         )

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest
 from airflow_provider_deltaforge.engine.base.runner import Runner
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
-from airflow_provider_deltaforge.engine.snapshot.monitor import guarding, showing_troubles
+from airflow_provider_deltaforge.engine.snapshot.monitor import guarding, showing_errors
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
@@ -99,12 +99,12 @@ def _copy_all(
 ) -> Outcome:
     settings = context.pipeline.spec.source.snapshot
     plan = run.prepare()
-    hands = settings.max_parallel_chunks if settings.intra_table_parallel else 1
-    tables = [_dealt(chunks, hands) for chunks in plan.remaining.values()]
-    with guarding(run, plan, heartbeat) as lost, showing_troubles(context, stats):
+    workers = settings.max_parallel_chunks if settings.intra_table_parallel else 1
+    tables = [_dealt(chunks, workers) for chunks in plan.remaining.values()]
+    with guarding(run, plan, heartbeat) as lost, showing_errors(context, stats):
         for copied in runner.copy(context.job, plan.run.id, tables, settings.max_parallel_tables):
             stats.processors.add(copied.processors)
-            stats.letters.add(copied.letters)
+            stats.dead_letters.add(copied.dead_letters)
             if lost:
                 return Outcome.of(lost[0])
             if copied.outcome is not None:
@@ -121,6 +121,6 @@ def _copy_all(
     return Outcome("finished")
 
 
-def _dealt(chunks: list[TableChunk], hands: int) -> list[list[TableChunk]]:
-    """Deal a table's chunks to so many hands."""
-    return [chunks[hand::hands] for hand in range(min(hands, len(chunks)))]
+def _dealt(chunks: list[TableChunk], workers: int) -> list[list[TableChunk]]:
+    """Deal a table's chunks to so many workers."""
+    return [chunks[worker::workers] for worker in range(min(workers, len(chunks)))]

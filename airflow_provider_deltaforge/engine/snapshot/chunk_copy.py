@@ -30,7 +30,7 @@ from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 _LISTEN_S = 1.0
-_HANDS_S = 30.0
+_WORKERS_S = 30.0
 _FOREVER_S = 10.0**9
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def copy_chunks(
         return
     try:
         for chunk in chunks:
-            copied = copier.told(copier.attempt(chunk))
+            copied = copier.counted(copier.attempt(chunk))
             yield copied
             if copied.outcome is not None:
                 return
@@ -91,15 +91,15 @@ def until_done(results: "SimpleQueue[ChunkResult | None]", tables: int) -> Itera
             yield copied
 
 
-def await_hands(working: Collection[Future[None]]) -> None:
-    """Wait for hands that were told to end, so that none writes while the next lane starts.
+def await_workers(working: Collection[Future[None]]) -> None:
+    """Wait for workers that were asked to end, so that none writes while the next lane starts.
 
     One that hangs in a read is not waited for: before it writes, it asks for its fence.
     """
     # A table that was never begun is cancelled, which ``wait`` does not count as done.
     begun = [table for table in working if not table.cancelled()]
-    if wait(begun, _HANDS_S).not_done:
-        _log.warning("some hands of the snapshot hang; their fence keeps them from writing")
+    if wait(begun, _WORKERS_S).not_done:
+        _log.warning("some workers of the snapshot hang; their fence keeps them from writing")
 
 
 def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
@@ -124,9 +124,9 @@ class _Copier:
         self._watcher = watcher
         self._ending = watcher.ending
         self._records = Snapshots(context.store, context.pipeline.name)
-        self._tallies = ProcessorStats()
-        self._letter_tallies = DeadLetterStats()
-        troubles = CopyErrors(context.store, context.pipeline.name)
+        self._processor_stats = ProcessorStats()
+        self._dead_letter_stats = DeadLetterStats()
+        errors = CopyErrors(context.store, context.pipeline.name)
         registry = registry_of(context)
         self._registrar = Registrar(context, registry, lambda call: call())
         given_up = Gaps(context.store, context.pipeline.name).open()
@@ -135,8 +135,8 @@ class _Copier:
         self._rendering = RenderStage(
             context.pipeline,
             context.origin,
-            self._tallies,
-            troubles,
+            self._processor_stats,
+            errors,
             self._ending.is_set,
             lookup(registry),
             self._sink_ids,
@@ -147,18 +147,22 @@ class _Copier:
         except BaseException:
             self._rendering.close()
             raise
-        self._letters = DeadLetterQueue(
-            context, self._letter_tallies, troubles.trouble, self._ending, watcher.confirm
+        self._dead_letters = DeadLetterQueue(
+            context, self._dead_letter_stats, errors.report_error, self._ending, watcher.confirm
         )
         self._sinks = SinkGroup(
-            sinks, context.pipeline.name, troubles, self._ending, claims=SinkFences(context)
+            sinks, context.pipeline.name, errors, self._ending, claims=SinkFences(context)
         )
         described = [sink for sink in spec.sinks if sink.id not in given_up]
-        self._marks = RowMarkers(described, context.pipeline.name, troubles, self._ending)
+        self._marks = RowMarkers(described, context.pipeline.name, errors, self._ending)
 
-    def told(self, copied: ChunkResult) -> ChunkResult:
+    def counted(self, copied: ChunkResult) -> ChunkResult:
         """Return what became of a chunk, with what was counted since the last one."""
-        return replace(copied, processors=self._tallies.take(), letters=self._letter_tallies.take())
+        return replace(
+            copied,
+            processors=self._processor_stats.take(),
+            dead_letters=self._dead_letter_stats.take(),
+        )
 
     def attempt(self, chunk: TableChunk) -> ChunkResult:
         table = full_name(chunk)
@@ -174,16 +178,16 @@ class _Copier:
     def _copy(self, chunk: TableChunk) -> ChunkResult | None:
         """Copy one chunk; return None when asked to end before it was durable."""
         rows = 0
-        self._letters.begin()  # What a former attempt held comes again.
+        self._dead_letters.begin()  # What a former attempt held comes again.
         taken: dict[str, SinkCounts] = {}
         cut: dict[str, Any] = {}
         for batch in self._snapshotter.read(chunk, self._run_id):
             source = self._registrar.admit(batch).rows
             rendered = self._rendering.render(source)
-            self._letters.check(rendered, source)
+            self._dead_letters.check(rendered, source)
             reach(CrashPoint.CHUNK_RENDERED)
             self._watcher.confirm()
-            messages, held = self._letters.held_back(rendered, self._sink_ids)
+            messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
             sink_batches = {name: SinkBatch(each) for name, each in messages.items()}
             outcomes = self._sinks.deliver(sink_batches, self._ending.is_set)
             if outcomes is None:
@@ -192,8 +196,8 @@ class _Copier:
                 name: [*held.get(name, ()), *outcome.durable()]
                 for name, outcome in outcomes.items()
             }
-            self._letters.take(rendered, source, refused)
-            if self._letters.overflows and not self._store([]):
+            self._dead_letters.take(rendered, source, refused)
+            if self._dead_letters.overflows and not self._store([]):
                 return None
             for name in outcomes:
                 taken[name] = taken.get(name, SinkCounts(0, 0)) + rendered.taken(
@@ -211,14 +215,14 @@ class _Copier:
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, together with what is set aside; False when asked to end before there is room."""
-        if not self._letters.awaits_room():
+        if not self._dead_letters.awaits_room():
             return False
-        self._letters.transact(writes)
-        self._letters.stored()
+        self._dead_letters.transact(writes)
+        self._dead_letters.stored()
         return True
 
     def close(self) -> None:
-        self._letters.say()
+        self._dead_letters.say()
         try:
             self._snapshotter.close()
             self._sinks.close()

@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 GUARD_S = 30.0
 _SHOW_S = 1.0
-_TROUBLE_TTL_S = 60.0
+_ERROR_TTL_S = 60.0
 
 
 @contextmanager
@@ -59,15 +59,15 @@ class CopyErrors:
         self._store = store
         self._prefix = f"{pipeline}/trouble/"
 
-    def sink_trouble(self, sink_id: str, error: BaseException | None) -> None:
+    def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Write or clear a sink's trouble."""
-        self.trouble(f"{_SINK}{sink_id}", error)
+        self.report_error(f"{_SINK}{sink_id}", error)
 
-    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Write or clear a processor's trouble."""
-        self.trouble(f"processor {processor_id}", error)
+        self.report_error(f"processor {processor_id}", error)
 
-    def trouble(self, name: str, error: BaseException | None) -> None:
+    def report_error(self, name: str, error: BaseException | None) -> None:
         """Write or clear trouble; when the store is away there is nobody to tell."""
         key = f"{self._prefix}{name}"
         with suppress(RetryableError):
@@ -76,7 +76,7 @@ class CopyErrors:
                 return
             error_class = getattr(error, "error_class", "error")
             told = json.dumps({"reason": redacted(str(error)), "error_class": error_class})
-            self._store.put(names.SNAPSHOTS, key, told.encode(), _TROUBLE_TTL_S)
+            self._store.put(names.SNAPSHOTS, key, told.encode(), _ERROR_TTL_S)
 
     def read(self) -> dict[str, RetryableError]:
         """Return the troubles of now, by name."""
@@ -87,23 +87,23 @@ class CopyErrors:
 
 
 @contextmanager
-def showing_troubles(context: TaskContext, stats: LaneStats) -> Iterator[None]:
+def showing_errors(context: TaskContext, stats: LaneStats) -> Iterator[None]:
     """Show the tasks' troubles on the driver's statistics, so that status says ``blocked``."""
     over = threading.Event()
-    troubles = CopyErrors(context.store, context.pipeline.name)
+    errors = CopyErrors(context.store, context.pipeline.name)
 
     def show() -> None:
         shown: set[str] = set()
         while not over.wait(_SHOW_S):
             with suppress(RetryableError):
-                now = troubles.read()
+                now = errors.read()
                 for name in shown - now.keys():
                     _show(stats, name, None)
                 for name, error in now.items():
                     _show(stats, name, error)
                 shown = set(now)
 
-    threading.Thread(target=show, name="troubles", daemon=True).start()
+    threading.Thread(target=show, name="errors", daemon=True).start()
     try:
         yield
     finally:
@@ -112,6 +112,6 @@ def showing_troubles(context: TaskContext, stats: LaneStats) -> Iterator[None]:
 
 def _show(stats: LaneStats, name: str, error: BaseException | None) -> None:
     if name.startswith(_SINK):
-        stats.sink_trouble(name.removeprefix(_SINK), error)
+        stats.report_sink_error(name.removeprefix(_SINK), error)
     else:
-        stats.trouble(name, error)
+        stats.report_error(name, error)

@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.base.runner import ChunkResult
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
-    await_hands,
+    await_workers,
     copy_chunks,
     until_done,
 )
@@ -89,7 +89,7 @@ class SparkRunner:
     def copy(
         self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
     ) -> Iterable[ChunkResult]:
-        """Copy every table's hands in Spark jobs of their own, ``at_once`` tables at a time."""
+        """Copy every table's shares in Spark jobs of their own, ``at_once`` tables at a time."""
         with jvm_may_die():
             yield from self._copy(job, run_id, tables, at_once)
 
@@ -100,7 +100,7 @@ class SparkRunner:
         spark_context = self._spark.sparkContext
         over = threading.Event()
 
-        def copy_hand(chunks: list[TableChunk]) -> None:
+        def copy_share(chunks: list[TableChunk]) -> None:
             try:
                 if not over.is_set():
                     # Partitions of one job would be fetched, and run, two at a time at most.
@@ -113,29 +113,29 @@ class SparkRunner:
                 text = f"a snapshot task died: {_first_line(error)}"
                 results.put(ChunkResult("", "", 0, Outcome.of(RetryableError(text))))
 
-        def copy_table(hands: list[list[TableChunk]]) -> None:
+        def copy_table(workers: list[list[TableChunk]]) -> None:
             try:
-                with ThreadPoolExecutor(len(hands), thread_name_prefix="hand") as hand_pool:
-                    list(hand_pool.map(copy_hand, hands))
+                with ThreadPoolExecutor(len(workers), thread_name_prefix="hand") as worker_pool:
+                    list(worker_pool.map(copy_share, workers))
             finally:
                 results.put(None)
 
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="table")
         try:
-            working = [pool.submit(copy_table, hands) for hands in tables]
+            working = [pool.submit(copy_table, workers) for workers in tables]
             yield from until_done(results, len(tables))
         finally:
             over.set()
             _cancel(spark_context)
             pool.shutdown(wait=False, cancel_futures=True)
-            await_hands(working)
+            await_workers(working)
 
 
 def _copied(
-    job: DriverAssignment, run_id: str, hands: Iterable[list[TableChunk]]
+    job: DriverAssignment, run_id: str, workers: Iterable[list[TableChunk]]
 ) -> Iterator[ChunkResult]:
     stay_lean()
-    for chunks in hands:
+    for chunks in workers:
         for copied in copy_chunks(job, run_id, chunks):
             outcome = copied.outcome
             if outcome is not None and not copied.chunk_id:

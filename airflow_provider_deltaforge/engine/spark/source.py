@@ -237,7 +237,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Log:
     """Tells of a processor's trouble where nobody asks for a status."""
 
-    def processor_trouble(self, processor_id: str, error: BaseException | None) -> None:
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Log an attempt that failed; see ``ProcessorWatcher``."""
         if error is not None:
             _log.warning("processor %s: %s", processor_id, redacted(str(error)))

@@ -99,16 +99,20 @@ class DeadLetterFilter:
     first: int | None = None
     last: int | None = None
 
-    def fits(self, letter: DeadLetter) -> bool:
+    def fits(self, dead_letter: DeadLetter) -> bool:
         """Say whether a dead letter is meant."""
-        meta = letter.meta
+        meta = dead_letter.meta
         pairs = (
             (self.sink, meta.sink_id),
             (self.processor, meta.processor_id),
             (self.kind, meta.error_kind),
-            (self.table, letter.table if self.table is not None else None),
+            (self.table, dead_letter.table if self.table is not None else None),
         )
-        within = (self.first or 0) <= letter.seq <= (letter.seq if self.last is None else self.last)
+        within = (
+            (self.first or 0)
+            <= dead_letter.seq
+            <= (dead_letter.seq if self.last is None else self.last)
+        )
         return within and all(wanted in (None, found) for wanted, found in pairs)
 
 
@@ -116,7 +120,7 @@ class DeadLetterFilter:
 class StoredDeadLetter:
     """A dead letter, and its text in the queue."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     text: bytes
 
 
@@ -138,7 +142,9 @@ class DeadLetterRecords:
 
     def amend(self, stored: StoredDeadLetter, why: DeadLetterReason) -> Amend:
         """Return the write that says something else of an entry; its event stays as it is."""
-        return Amend(names.JOURNAL, self._key, stored.letter.seq, with_refusal(stored.text, why))
+        return Amend(
+            names.JOURNAL, self._key, stored.dead_letter.seq, with_refusal(stored.text, why)
+        )
 
     def take(self, seq: int) -> Take:
         """Return the write that takes one entry out."""
@@ -166,19 +172,19 @@ class DeadLetterRecords:
         """
         while entries := self._store.peek(names.JOURNAL, self._key, page, after):
             for entry in entries:
-                letter = self._letter(entry)
-                if damaged or not isinstance(letter, Damaged):
-                    yield StoredDeadLetter(letter, entry.value)
+                dead_letter = self._dead_letter(entry)
+                if damaged or not isinstance(dead_letter, Damaged):
+                    yield StoredDeadLetter(dead_letter, entry.value)
             after = entries[-1].seq
 
     def read(self, after: int = 0) -> Iterator[DeadLetter]:
         """Yield what ``stored`` does, without the texts."""
-        return (stored.letter for stored in self.stored(after))
+        return (stored.dead_letter for stored in self.stored(after))
 
     def find(self, seq: int) -> StoredDeadLetter | None:
         """Return one entry, or None if it is not there, or cannot be read."""
         found = next(self.stored(seq - 1, page=1), None)
-        if found is None or found.letter.seq != seq or isinstance(found.letter, Damaged):
+        if found is None or found.dead_letter.seq != seq or isinstance(found.dead_letter, Damaged):
             return None
         return found
 
@@ -204,10 +210,10 @@ class DeadLetterRecords:
             forgotten += self.ack(max(old))
         return forgotten
 
-    def _letter(self, entry: StoredEntry) -> DeadLetter:
+    def _dead_letter(self, entry: StoredEntry) -> DeadLetter:
         name = f"dead letter {entry.seq} of {self._pipeline}"
         try:
-            letter = DeadLetter.from_stored(entry.value, name)
+            dead_letter = DeadLetter.from_stored(entry.value, name)
         except FatalError as error:
             return Damaged(
                 seq=entry.seq,
@@ -217,7 +223,7 @@ class DeadLetterRecords:
                 event={},
                 meta=DeadLetterReason(error_kind="damaged", error_message=str(error)),
             )
-        return letter.model_copy(update={"seq": entry.seq})
+        return dead_letter.model_copy(update={"seq": entry.seq})
 
 
 def stored_early(text: bytes, stood: Mapping[str, Any]) -> bytes:
