@@ -18,7 +18,7 @@ def warm() -> float:
     from airflow_provider_deltaforge.sources.postgres.snapshot import copy_out, copy_rows
     from airflow_provider_deltaforge.sources.postgres.wal import framing_kernel
     from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalDecodePlans
-    from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
+    from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_segment
     from airflow_provider_deltaforge.sources.postgres.wal.log_segment import ROW_COLUMNS, WalSegment
 
     none, data = np.zeros(0, np.int64), np.zeros(0, np.uint8)
@@ -26,7 +26,7 @@ def warm() -> float:
     rows = np.zeros((0, ROW_COLUMNS), np.int64)
     framing_kernel.warm()
     framing_kernel.place_of(np.full(1, -1, np.int64), 0)
-    decode_chunk(WalSegment(0, data, rows, WalDecodePlans(), positions, ""), id_key(""))
+    decode_segment(WalSegment(0, data, rows, WalDecodePlans(), positions, ""), id_key(""))
     copy_rows.warm()
     copy_out.warm()
     row_ids(id_key(""), data, np.zeros(1, np.int64))

@@ -127,7 +127,7 @@ def with_other_events(
         others: the same columns of the other events; a binary column that is missing is null.
         before: per other event the place of the row that it stands before.
     """
-    places = np.concatenate([at * 2 + 1, np.array(before, np.int64) * 2])
+    places = np.concatenate([np.asarray(at, np.int64) * 2 + 1, np.array(before, np.int64) * 2])
     order = np.argsort(places, kind="stable")
     merged: dict[str, Any] = {}
     for name, values in columns.items():

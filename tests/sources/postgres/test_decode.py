@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.sources.postgres.wal import decoder
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
-from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
+from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_segment
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import Marker
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.sources.postgres.wal_messages import (
@@ -311,8 +311,8 @@ def test_batches_carry_names_times_ids_and_schemas(world):
         connection.execute("INSERT INTO carried VALUES (1, 'a'), (2, 'b')")
         connection.execute("DELETE FROM carried WHERE id = 1")
     chunk = chunk_of(wal.messages(), any_table("decode", connect), db="decode")
-    batch = decode_chunk(chunk, KEY)
-    again = decode_chunk(pickle.loads(pickle.dumps(chunk)), KEY)
+    batch = decode_segment(chunk, KEY)
+    again = decode_segment(pickle.loads(pickle.dumps(chunk)), KEY)
     rows = batch.rows.to_pylist()
 
     assert batch.rows.equals(again.rows)
@@ -336,7 +336,7 @@ def test_tables_that_look_alike_have_a_schema_each(world):
     with connection.transaction():
         for name in ("like_two", "like_one", "like_two"):
             connection.execute(f"INSERT INTO {name} SELECT count(*) FROM {name}")
-    batch = decode_chunk(chunk_of(wal.messages(), any_table("decode", connect)), KEY)
+    batch = decode_segment(chunk_of(wal.messages(), any_table("decode", connect)), KEY)
     versions = batch.rows.column("schema_version")
 
     assert [schema.table for schema in batch.schemas] == ["like_two", "like_one"]
@@ -357,7 +357,7 @@ def test_markers_stand_where_they_happened(world):
         Marker(tx, 2, 9, "ddl", "public", "other", ddl=b'{"sql":"x"}'),
     )
     fields = {name: getattr(chunk, name) for name in chunk.__slots__}
-    batch = decode_chunk(type(chunk)(**fields | {"markers": markers}), KEY)
+    batch = decode_segment(type(chunk)(**fields | {"markers": markers}), KEY)
     rows = batch.rows.to_pylist()
     version = batch.schemas[0].fingerprint
 
@@ -380,7 +380,7 @@ def test_rows_larger_than_the_first_guess_are_decoded_with_more_room(world, monk
     )
     connection.execute("DELETE FROM roomy")
     chunk = chunk_of(wal.messages(), any_table("decode", connect))
-    whole = decode_chunk(chunk, KEY).rows
+    whole = decode_segment(chunk, KEY).rows
     columns, asked = decoder._columns, []
 
     def small(rows, size):
@@ -389,7 +389,7 @@ def test_rows_larger_than_the_first_guess_are_decoded_with_more_room(world, monk
 
     monkeypatch.setattr(decoder, "_columns", small)
 
-    assert decode_chunk(chunk, KEY).rows.equals(whole)
+    assert decode_segment(chunk, KEY).rows.equals(whole)
     assert len(asked) > 2
 
 
@@ -403,7 +403,7 @@ def test_a_row_that_does_not_fit_its_description_is_refused(world):
     fields = {name: getattr(chunk, name) for name in chunk.__slots__}
 
     with pytest.raises(TableError, match=r"public\.narrow: a row .* 2 columns") as error:
-        decode_chunk(type(chunk)(**fields | {"data": data}), KEY)
+        decode_segment(type(chunk)(**fields | {"data": data}), KEY)
     assert error.value.table == "public.narrow"
 
 
@@ -422,13 +422,13 @@ def test_a_value_of_another_type_makes_no_broken_json(world, column, value, wron
     fields = {name: getattr(chunk, name) for name in chunk.__slots__}
 
     with pytest.raises(TableError, match=r"public\.broken: column 'v' .* no value of type"):
-        decode_chunk(type(chunk)(**fields | {"data": data}), KEY)
+        decode_segment(type(chunk)(**fields | {"data": data}), KEY)
 
 
 def test_a_chunk_without_rows_is_an_empty_batch(world):
     _, connect, wal = world
     wal.messages()
-    batch = decode_chunk(chunk_of([], any_table("decode", connect)), KEY)
+    batch = decode_segment(chunk_of([], any_table("decode", connect)), KEY)
 
     assert batch.rows.num_rows == 0
     assert batch.rows.schema.field("after").type == pa.binary()

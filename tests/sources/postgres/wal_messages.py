@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
     WalDecodePlans,
     WalTablePlan,
 )
-from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
+from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_segment
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import ROW_COLUMNS, WalSegment
 from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -117,7 +117,7 @@ def chunk_of(messages: list[bytes], planner: Planner, db: str = "postgres") -> W
 
 def changes(wal: Wal, planner: Planner) -> list[dict[str, Any]]:
     """Return what was written since the last call as decoded events."""
-    batch = decode_chunk(chunk_of(wal.messages(), planner), KEY)
+    batch = decode_segment(chunk_of(wal.messages(), planner), KEY)
     batch.rows.validate(full=True)
     return batch.rows.to_pylist()
 

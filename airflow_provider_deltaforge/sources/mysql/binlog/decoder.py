@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.errors import FatalError, TableError
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
+from airflow_provider_deltaforge.errors import TableError
+from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog import (
@@ -35,11 +35,19 @@ from airflow_provider_deltaforge.sources.mysql.binlog.tx_text_kernel import (
     source_positions,
 )
 from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions, LogPosition
+from airflow_provider_deltaforge.sources.shared.change_rows import (
+    binary_column,
+    change_rows,
+    dictionary_column,
+    id_column,
+    text_column,
+    transaction_ends,
+    with_other_events,
+)
 
 _OPS = pa.array(["c", "u", "d", "ddl", "t"])
 _FULL = "set binlog_row_image=FULL on the server and in every session"
 _OP_CODES = {"ddl": 3, "t": 4}
-_TEXT_MAX = 2**31 - 1
 _TABLE_WIDTHS = (TX_COLUMNS, framing_kernel.ROW_COLUMNS, framing_kernel.MAP_COLUMNS)
 
 
@@ -192,9 +200,11 @@ def _record_batch(
         "tx": columns.tx[:n],
         "row": columns.row[:n],
         "plan": plan,
-        "before": _binary(columns.before, columns.before_offsets, n, op != WRITE),
-        "after": _binary(columns.after, columns.after_offsets, n, op != DELETE),
-        "key": _binary(columns.key, columns.key_offsets, n, np.diff(columns.key_offsets[: n + 1])),
+        "before": binary_column(columns.before, columns.before_offsets, n, op != WRITE),
+        "after": binary_column(columns.after, columns.after_offsets, n, op != DELETE),
+        "key": binary_column(
+            columns.key, columns.key_offsets, n, np.diff(columns.key_offsets[: n + 1]) != 0
+        ),
         "ddl": pa.nulls(n, pa.binary()),
         "unchanged": _unchanged(columns, state, n),
     }
@@ -204,35 +214,29 @@ def _record_batch(
     tx, row = parts["tx"], parts["row"]
     ids = stream_ids(key, names, name_offsets, tx, row)
     done = transactions[:, TX_STOP] >= 0 if len(transactions) else np.zeros(0, np.bool_)
-    tx_end = np.ones(len(tx), np.bool_)
-    tx_end[:-1] = tx[1:] != tx[:-1]
+    tx_end = transaction_ends(tx)
     anonymous_rows = transactions[tx, TX_ORIGIN] < 0
     count = len(tx)
     values = {
-        "op": _dictionary(parts["op"], _OPS),
-        "db": _dictionary(parts["db"], pa.array(dbs, pa.utf8())),
+        "op": dictionary_column(parts["op"], _OPS),
+        "db": dictionary_column(parts["db"], pa.array(dbs, pa.utf8())),
         "schema": schema_column(segment.plans.plans, parts["plan"], parts["op"]),
-        "table": _dictionary(parts["table"], pa.array(tables, pa.utf8())),
+        "table": dictionary_column(parts["table"], pa.array(tables, pa.utf8())),
         "before": parts["before"],
         "after": parts["after"],
         "key": parts["key"],
         "ts_ms": pa.array(transactions[tx, TX_TIME], pa.int64()),
         "tx": pa.array(tx, pa.int32()),
         "row": pa.array(row, pa.int32()),
-        "tx_id": _dictionary(tx, _texts(names, name_offsets, pa.utf8()), anonymous_rows),
+        "tx_id": dictionary_column(tx, text_column(names, name_offsets, pa.utf8()), anonymous_rows),
         "tx_end": pa.array(tx_end & done[tx], pa.bool_()),
-        "event_id": pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(ids)]),
-        "source_position": _dictionary(tx, _texts(places[0], places[1], pa.binary())),
+        "event_id": id_column(ids),
+        "source_position": dictionary_column(tx, text_column(places[0], places[1], pa.binary())),
         "schema_version": versions,
+        "ddl": parts["ddl"],
+        "unchanged": parts["unchanged"],
     }
-    arrays = [values.get(field.name) for field in CHANGE_SCHEMA]
-    filled = [
-        pa.nulls(count, field.type) if array is None else array
-        for field, array in zip(CHANGE_SCHEMA, arrays, strict=True)
-    ]
-    for name in ("ddl", "unchanged"):
-        filled[CHANGE_SCHEMA.get_field_index(name)] = parts[name]
-    return pa.RecordBatch.from_arrays(filled, schema=CHANGE_SCHEMA), schemas
+    return change_rows(count, values), schemas
 
 
 def _table_names(segment: BinlogSegment) -> tuple[list[str], list[str], Any, Any]:
@@ -253,7 +257,7 @@ def _with_changes(
             dbs.append(change.db)
         if change.table not in tables:
             tables.append(change.table)
-    added = {
+    added: dict[str, list[Any]] = {
         "op": [_OP_CODES[change.op] for change in segment.changes],
         "db": [dbs.index(change.db) for change in segment.changes],
         "table": [tables.index(change.table) for change in segment.changes],
@@ -261,27 +265,15 @@ def _with_changes(
         "row": _rows_of_changes(segment.changes),
         "plan": [-1] * len(segment.changes),
     }
-    order = np.argsort(
-        np.concatenate([event * 2.0 + 1, [change.before * 2.0 for change in segment.changes]]),
-        kind="stable",
-    )
-    out: dict[str, Any] = {}
-    for name, values in parts.items():
-        if name in added:
-            whole = np.concatenate([values, np.array(added[name], np.int32)])
-            out[name] = whole[order].astype(np.int32)
-        else:
-            extra = [change.text if name == "ddl" else None for change in segment.changes]
-            whole = pa.concat_arrays([values, pa.array(extra, pa.binary())])
-            out[name] = whole.take(pa.array(order))
-    return out
+    added["ddl"] = [change.text for change in segment.changes]
+    return with_other_events(parts, event, added, [change.before for change in segment.changes])
 
 
 def _unchanged(columns: RowColumns, state: Any, n: int) -> pa.BinaryArray:
     if not state[row_kernel.UNCHANGED]:
         return pa.nulls(n, pa.binary())
     offsets = np.maximum.accumulate(columns.unchanged_offsets[: n + 1])
-    return _binary(columns.unchanged, offsets, n, np.diff(offsets))
+    return binary_column(columns.unchanged, offsets, n, np.diff(offsets) != 0)
 
 
 def _rows_of_changes(changes: Sequence[SchemaChange]) -> list[int]:
@@ -295,27 +287,3 @@ def _rows_of_changes(changes: Sequence[SchemaChange]) -> list[int]:
         seen[change.tx] += 1
         rows.append(-seen[change.tx])
     return rows
-
-
-def _binary(data: Any, offsets: Any, n: int, valid: Any) -> pa.BinaryArray:
-    """Return ``n`` binary values that share the kernel's buffer."""
-    size = int(offsets[n])
-    if size > _TEXT_MAX:
-        raise FatalError(
-            f"{size} bytes of JSON in one batch: a row is too large to be delivered; leave its "
-            "table out of 'tables'"
-        )
-    present = np.asarray(valid) != 0
-    missing = n - int(np.count_nonzero(present))
-    mask = pa.py_buffer(np.packbits(present, bitorder="little")) if missing else None
-    buffers = [mask, pa.py_buffer(offsets[: n + 1].astype(np.int32)), pa.py_buffer(data[:size])]
-    return pa.Array.from_buffers(pa.binary(), n, buffers, missing)
-
-
-def _texts(data: Any, offsets: Any, kind: pa.DataType) -> pa.Array:
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
-
-
-def _dictionary(indices: Any, values: pa.Array, missing: Any = None) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32(), mask=missing), values)

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import DELETE, UPDATE, WRITE
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
+from airflow_provider_deltaforge.sources.shared.change_rows import schemas_in_use, version_column
 
 _KINDS = 5
 """Of rows, and of schema changes, which are never messages."""
@@ -39,30 +40,13 @@ def versions_of(
 ) -> tuple[tuple[TableSchema, ...], pa.DictionaryArray]:
     """Return the schemas in force, first use first, and which of them each row has.
 
-    The dictionary holds one fingerprint for each schema, also where two tables look the same.
-
     Args:
         segment: where the rows are from.
         plan: int32, for each row its plan's ordinal; -1 for a schema change.
     """
-    plans = segment.plans.plans
-    first = np.full(len(plans) + 1, len(plan), np.int64)
-    first[plan[::-1]] = np.arange(len(plan) - 1, -1, -1)  # Of several, the last one stays.
-    used = [
-        place
-        for place in np.argsort(first[:-1], kind="stable").tolist()
-        if first[place] < len(plan)
-    ]
-    schemas = {place: plans[place].schema for place in used}
-    known = {place: schema for place, schema in schemas.items() if schema is not None}
-    ordinals = np.full(len(plans) + 1, -1, np.int32)
-    ordinals[list(known)] = np.arange(len(known), dtype=np.int32)
-    of_rows = ordinals[plan]
-    told = (*known.values(), *_without_rows(segment, plan))
-    prints = pa.array([schema.fingerprint for schema in told], pa.utf8())
-    return told, pa.DictionaryArray.from_arrays(
-        pa.array(of_rows, pa.int32(), mask=of_rows < 0), prints
-    )
+    used, places = schemas_in_use([table.schema for table in segment.plans.plans], plan)
+    schemas = (*used, *_without_rows(segment, plan))
+    return schemas, version_column(schemas, places)
 
 
 def _without_rows(segment: BinlogSegment, plan: Any) -> list[TableSchema]:

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import SchemaError
-from airflow_provider_deltaforge.sources.postgres.json_columns import binary_column
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_kernel import decode_lines
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
     WalDecodePlans,
     WalTablePlan,
 )
 from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import DONE, MARGIN
+from airflow_provider_deltaforge.sources.shared.change_rows import binary_column
 
 _NEWLINE = 10
 

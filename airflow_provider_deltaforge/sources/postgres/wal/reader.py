@@ -148,9 +148,9 @@ class PostgresReader:
 
     def decode(self, chunk: Any) -> ChangeBatch:
         """Turn a chunk into change events."""
-        from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_chunk
+        from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_segment
 
-        return decode_chunk(self._untouched.complete(chunk), self._key)
+        return decode_segment(self._untouched.complete(chunk), self._key)
 
     def acknowledge(self, position: Position) -> None:
         """Let the server forget what lies before ``position``; ``read`` tells it so."""
