@@ -28,7 +28,7 @@ def why_not_due(store: Store, name: str, *, expand: bool = False) -> str | None:
 
 
 def found_nothing(store: Store, name: str, generation: int) -> bool:
-    """Say whether the job of a generation has ended by itself without anything to take."""
+    """Return whether the job of a generation has ended by itself without anything to take."""
     run = Snapshots(store, name).current()
     said = existing(store, name).progress()
     ended = said is not None and (said.generation, said.status) == (generation, "stopped")

@@ -118,7 +118,7 @@ def ask_to_stop_if_owner(store: Store, name: str, owner: str) -> ControlRecord |
 
 
 def stop_if_owner(store: Store, name: str, backend: Backend, owner: str) -> bool:
-    """Stop the pipeline if ``owner`` still supervises it; say whether it did."""
+    """Stop the pipeline if ``owner`` still supervises it; return whether it did."""
     record = ask_to_stop_if_owner(store, name, owner)
     if record is None:
         return False
@@ -230,7 +230,7 @@ def _await_end(
 
 
 def _has_ended(record: ControlRecord, backend: Backend | None) -> bool:
-    """Say whether the driver of the record's generation is known to be gone."""
+    """Return whether the driver of the record's generation is known to be gone."""
     handle = record.handle
     if backend is None or handle is None or handle.get("generation") != record.generation:
         return False

@@ -89,7 +89,7 @@ class RequestState:
 
     @property
     def settled(self) -> bool:
-        """Say whether nothing more will happen to it."""
+        """Return whether nothing more will happen to it."""
         return self.state in ("done", "failed", "cancelled")
 
     @property
@@ -254,7 +254,7 @@ def _outlasted(store: Store, job: LaunchSpec, backend: Backend) -> PipelineStatu
 
 
 def is_done(store: Store, name: str) -> bool:
-    """Say whether the pipeline's own snapshot was finished at any time."""
+    """Return whether the pipeline's own snapshot was finished at any time."""
     return Snapshots(store, name).finished()
 
 
@@ -266,7 +266,7 @@ def progress(store: Store, name: str) -> Mapping[str, Any] | None:
 
 
 def _open(known: SnapshotRequest, request_id: str, results: SnapshotResults) -> bool:
-    """Say whether a request of the record has this id and is still to be served."""
+    """Return whether a request of the record has this id and is still to be served."""
     mine = known.id == request_id and known.cancelled is None
     return mine and results.of(known.ticket) is None
 

@@ -136,7 +136,7 @@ def count_restart(store: Store, name: str, generation: int, owner: str) -> None:
 
 
 def comes_back(present: PipelineStatus) -> bool:
-    """Say whether the supervisor of a stream that died may be about to start it again."""
+    """Return whether the supervisor of a stream that died may be about to start it again."""
     streams = (present.handle or {}).get("script") != SNAPSHOT_SCRIPT
     died = present.status == "lost" or (
         present.status == "failed" and present.error_class not in HOPELESS
@@ -259,7 +259,7 @@ def _adoptable(control: Control, record: ControlRecord, job: LaunchSpec, backend
 
 
 def _speaks(control: Control, generation: int) -> bool:
-    """Say whether a driver that runs elsewhere is there: only its heartbeat tells."""
+    """Return whether a driver that runs elsewhere is there: only its heartbeat tells."""
     progress = control.progress()
     spoke = progress is not None and progress.generation == generation
     return spoke and still_speaks(control)

@@ -89,7 +89,7 @@ class PipelineStatus:
 
     @property
     def alive(self) -> bool:
-        """Say whether a driver works for this pipeline now."""
+        """Return whether a driver works for this pipeline now."""
         return self.status not in ENDED and self.status != "pending"
 
     @property
@@ -178,7 +178,7 @@ def _waited_s(control: Control, record: ControlRecord) -> float:
 
 
 def _with_sinks(judged: PipelineStatus, waiting: int) -> PipelineStatus:
-    """Say which sinks the pipeline goes on without, and what waits for them."""
+    """Return which sinks the pipeline goes on without, and what waits for them."""
     words = {"behind": "behind", "catching_up": "catching up", "given_up": "given up"}
     found = [
         f"sink {name} {words[told['status']]}" + (f" ({told['reason']})" if told["reason"] else "")
@@ -193,7 +193,7 @@ def _with_sinks(judged: PipelineStatus, waiting: int) -> PipelineStatus:
 
 
 def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) -> PipelineStatus:
-    """Say which tables are passed over; a pipeline that is well otherwise is degraded by them."""
+    """Return which tables are left out; a pipeline that is well otherwise is degraded by them."""
     if not stopped:
         return judged
     names = ", ".join(sorted(stopped))
@@ -212,7 +212,7 @@ def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) ->
 def _with_dead_letters(
     judged: PipelineStatus, progress: Progress | None, entries: int
 ) -> PipelineStatus:
-    """Say how many events are set aside; who empties the queue is not the driver."""
+    """Return how many events are set aside; who empties the queue is not the driver."""
     told = progress.extra.get("dlq") or {} if progress is not None else {}
     if not entries and "max_entries" not in told:
         return judged

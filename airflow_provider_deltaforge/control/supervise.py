@@ -31,7 +31,7 @@ driver works with was killed.
 
 
 class HangDetector:
-    """Tells a hung driver from one whose heartbeat could not be read for a moment.
+    """Distinguishes a hung driver from one whose heartbeat could not be read for a moment.
 
     Seen without a pause for ``limit_s``; a store that was away makes one late look, not many.
     """

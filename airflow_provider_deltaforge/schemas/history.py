@@ -19,4 +19,4 @@ class SchemaHistory(Protocol):
         """
 
     def goes_on(self, db: str, schema: str | None, table: str, position: Position) -> bool:
-        """Say whether a schema was registered behind a position: its rows were read before."""
+        """Return whether a schema was registered behind a position: its rows were read before."""

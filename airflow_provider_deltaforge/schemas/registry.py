@@ -232,7 +232,7 @@ class RegisteredHistory:
         return found.schema if found is not None else None
 
     def goes_on(self, db: str, schema: str | None, table: str, position: Position) -> bool:
-        """Say whether a schema was registered behind a position: its rows were read before."""
+        """Return whether a schema was registered behind a position: its rows were read before."""
         places = [entry.position for entry in self._registry.entries(db, schema, table)]
         return any(p is not None and compared(self._compare, p, position) == 1 for p in places)
 

@@ -110,7 +110,7 @@ class Store(Protocol):
         """Return a value, or None."""
 
     def delete(self, namespace: str, key: str) -> bool:
-        """Remove a value; say whether there was one."""
+        """Remove a value; return whether there was one."""
 
     def items(self, namespace: str, prefix: str = "") -> list[tuple[str, bytes]]:
         """Return the pairs whose key starts with ``prefix``, in key order."""
@@ -156,7 +156,7 @@ class Store(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the connection. Safe to call twice."""
+        """Close the connection. Safe to call twice."""
 
 
 def shown_identity(store: Store) -> str | None:

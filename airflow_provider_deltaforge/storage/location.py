@@ -119,7 +119,7 @@ class StoreLocation(Settings):
         return Path(_resolve(self.path or "", os.environ)).expanduser().absolute()
 
     def is_same(self, other: "StoreLocation") -> bool:
-        """Say whether both name one store, with the variables of this process.
+        """Return whether both name one store, with the variables of this process.
 
         Raises:
             SpecError: a variable is not set.

@@ -64,7 +64,7 @@ class MemoryStore:
             return self._alive((namespace, key))
 
     def delete(self, namespace: str, key: str) -> bool:
-        """Remove a value; say whether there was one."""
+        """Remove a value; return whether there was one."""
         names.check(namespace, key)
         with self._state.lock:
             was = self._alive((namespace, key)) is not None

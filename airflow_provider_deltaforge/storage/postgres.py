@@ -107,7 +107,7 @@ class PostgresStore(SqlStore):
         return f"PostgresStore({self._where!r})"
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._pool.drain()
 
     def _read(self, statement: str, values: Sequence[Any]) -> list[Any]:
@@ -249,7 +249,7 @@ def _execute(connection: "psycopg.Connection[Any]", statement: str, values: Sequ
 
 
 def _no_database(error: "psycopg.Error") -> bool:
-    """Say whether the server answers, and the database is gone."""
+    """Return whether the server answers, and the database is gone."""
     words = str(error)
     return error.sqlstate == "3D000" or ('database "' in words and "does not exist" in words)
 
@@ -261,7 +261,7 @@ def _connection_lost(error: "psycopg.Error") -> bool:
 
 
 def _rolled_back(error: "psycopg.Error") -> bool:
-    """Say whether the server undid the transaction and asks for it to be made again."""
+    """Return whether the server undid the transaction and asks for it to be made again."""
     return error.sqlstate in {"40001", "40P01"}
 
 

@@ -94,7 +94,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
 
     @abstractmethod
     def _keep_order(self, execute: Execute) -> None:
@@ -111,7 +111,7 @@ class SqlStore(ABC):
         return next((row[0] for row in self._read(query, (namespace, key))), None)
 
     def delete(self, namespace: str, key: str) -> bool:
-        """Remove a value; say whether there was one."""
+        """Remove a value; return whether there was one."""
         names.check(namespace, key)
         rows = self._write(lambda execute: execute(DELETE, (namespace, key)).fetchall())
         return any(row[0] for row in rows)

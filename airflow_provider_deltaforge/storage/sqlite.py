@@ -109,7 +109,7 @@ class SqliteStore(SqlStore):
         return f"SqliteStore({str(self._path)!r})"
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._pool.drain()
 
     def _read(self, statement: str, values: Sequence[Any]) -> list[Any]:
@@ -151,7 +151,7 @@ class SqliteStore(SqlStore):
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let the threads of this process write one after the other."""
+        """Make the threads of this process write one after the other."""
         if self._pid != os.getpid():
             self._writing, self._pid = threading.Lock(), os.getpid()
         if not self._writing.acquire(timeout=2 * _BUSY_TIMEOUT_S):

@@ -116,7 +116,7 @@ class _Hiding:
         return cls(column, value[0] if is_open else "", not value, is_flow)
 
     def hides(self, line: str) -> bool:
-        """Say whether the next line is hidden as well."""
+        """Return whether the next line is hidden as well."""
         inside = line.strip()
         column = len(line) - len(line.lstrip())
         if self.quote:
@@ -136,7 +136,7 @@ class _Hiding:
 
 
 def _closes_its_brackets(line: str, within: bool) -> bool:  # noqa: FBT001 - one caller
-    """Say whether no bracket stays open; ``within`` is whether a line without any is in one."""
+    """Return whether no bracket stays open; ``within`` is whether a line without any is in one."""
     depths = [0]
     for mark in _QUOTED['"'].sub("", _QUOTED["'"].sub("", line)):
         if mark in "[]{}":

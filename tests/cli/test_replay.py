@@ -36,7 +36,7 @@ def quick(monkeypatch):
 def refused():
     """A stopped pipeline whose sink refused row 7 and the last event of row 1."""
     pipeline = begun(journal="enabled: true")
-    source = pipeline.bench().pipeline.spec.source
+    source = pipeline.context().pipeline.spec.source
     last = max(place[:2] for place in source.events(1, 20) if place[2] == 1)
     wanted = b'{"id":1,"tx":%d,"row":%d}' % last
     pipeline.log().refuses = lambda value: wanted in value or b'"id":7,' in value

@@ -227,7 +227,7 @@ class TestSetAside:
         renderer = Renderer(MemorySink(topic="t", tombstones=True), ORIGIN)
         keys = [b'{"id":1}', b'{"id":1}', b'{"id":2}', b'{"id":3}']
         assert renderer.render(again)[0].keys.to_pylist() == keys
-        assert [place_of(one.letter) for one in stored] == places_of(rows)
+        assert [place_of(one.dead_letter) for one in stored] == places_of(rows)
 
     def test_events_of_either_key_are_events_of_its_row(self):
         changes = [moved(b"1", b"2"), moved(b"2", b"2"), moved(b"1", b"1"), moved(b"3", b"3")]

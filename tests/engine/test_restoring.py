@@ -72,7 +72,7 @@ def test_what_a_sink_refused_comes_back_as_it_was(writer):
     rows = batch(ROWS)
     found = stored(writer.of_sink("out", refusals(rows), ProcessedBatch(rows)))
     assert restored(found).to_pylist() == rows.to_pylist()
-    assert [place_of(one.letter) for one in found] == places_of(rows)
+    assert [place_of(one.dead_letter) for one in found] == places_of(rows)
 
 
 def test_what_a_processor_refused_comes_back_as_it_came_to_it(writer):
@@ -96,7 +96,7 @@ def test_only_what_was_refused_unmasked_or_cut_cannot_come_back(writer):
         cut.of_sink("out", refusals(rows), ProcessedBatch(rows)),
     ):
         assert {one.place for one in letters} == {None}
-        assert {one.letter.rest for one in stored(letters)} == {None}
+        assert {one.dead_letter.rest for one in stored(letters)} == {None}
         assert not any(word in one.text for one in letters for word in (b"price", b'\\"id'))
 
 
@@ -107,7 +107,7 @@ def test_an_entry_is_told_that_it_was_overtaken_and_keeps_its_event(writer):
         one.overtaken_by("out")
         one.overtaken_by("out")
     found = stored(letters)
-    assert {tuple(one.letter.meta.overtaken) for one in found} == {("out",)}
+    assert {tuple(one.dead_letter.meta.overtaken) for one in found} == {("out",)}
     assert restored(found).to_pylist() == rows.to_pylist()
 
 

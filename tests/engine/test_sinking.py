@@ -105,6 +105,8 @@ def test_a_sink_closed_right_behind_a_batch_it_has_not_begun_lets_go(monkeypatch
 class Taking:
     """A sink and its writer in one, which takes everything."""
 
+    holds_position = False
+
     def __init__(self, sink_id):
         self.id = sink_id
         self.written = threading.Event()

@@ -102,7 +102,7 @@ class Heartbeat:
         self._thread.start()
 
     def begun(self) -> None:
-        """Say ``running`` from now on: it is durable where the stream begins, for every sink."""
+        """Report ``running`` from now on: where the stream begins is durable for every sink."""
         if not self.has_begun:
             self.has_begun = True
             with suppress(RetryableError):  # The next beat says it.
@@ -114,7 +114,7 @@ class Heartbeat:
         return self._watcher.why
 
     def gives_up(self) -> bool:
-        """Say whether a delivery under way should be abandoned.
+        """Return whether a delivery under way should be abandoned.
 
         A draining lane finishes its batch, unless a sink is away or takes too long.
         """
@@ -148,7 +148,7 @@ class Heartbeat:
             _log.warning("last progress not written", extra={"reason": redacted(str(error))})
 
     def _makes_way(self) -> bool:
-        """Say whether a lane may end for what is asked for: not before its stream has begun.
+        """Return whether a lane may end for what is asked for: not before its stream has begun.
 
         The driver serves nothing before, and would begin lane after lane while the source is away.
         """
@@ -174,7 +174,7 @@ class Heartbeat:
                 return
 
     def _cannot_write(self, reason: str) -> None:
-        """Say beside the store why it is silent; in the log once for each reason."""
+        """Write beside the store why it is silent, and log each reason once."""
         reason = f"its driver lives, and cannot write to the state store: {reason}"
         if self._distress is None:
             self._distress = Distress(reason, _now_ms())

@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def is_retryable(self) -> bool:
-        """Say whether the same work may be begun again."""
+        """Return whether the same work may be begun again."""
         return self.why == "failed" and self.error_class == RetryableError.error_class
 
     @property

@@ -32,7 +32,7 @@ def stay_lean() -> None:
 
 
 def _leave_pandas_out() -> None:
-    """Let pyarrow find no pandas when it looks for it; whoever imports it later has it."""
+    """Hide pandas from pyarrow; code that imports pandas later still gets it."""
     if "pandas" in sys.modules:
         return
     absent = _Absent()

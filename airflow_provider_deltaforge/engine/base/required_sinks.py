@@ -34,12 +34,12 @@ class RequiredSinks:
         return cls(required, max(1, len(required)))
 
     def holds(self, taken: Collection[str]) -> bool:
-        """Say whether it is enough that these sinks hold a batch."""
+        """Return whether it is enough that these sinks hold a batch."""
         names = set(taken)
         return self.required <= names and len(names) >= self.count
 
     def may_lag(self, sink_id: str, sinks: int) -> bool:
-        """Say whether a pipeline of so many sinks can go on without this one."""
+        """Return whether a pipeline of so many sinks can go on without this one."""
         return sink_id not in self.required and sinks > self.count
 
     def lacks(self, sinks: Collection[str], given_up: Collection[str]) -> list[str]:

@@ -61,7 +61,7 @@ class Restarts:
         self._at: deque[float] = deque(maxlen=_RESTARTS)
 
     def may_go_on(self) -> bool:
-        """Count one more; say whether the work may be started again, after ``wait``."""
+        """Count one more; return whether the work may be started again, after ``wait``."""
         now = time.monotonic()
         if len(self._at) == _RESTARTS and now - self._at[0] < _RESTARTS_WITHIN_S:
             return False

@@ -54,7 +54,7 @@ def retry_until(
 
 
 class StopRetrying:
-    """Says when to try no longer: something was closed, or what it belongs to ends.
+    """Decides when to stop retrying: after ``close``, or when the owner ends.
 
     Args:
         ending: asked whether what it belongs to ends.
@@ -65,16 +65,16 @@ class StopRetrying:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Wake whoever rests. Called from any thread."""
+        """Wake every thread that waits in ``rest``. Called from any thread."""
         self._closed.set()
 
     @property
     def is_closed(self) -> bool:
-        """Say whether it was closed, whatever else ends."""
+        """Return whether it was closed, whatever else ends."""
         return self._closed.is_set()
 
     def over(self) -> bool:
-        """Say whether to give up."""
+        """Return whether to give up."""
         return self.is_closed or self._ending()
 
     def rest(self, seconds: float) -> None:

@@ -107,7 +107,7 @@ class CatchUp:
                 pass
 
     def _tried(self) -> bool:
-        """Try to catch the sink up; say whether nothing more is to be done for it."""
+        """Try to catch the sink up; return whether nothing more is to be done for it."""
         try:
             self._attempt()
         except PositionLostError as error:

@@ -131,7 +131,7 @@ class LaggingSinks:
 
     @property
     def any(self) -> bool:
-        """Say whether some sink is behind, or was given up."""
+        """Return whether some sink is behind, or was given up."""
         return bool(self._behind or self._given_up)
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class LaggingSinks:
         reach(CrashPoint.SINK_JOINED)
 
     def _forget_wishes(self) -> None:
-        """Let no wish that came too late give up a sink that falls behind another day."""
+        """Remove commands that came too late: they must not give up a sink that lags later."""
         concerned = self._behind.keys() | self._given_up.keys()
         late = [one for one in self._gaps.wishes() if one.sink not in concerned]
         if late:
@@ -195,7 +195,7 @@ class LaggingSinks:
             self._store([self._gaps.granted(wish)])
 
     def _resume(self, wish: SinkCommand) -> None:
-        """Let a sink that was given up go on from where the lane stands."""
+        """Resume a sink that was given up at the position of the lane."""
         name, position = wish.sink, self.rejoin_point.at
         gap = self._given_up[name]
         self._checkpoints.load()

@@ -50,7 +50,7 @@ class RejoinPoint:
 
     @property
     def inside(self) -> bool:
-        """Say whether the lane has delivered a part of the next transaction."""
+        """Return whether the lane has delivered a part of the next transaction."""
         return self._inside
 
     def passed(
@@ -70,7 +70,7 @@ class RejoinPoint:
             self._last_ms = self._last_ms if last_ms is None else last_ms
 
     def holds(self, position: Position, *, exact: bool = False) -> bool:
-        """Say whether whoever has reached a position lacks nothing that the lane has passed.
+        """Return whether a sink at a position has everything that the lane has passed.
 
         Of a transaction that the lane has delivered in part, all has to be there.
 
@@ -127,7 +127,7 @@ class RejoinPoint:
             return joined
 
     def wait(self, over: Callable[[], bool]) -> None:
-        """Let the lane stand for a moment while a sink is near, but rarely: it carries on."""
+        """Pause the lane for a moment while a sink is near, but rarely: then it carries on."""
         now = time.monotonic()
         with self._changed:
             if not self._near or now < self._wait_at:
@@ -140,6 +140,6 @@ class RejoinPoint:
                 self._pace_s = min(2 * self._pace_s, _LONGEST_PACE_S)
 
     def fail(self, error: Exception) -> None:
-        """Tell the lane of something that it must end with."""
+        """Report an error that the lane must end with."""
         with self._changed:
             self.failure = self.failure or error

@@ -152,12 +152,12 @@ class SecondReader:
         return self._pump.next(timeout_s) if self._pump is not None else None
 
     def acknowledge(self, position: Position) -> None:
-        """Tell the server what this reader needs no more."""
+        """Acknowledge to the server what this reader needs no more."""
         if self._reader is not None:
             self._reader.acknowledge(position)
 
     def close(self) -> None:
-        """Let go of the log and of the processors."""
+        """Close the log and the processors."""
         try:
             if self._pump is not None:
                 self._pump.close()
@@ -168,7 +168,7 @@ class SecondReader:
 
 
 class _RejoinBatcher(CuttingBatcher):
-    """Lets a batch end where the lane stands, so that a sink can join with nothing given twice."""
+    """Ends a batch at the position of the lane, so that a sink rejoins with nothing sent twice."""
 
     def __init__(self, spec: Spec, rejoin_point: RejoinPoint, at: Position) -> None:
         super().__init__(BatchLimits.of(spec.batch), spec.source, ())

@@ -44,7 +44,7 @@ class SkipList:
         return [at for name, at in self._ahead.items() if name in self._exact]
 
     def goes(self, name: str) -> bool:
-        """Say whether a sink goes with the lane. Called from any thread."""
+        """Return whether a sink goes with the lane. Called from any thread."""
         return name not in self._left
 
     def leave(self, name: str) -> None:
@@ -70,7 +70,7 @@ class SkipList:
 
     @property
     def any(self) -> bool:
-        """Say whether any sink is ahead still."""
+        """Return whether any sink is ahead still."""
         return bool(self._ahead)
 
     def behind(self, position: Position | None) -> list[str]:

@@ -135,5 +135,5 @@ def _removed(checkpoints: Checkpoints, gaps: Gaps, name: str) -> list[Write]:
 
 
 def _before(source: Source, left: Position, right: Position) -> bool:
-    """Say whether what is read from one place lacks something before another."""
+    """Return whether what is read from one place lacks something before another."""
     return not source.covers(left, right)

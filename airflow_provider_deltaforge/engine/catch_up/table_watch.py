@@ -134,7 +134,7 @@ class TableWatch:
         return TrustedHistory(self._registry, self._context.pipeline.spec.source.compare, doubted)
 
     def begin(self, reader: LogReader) -> None:
-        """Tell a reader which tables to leave out."""
+        """Set the tables that a reader leaves out."""
         self._arrivals, self._reported = [], set()
         self._left_out = frozenset(self._records.stopped())
         named = self._records.named()

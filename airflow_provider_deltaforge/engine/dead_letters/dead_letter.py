@@ -161,7 +161,7 @@ class DeadLetterWriter:
 
 
 def _is_readable(event: bytes) -> bool:
-    """Say whether an event can be read from an entry: sources have texts that no parser takes."""
+    """Return whether an event can be read from an entry: some texts of sources no parser takes."""
     try:
         from_json(b"[%b]" % event)  # As deep as in the entry.
     except ValueError:

@@ -159,7 +159,7 @@ class DeadLetterQueue:
 
     @property
     def overflows(self) -> bool:
-        """Say whether so much is held that it is stored before the position moves."""
+        """Return whether so much is held that it is stored before the position moves."""
         many = len(self._held) > _HELD_LETTERS
         return many or sum(len(dead_letter.text) for dead_letter in self._held) > _HELD_BYTES
 
@@ -219,7 +219,7 @@ class DeadLetterQueue:
 
     @property
     def is_due(self) -> bool:
-        """Say whether ``tend`` has something to do."""
+        """Return whether ``tend`` has something to do."""
         return self.enabled and time.monotonic() >= self._expiry_at
 
     def tend(self) -> None:
@@ -236,7 +236,7 @@ class DeadLetterQueue:
             self._dead_letter_stats.count("expired", expired)
 
     def _has_room(self) -> bool:
-        """Say whether what is held fits; what never would goes into an empty queue."""
+        """Return whether what is held fits; what never would goes into an empty queue."""
         count = self._queue.count()
         if count and count + len(self._held) > self._limits.max_entries:
             self._expire()

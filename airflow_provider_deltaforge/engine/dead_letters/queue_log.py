@@ -28,7 +28,7 @@ class QueueLog:
         self._lost += lost
 
     def say(self) -> None:
-        """Say what was not said yet."""
+        """Log what was not logged yet."""
         self._said_at = time.monotonic()
         stored, lost = self._stored, self._lost
         self._stored = self._lost = 0
@@ -48,7 +48,7 @@ class QueueLog:
             )
 
     def say_now_and_then(self) -> None:
-        """Say it, unless something was said a moment ago."""
+        """Log it, unless something was logged a moment ago."""
         if time.monotonic() - self._said_at >= _SAY_S:
             self.say()
 

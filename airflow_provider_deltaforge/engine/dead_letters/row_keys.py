@@ -33,7 +33,7 @@ class RowKey:
         return frozenset(row for row in (self.row, self.former) if row is not None)
 
     def meets(self, other: "RowKey") -> bool:
-        """Say whether the order of two events matters."""
+        """Return whether the order of two events matters."""
         if self.whole or other.whole:
             return self.table == other.table
         return not self.rows.isdisjoint(other.rows)

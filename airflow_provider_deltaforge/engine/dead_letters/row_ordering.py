@@ -149,7 +149,7 @@ class RowOrdering:
         return sorted(rows)
 
     def would_tell(self, rendered: SinkMessages, sink_ids: Iterable[str]) -> bool:
-        """Say whether a batch overtakes anything in sinks; noted early it does no harm."""
+        """Return whether a batch overtakes anything in sinks; noted early it does no harm."""
         self.delivered(rendered, dict.fromkeys(sink_ids, ()), ())
         return bool(self._marks)
 

@@ -196,7 +196,7 @@ class SinkFence:
         self._entered.add(key)
 
     def leave(self) -> None:
-        """Say that everything that entered is closed; a store that is away need not know."""
+        """Record that everything that entered is closed, unless the store is away."""
         for key in list(self._entered):
             with suppress(DeltaForgeError):
                 self._context.store.delete(names.WRITERS, key)

@@ -172,7 +172,7 @@ class SinkGroup:
         late: Collection[str],
         enough: Enough | None,
     ) -> bool:
-        """Say whether nobody is waited for any more.
+        """Return whether nobody is waited for any more.
 
         Those that have not taken the batch can be left if they are slow and the others will do. If
         all have taken it and will not do, one that is caught up beside them must join.

@@ -169,7 +169,7 @@ class SinkThread:
         self._thread.join(_CLOSE_S)
 
     def has_ended(self) -> bool:
-        """Close without waiting; say whether nothing more can come of it."""
+        """Close without waiting; return whether nothing more can come of it."""
         if not self._closing.is_set():
             self._closing.set()
             with suppress(queue.Full):

@@ -85,7 +85,7 @@ def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome])
 
 
 def _see_it_said(context: TaskContext) -> None:
-    """Say that it is stopped, if the store was away when its lane or its copy said so."""
+    """Report that it is stopped, if the store was away when its lane or its copy did so."""
     with suppress(DeltaForgeError):  # Started again meanwhile, perhaps.
         context.job.in_time(lambda: rest(context))
 
@@ -151,7 +151,7 @@ def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
 
 
 def _starting(assignment: DriverArguments, epoch: int, former: Progress | None) -> Progress:
-    """Say at once that a driver is here; a former driver's last words no longer count."""
+    """Report at once that a driver is here; a former driver's last status no longer counts."""
     now_ms = int(time.time() * 1000)
     host, pid = place()
     return Progress(

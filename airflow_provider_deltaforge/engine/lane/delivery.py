@@ -85,7 +85,7 @@ class Delivery:
         self._lagging.begin(start_positions)
 
     def acknowledge(self, reader: LogReader, reached: Position | None = None) -> None:
-        """Let the source forget what every sink holds that was not given up.
+        """Acknowledge to the source what every sink holds that was not given up.
 
         Args:
             reader: of the lane.
@@ -110,7 +110,7 @@ class Delivery:
         self._sinks.close()
 
     def rejoin(self) -> bool:
-        """Take in sinks that have caught up; say whether any is or was behind.
+        """Take in sinks that have caught up; return whether any is or was behind.
 
         Raises:
             Exception: what catching up has met that concerns the whole lane.

@@ -212,7 +212,7 @@ class SourceIdentity:
             )
 
     def _adapt(self, found: Sequence[Delta], position: Position) -> None:
-        """Let the tables that differ be known as they are now."""
+        """Register the tables that differ as they are now."""
         if not found:
             return
         _log.warning("tables differ after a failover", extra={"drift": described(found)})
@@ -258,7 +258,7 @@ def _ended(record: Reconciliation, error: DeltaForgeError | None = None) -> Reco
 
 
 def _explains(db: str, change: Mapping[str, Any], delta: Delta) -> bool:
-    """Say whether a schema change in the log can be what made a difference."""
+    """Return whether a schema change in the log can be what made a difference."""
     tables = change.get("tables") or ()
     if not tables:  # A statement about the whole database.
         return delta.table.startswith(f"{db}.")

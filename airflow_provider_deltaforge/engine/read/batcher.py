@@ -224,7 +224,7 @@ class Batcher:
         self._pieces[-1] = replace(last, rows=_ended(last.rows), position=batch.positions.after(0))
 
     def _move_end(self, batch: ChangeBatch) -> None:
-        """Let the last piece end where the batch ends: transactions without rows count too."""
+        """Move the end of the last piece to the end of the batch: empty transactions count too."""
         if self._pieces and self._pieces[-1].position is not None and not batch.open_tx:
             last = self._pieces[-1]
             self._pieces[-1] = replace(last, position=batch.end)

@@ -110,7 +110,7 @@ class Registrar:
             self._sequences[name_of(schema), schema.fingerprint] = version.sequence
 
     def _sees(self, schema: TableSchema) -> bool:
-        """Take note of a table's schema; say whether it was another one until now."""
+        """Take note of a table's schema; return whether it was another one until now."""
         name = name_of(schema)
         former = self._present.get(name)
         self._present[name] = schema
@@ -171,7 +171,7 @@ def _ordinals(batch: ChangeBatch) -> pa.Array:
 
 
 def _by_table(rows: pa.RecordBatch, schemas: Sequence[TableSchema]) -> pa.Array:
-    """Tell schemas apart by table and fingerprint: two tables may look the same."""
+    """Return each row's schema by table and fingerprint: two tables may look the same."""
     columns = [rows.column(name) for name in _NAMES]
     sizes = [len(column.dictionary) + 1 for column in columns]
     code = np.zeros(rows.num_rows, np.int64)

@@ -58,7 +58,7 @@ def _fits(origins: pa.Int32Array, count: int, below: int) -> bool:
 
 
 def _repeats(origins: np.ndarray, made: pa.BooleanArray | None) -> bool:
-    """Say whether two rows that nobody made stand for one row of the input."""
+    """Return whether two rows that nobody made stand for one row of the input."""
     given = origins if made is None else origins[~flags(made)]
     return len(given) > 1 and int(np.bincount(given).max()) > 1
 

@@ -191,7 +191,7 @@ class Renderer:
 
 
 def _placed(topics: pa.DictionaryArray) -> pa.BooleanArray | None:
-    """Say which messages have a topic; None when all do."""
+    """Return which messages have a topic; None when all do."""
     if "" not in topics.dictionary.to_pylist():
         return None
     return pc.not_equal(topics.cast(pa.utf8()), "")
@@ -223,7 +223,7 @@ class _Routing:
         return wrapped if bare is None else pc.if_else(bare, pc.fill_null(after, b"null"), wrapped)
 
     def bare(self) -> pa.BooleanArray | None:
-        """Say which messages are ``after`` alone; None when none is."""
+        """Return which messages are ``after`` alone; None when none is."""
         if not self._said or not self._raw.true_count:
             return None
         return pc.fill_null(self._raw, fill_value=False)

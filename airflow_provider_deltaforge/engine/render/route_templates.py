@@ -51,7 +51,7 @@ class TemplateFields:
         return self._top(root, inside)
 
     def undecided(self, part: str) -> pa.BooleanArray | None:
-        """Say for which events no processor chose the ``topic``, or ``key``; None for all."""
+        """Return for which events no processor chose the ``topic``, or ``key``; None for all."""
         routing = self.rows["routing"]
         if routing.null_count == len(routing):
             return None
@@ -227,7 +227,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _lacking(columns: Sequence[pa.Array], needed: pa.BooleanArray | None) -> bool:
-    """Say whether a field is missing where the template is needed."""
+    """Return whether a field is missing where the template is needed."""
     return any(
         _lacks(column) and (needed is None or _lacks(column.filter(needed))) for column in columns
     )

@@ -37,7 +37,7 @@ class Cancellation:
         return self.reason
 
     def is_known(self) -> bool:
-        """Say whether it was, while something else is waited for: looks only now and then."""
+        """Return whether it was, while something else is waited for: looks only now and then."""
         if self.reason is None and time.monotonic() - self._looked_at >= _LOOK_S:
             self._looked_at = time.monotonic()
             with suppress(RetryableError):

@@ -36,7 +36,7 @@ class ReplayHost(Protocol):
     dead_letters: DeadLetterStats
 
     def gives_up(self) -> bool:
-        """Say whether a delivery under way should be abandoned."""
+        """Return whether a delivery under way should be abandoned."""
 
     def confirm(self) -> None:
         """Make sure that no newer driver has started; raise FencedError if one has."""
@@ -66,7 +66,7 @@ class ReplayedEntry:
 
     @property
     def unprocessed(self) -> bool:
-        """Say whether a processor refused it again."""
+        """Return whether a processor refused it again."""
         return any(sink_id is None for sink_id, _ in self.refused)
 
 
@@ -109,7 +109,7 @@ class ReplayDelivery:
         self._rendering.open()
 
     def close(self) -> None:
-        """Let go of processors and sinks."""
+        """Close processors and sinks."""
         self._rendering.close()
         for group in self._groups.values():
             group.close()

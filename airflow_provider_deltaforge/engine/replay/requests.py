@@ -183,7 +183,7 @@ class _Here:
         self.processor_stats, self.dead_letters = ProcessorStats(), DeadLetterStats()
 
     def gives_up(self) -> bool:
-        """Say whether whoever asked does not want it any more."""
+        """Return whether the caller does not want it any more."""
         return self.ending.is_set()
 
     def confirm(self) -> None:
@@ -196,15 +196,15 @@ class _Here:
             raise FencedError("a driver of the pipeline has started; it goes on with the replay")
 
     def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
-        """Tell what a sink does."""
+        """Report an error of a sink, or None once it works again."""
         self._tell(f"sink {sink_id}", error)
 
     def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
-        """Tell what a processor does."""
+        """Report an error of a processor, or None once it works again."""
         self._tell(f"processor {processor_id}", error)
 
     def report_error(self, name: str, error: BaseException | None) -> None:
-        """Tell what anything else does."""
+        """Report an error of anything else, or None once it works again."""
         self._tell(name, error)
 
     def retry(self, call: Callable[[], Result]) -> Result:

@@ -49,7 +49,7 @@ def take(context: TaskContext, runner: Runner, request: SnapshotRequest | None =
 
 
 def fails_request(outcome: Outcome) -> bool:
-    """Say whether an end concerns the request only: then the pipeline goes on without it.
+    """Return whether an end concerns the request only: then the pipeline goes on without it.
 
     Also when trying again did not help: a stream waits for its source for ever, and somebody's
     copy must not take that from it.

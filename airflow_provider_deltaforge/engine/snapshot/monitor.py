@@ -53,7 +53,7 @@ _SINK = "sink "
 
 
 class CopyErrors:
-    """Tells the driver, through the store, what keeps a task from going on."""
+    """Reports to the driver, through the store, what keeps a task from going on."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store

@@ -58,7 +58,7 @@ class SnapshotRun:
         self._results = SnapshotResults(context.store, context.pipeline.name)
 
     def due(self) -> bool:
-        """Say whether there is anything to do."""
+        """Return whether there is anything to do."""
         if self._request is not None:
             return True
         mode = self._source.snapshot.mode
@@ -198,7 +198,7 @@ class SnapshotRun:
         return Checkpoints(self._context.store, self._context.pipeline.name, self._source.id)
 
     def _streamed(self) -> bool:
-        """Say whether the stream has begun before: its checkpoints are then ahead of any copy."""
+        """Return whether the stream has begun: its checkpoints are then ahead of any copy."""
         return bool(self._checkpoints.load())
 
     def _resumable(self, run: SnapshotRecord) -> bool:

@@ -95,12 +95,12 @@ class Frontier:
         return found
 
     def acknowledge(self, position: Position) -> None:
-        """Tell the server that everything up to ``position`` is safe."""
+        """Acknowledge to the server that everything up to ``position`` is safe."""
         if self._reader is not None:
             self._reader.acknowledge(position)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()

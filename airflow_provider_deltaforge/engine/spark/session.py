@@ -38,7 +38,7 @@ def session(app_name: str) -> SparkSession:
 
 @contextmanager
 def jvm_may_die() -> Iterator[None]:
-    """Let the end of Spark's JVM be what it is: something that a restart cures.
+    """Raise the end of Spark's JVM as a retryable error: a restart cures it.
 
     It may have been killed, by hand, by a host that runs out of memory or that goes down. Its
     Python then meets refused, reset or half-read connections, wherever it was.

@@ -191,12 +191,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             chain.close()
 
     def commit(self, end: dict[str, str]) -> None:
-        """Let the server forget what Spark has finished."""
+        """Acknowledge to the server what Spark has finished."""
         if self._frontier is not None:
             self._frontier.acknowledge(_position(end))
 
     def stop(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._frontier is not None:
             self._frontier.close()
 
@@ -235,7 +235,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Log:
-    """Tells of a processor's trouble where nobody asks for a status."""
+    """Logs a processor's errors where nobody asks for a status."""
 
     def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Log an attempt that failed; see ``ProcessorWatcher``."""

@@ -100,7 +100,7 @@ class DeadLetterFilter:
     last: int | None = None
 
     def fits(self, dead_letter: DeadLetter) -> bool:
-        """Say whether a dead letter is meant."""
+        """Return whether a dead letter matches the filter."""
         meta = dead_letter.meta
         pairs = (
             (self.sink, meta.sink_id),

@@ -68,7 +68,7 @@ class Replay(Record):
 
     @property
     def settled(self) -> bool:
-        """Say whether nothing more will happen to it."""
+        """Return whether nothing more will happen to it."""
         return self.state != "running"
 
     def begun_again(self) -> "Replay":

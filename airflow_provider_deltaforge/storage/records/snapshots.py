@@ -75,7 +75,7 @@ class Snapshots:
         return next((run for run in runs if run is not None and run.id == run_id), None)
 
     def finished(self) -> bool:
-        """Say whether the pipeline's own snapshot was completed at any time."""
+        """Return whether the pipeline's own snapshot was completed at any time."""
         return self._store.get(names.SNAPSHOTS, f"{self._prefix}initial") is not None
 
     def begin(self, run: SnapshotRecord, chunks: Iterable[Any]) -> list[Write]:
