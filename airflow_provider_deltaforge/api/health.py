@@ -55,8 +55,8 @@ def create_app(look: Look) -> Any:
         try:
             found = look()
         except DeltaForgeError as error:
-            told = {"status": "unknown", "error": redacted(str(error)), "pipelines": []}
-            return JSONResponse(told, 503)
+            body = {"status": "unknown", "error": redacted(str(error)), "pipelines": []}
+            return JSONResponse(body, 503)
         is_ready = all(pipeline.is_ready for pipeline in found)
         answer = {
             "status": "ready" if is_ready else "not_ready",

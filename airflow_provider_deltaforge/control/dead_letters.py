@@ -107,11 +107,11 @@ def _chosen(
 
 def _plain(dead_letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter for people: statements may hold the password of a remote table."""
-    told = dead_letter.model_dump(exclude={"v", "rest"})
+    shown = dead_letter.model_dump(exclude={"v", "rest"})
     for sinks in ("overtaken", "delivered"):
-        if not told["meta"][sinks]:
-            del told["meta"][sinks]
-    ddl = told["event"].get("ddl")
+        if not shown["meta"][sinks]:
+            del shown["meta"][sinks]
+    ddl = shown["event"].get("ddl")
     if isinstance(ddl, dict) and isinstance(ddl.get("sql"), str):
-        told["event"]["ddl"] = {**ddl, "sql": redacted(ddl["sql"])}
-    return told
+        shown["event"]["ddl"] = {**ddl, "sql": redacted(ddl["sql"])}
+    return shown

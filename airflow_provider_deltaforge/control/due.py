@@ -30,6 +30,9 @@ def why_not_due(store: Store, name: str, *, expand: bool = False) -> str | None:
 def found_nothing(store: Store, name: str, generation: int) -> bool:
     """Return whether the job of a generation has ended by itself without anything to take."""
     run = Snapshots(store, name).current()
-    said = existing(store, name).progress()
-    ended = said is not None and (said.generation, said.status) == (generation, "stopped")
+    progress = existing(store, name).progress()
+    ended = progress is not None and (progress.generation, progress.status) == (
+        generation,
+        "stopped",
+    )
     return ended and (run is None or run.finished_at_ms is not None)

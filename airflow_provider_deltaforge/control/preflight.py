@@ -35,8 +35,8 @@ def preflight(pipeline: Pipeline) -> list[Finding]:
 
 def _unmatched(pipeline: Pipeline, found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield a warning for each processor whose patterns name columns that no table has."""
-    processors = [one for one in pipeline.spec.processors if _names_columns(one)]
-    if not processors or any(one.verdict == "fail" for one in found):
+    processors = [processor for processor in pipeline.spec.processors if _names_columns(processor)]
+    if not processors or any(finding.verdict == "fail" for finding in found):
         return  # What has to be mended first may be why columns are not seen.
     try:
         tables = pipeline.spec.source.describe()
@@ -75,8 +75,8 @@ def _judged(check: str, ask: Callable[[], Iterator[Finding]]) -> list[Finding]:
         here = isinstance(error.__cause__, ModuleNotFoundError)  # Not where the lane runs, perhaps.
         away = isinstance(error, RetryableError) and not isinstance(error, WrongServerError)
         verdict = "warn" if here or away else "fail"
-        told = {"error_class": error.error_class}
-        return [Finding(check, verdict, redacted(str(error)), told)]
+        details = {"error_class": error.error_class}
+        return [Finding(check, verdict, redacted(str(error)), details)]
 
 
 def _encoding_reached(sink: Sink) -> Iterator[Finding]:

@@ -66,7 +66,7 @@ def request(
     )
 
     def place(record: ControlRecord) -> ControlRecord:
-        if any(one.ticket == new.ticket for one in record.replays):
+        if any(request.ticket == new.ticket for request in record.replays):
             return record
         return changed(record, replays=[*record.replays, new])
 
@@ -81,12 +81,12 @@ def replay(store: Store, name: str, ticket: str) -> Replay | None:
         SpecError: it is unknown or long forgotten, or there is no such pipeline.
     """
     control = existing(store, name)
-    told = Replays(store, name).of(ticket)
-    if told is None:
+    replay = Replays(store, name).of(ticket)
+    if replay is None:
         record = control.read()
-        if record is None or ticket not in {one.ticket for one in record.replays}:
+        if record is None or ticket not in {request.ticket for request in record.replays}:
             raise SpecError(f"pipeline {name!r} knows no replay {ticket}")
-    return told
+    return replay
 
 
 def cancel(store: Store, name: str, ticket: str, reason: str) -> None:
@@ -98,8 +98,10 @@ def cancel(store: Store, name: str, ticket: str, reason: str) -> None:
 
     def withdraw(record: ControlRecord) -> ControlRecord:
         kept = [
-            one.model_copy(update={"cancelled": reason}) if one.ticket == ticket else one
-            for one in record.replays
+            request.model_copy(update={"cancelled": reason})
+            if request.ticket == ticket
+            else request
+            for request in record.replays
         ]
         return changed(record, replays=kept)
 

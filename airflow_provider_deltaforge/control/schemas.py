@@ -44,7 +44,7 @@ class SchemaVersionQuery:
         Raises:
             SpecError: more than one was given, or the time is none.
         """
-        if sum(one is not None for one in (version, at, sequence)) > 1:
+        if sum(choice is not None for choice in (version, at, sequence)) > 1:
             raise SpecError("give one of version, at and sequence; each says which version alone")
         return cls(version, None if at is None else _milliseconds(at), sequence)
 
@@ -131,24 +131,24 @@ def reload(store: Store, pipeline: str, table: str | None = None) -> dict[str, A
     registry = _registry(store, pipeline)
     found, position = _settled(source)
     if table is not None:
-        found = [one for one in found if table in (one.table, one.full_name)]
+        found = [schema for schema in found if table in (schema.table, schema.full_name)]
         if not found:
             raise SpecError(f"the source captures no table {table!r}")
-    former = [registry.latest(*name_of(one)) for one in found]
-    registry.register_all([(one, position) for one in found], compare=source.compare)
-    told = [
+    former = [registry.latest(*name_of(schema)) for schema in found]
+    registry.register_all([(schema, position) for schema in found], compare=source.compare)
+    reloaded = [
         {
-            **_place(one),
+            **_place(schema),
             "status": "ok",
-            "changed": was is None or was.fingerprint != one.fingerprint,
+            "changed": was is None or was.fingerprint != schema.fingerprint,
             "error": None,
         }
-        for one, was in zip(found, former, strict=True)
+        for schema, was in zip(found, former, strict=True)
     ]
     return {
         "pipeline": pipeline,
-        "tables_reloaded": len(told),
-        "tables": told,
+        "tables_reloaded": len(reloaded),
+        "tables": reloaded,
         "elapsed_ms": int((time.monotonic() - began) * 1000),
     }
 
@@ -196,10 +196,10 @@ def _summary(version: Version) -> dict[str, Any]:
 
 def _detail(version: Version) -> dict[str, Any]:
     table = version.schema
-    told = ("name", "column_type", "data_type", "nullable", "ordinal_position", "default_value")
+    keys = ("name", "column_type", "data_type", "nullable", "ordinal_position", "default_value")
     columns = [
         {
-            **{key: getattr(column, key) for key in told},
+            **{key: getattr(column, key) for key in keys},
             "extra": column.extra,
             "is_primary_key": column.name in table.primary_key,
         }

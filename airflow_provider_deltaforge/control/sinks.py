@@ -20,10 +20,10 @@ def entries(store: Store, name: str) -> list[dict[str, Any]]:
         SpecError: there is no such pipeline.
     """
     gaps = Gaps(store, name).all()
-    told = status(store, name).sinks
+    progress = status(store, name).sinks
     return [
-        {"sink": sink, **one, "gaps": [gap.model_dump() for gap in gaps if gap.sink == sink]}
-        for sink, one in told.items()
+        {"sink": sink, **state, "gaps": [gap.model_dump() for gap in gaps if gap.sink == sink]}
+        for sink, state in progress.items()
     ]
 
 
@@ -38,11 +38,13 @@ def want(store: Store, name: str, sink: str, wanted: Wanted, by: str) -> None:
     existing(store, name)
     gaps = Gaps(store, name)
     given_up = gaps.open()
-    told = status(store, name).sinks
-    if sink not in told and sink not in given_up:
-        known = f"it has {', '.join(told)}" if told else "its sinks are known once it has run"
+    progress = status(store, name).sinks
+    if sink not in progress and sink not in given_up:
+        known = (
+            f"it has {', '.join(progress)}" if progress else "its sinks are known once it has run"
+        )
         raise SpecError(f"pipeline {name!r} has no sink {sink!r}; {known}")
-    stands = told[sink]["status"] if sink in told else "given_up"
+    stands = progress[sink]["status"] if sink in progress else "given_up"
     if wanted == "resume" and sink not in given_up:
         raise SpecError(f"sink {sink!r} of pipeline {name!r} was not given up: it is {stands}")
     if wanted == "give_up" and stands not in {"behind", "catching_up"}:
@@ -54,7 +56,7 @@ def want(store: Store, name: str, sink: str, wanted: Wanted, by: str) -> None:
 
 
 def adopt(store: Store, name: str, sink: str, by: str) -> ForeignPosition:
-    """Let a pipeline take over a sink whose position another state store wrote.
+    """Allow a pipeline to take over a sink whose position another state store wrote.
 
     The next start goes on there. It is for a store that was lost, or replaced on purpose: a
     pipeline that still writes to the sink would end with the same error.

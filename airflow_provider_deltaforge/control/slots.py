@@ -57,7 +57,7 @@ def drop_slot(pipeline: Pipeline, store: Store, name: str, *, confirm: str) -> H
         SpecError: there is no such slot, it may not be dropped, or the confirmation differs.
         RetryableError, AccessError: the server could not be asked, or did not let us.
     """
-    found = {one.slot.name: one for one in list_slots(pipeline, store)}
+    found = {owned.slot.name: owned for owned in list_slots(pipeline, store)}
     if name not in found:
         known = ", ".join(found) or "none"
         raise SpecError(f"there is no slot {name!r} for this document's database (known: {known})")

@@ -95,7 +95,7 @@ class RequestState:
     @property
     def rows(self) -> int:
         """Return the rows copied in all tables."""
-        return sum(told["rows"] for told in self.copied.values())
+        return sum(table["rows"] for table in self.copied.values())
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON-able data."""

@@ -181,13 +181,13 @@ def _with_sinks(judged: PipelineStatus, waiting: int) -> PipelineStatus:
     """Return which sinks the pipeline goes on without, and what waits for them."""
     words = {"behind": "behind", "catching_up": "catching up", "given_up": "given up"}
     found = [
-        f"sink {name} {words[told['status']]}" + (f" ({told['reason']})" if told["reason"] else "")
-        for name, told in judged.sinks.items()
-        if told["status"] in words
+        f"sink {name} {words[sink['status']]}" + (f" ({sink['reason']})" if sink["reason"] else "")
+        for name, sink in judged.sinks.items()
+        if sink["status"] in words
     ]
     if not found or not judged.alive or judged.reason:
         return judged
-    late = any(told["status"] in {"behind", "catching_up"} for told in judged.sinks.values())
+    late = any(sink["status"] in {"behind", "catching_up"} for sink in judged.sinks.values())
     waits = "; a snapshot waits until it has caught up" if waiting and late else ""
     return replace(judged, reason=f"degraded, {'; '.join(found)}{waits}")
 
@@ -203,8 +203,8 @@ def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) ->
         judged,
         reason=judged.reason or degraded,
         stopped_tables={
-            name: {"since_ms": told.since_ms, "reason": told.reason}
-            for name, told in stopped.items()
+            name: {"since_ms": table.since_ms, "reason": table.reason}
+            for name, table in stopped.items()
         },
     )
 
@@ -213,10 +213,10 @@ def _with_dead_letters(
     judged: PipelineStatus, progress: Progress | None, entries: int
 ) -> PipelineStatus:
     """Return how many events are set aside; who empties the queue is not the driver."""
-    told = progress.extra.get("dlq") or {} if progress is not None else {}
-    if not entries and "max_entries" not in told:
+    counts = progress.extra.get("dlq") or {} if progress is not None else {}
+    if not entries and "max_entries" not in counts:
         return judged
-    return replace(judged, dlq={"entries": entries, **told})
+    return replace(judged, dlq={"entries": entries, **counts})
 
 
 def judge_status(

@@ -75,12 +75,12 @@ def _type(column: Column, other: Column) -> tuple[object, ...]:
     can differ.
     """
     details = ("char_max_length", "numeric_precision", "numeric_scale")
-    told = [
+    attributes = [
         getattr(column, name) if getattr(column, name) and getattr(other, name) else None
         for name in details
     ]
     labels = column.labels if other.labels else ()
-    return (column.data_type, column.unsigned, *map(_label, labels), *told)
+    return (column.data_type, column.unsigned, *map(_label, labels), *attributes)
 
 
 def _label(text: str) -> str:

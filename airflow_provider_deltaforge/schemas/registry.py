@@ -196,20 +196,20 @@ class Registry:
         return news
 
     def _take(self, entry: StoredEntry) -> None:
-        told = SchemaEntry.from_stored(entry.value, f"entry {entry.seq} of schemas {self.key}")
-        table = self._tables.setdefault(name_of(told.table), _TableLog())
-        first = table.first.get(told.hash)
+        stored = SchemaEntry.from_stored(entry.value, f"entry {entry.seq} of schemas {self.key}")
+        table = self._tables.setdefault(name_of(stored.table), _TableLog())
+        first = table.first.get(stored.hash)
         version = Version(
             number=len(table.first) + 1 if first is None else first.number,
             sequence=entry.seq if first is None else first.sequence,
-            fingerprint=told.hash,
-            schema=told.table,
+            fingerprint=stored.hash,
+            schema=stored.table,
             registered_at_ms=entry.ts_ms,
-            position=told.position,
+            position=stored.position,
             entry=entry.seq,
         )
         table.entries.append(version)
-        table.first.setdefault(told.hash, version)
+        table.first.setdefault(stored.hash, version)
 
 
 class RegisteredHistory:
@@ -244,10 +244,10 @@ def named(registry: Registry, name: str) -> TableName:
         SpecError: there is none, or there are several.
     """
     found = [
-        name_of(one.schema)
-        for one in registry.all()
-        if name in (one.schema.table, one.schema.full_name)
-        or name == ".".join(part for part in name_of(one.schema) if part is not None)
+        name_of(entry.schema)
+        for entry in registry.all()
+        if name in (entry.schema.table, entry.schema.full_name)
+        or name == ".".join(part for part in name_of(entry.schema) if part is not None)
     ]
     if len(found) == 1:
         return found[0]
@@ -280,13 +280,13 @@ def _is_news(
 
 
 def _entry_text(schema: TableSchema, position: Position | None) -> bytes:
-    told = SchemaEntry(
+    entry = SchemaEntry(
         hash=schema.fingerprint,
         table=schema,
         position=None if position is None else dict(position),
     )
     # What has its default stays out: a wide table's entry is a quarter as long.
-    text = {"v": told.v, **told.model_dump(mode="json", exclude_defaults=True)}
+    text = {"v": entry.v, **entry.model_dump(mode="json", exclude_defaults=True)}
     return json.dumps(text, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -142,14 +142,14 @@ def _sink_families(reports: list[PipelineMetrics]) -> Iterator[Metric]:
         labels=labels,
     )
     for report in reports:
-        for sink, told in report.sinks.items():
-            up.add_metric([report.name, sink], 0.0 if told.get("error_class") else 1.0)
-            word = told.get("status") or ""
+        for sink, state in report.sinks.items():
+            up.add_metric([report.name, sink], 0.0 if state.get("error_class") else 1.0)
+            word = state.get("status") or ""
             standing.add_metric([report.name, sink], _STANDING.get(word, 1.0))
-            if told.get("lag_ms") is not None:
-                lacking.add_metric([report.name, sink], told["lag_ms"] / 1000)
+            if state.get("lag_ms") is not None:
+                lacking.add_metric([report.name, sink], state["lag_ms"] / 1000)
             for key, family in counters.items():
-                family.add_metric([report.name, sink], told.get(key) or 0)
+                family.add_metric([report.name, sink], state.get(key) or 0)
     yield from (*counters.values(), up, lacking, standing)
 
 
@@ -160,7 +160,7 @@ def _source_events(reports: list[PipelineMetrics]) -> Metric:
         labels=["pipeline", "table", "op"],
     )
     for report in reports:
-        for table, told in report.tables.items():
-            for op, count in (told.get("events") or {}).items():
+        for table, counts in report.tables.items():
+            for op, count in (counts.get("events") or {}).items():
                 family.add_metric([report.name, table, op], count)
     return family

@@ -58,10 +58,10 @@ def _processors(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
         ),
     }
     for report in reports:
-        for processor, told in report.processors.items():
+        for processor, counts in report.processors.items():
             for key, family in counters.items():
-                family.add_metric([report.name, processor], told[key])
-            times = told["latency"]
+                family.add_metric([report.name, processor], counts[key])
+            times = counts["latency"]
             bounds = [*map(str, times["buckets_s"]), "+Inf"]
             buckets = list(zip(bounds, accumulate(times["counts"]), strict=True))
             latency.add_metric([report.name, processor], buckets, times["sum_s"])
@@ -84,9 +84,9 @@ def _counts(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
         f"{_PREFIX}processor_counts", "What a processor counts.", labels=[*labels, "what"]
     )
     for report in reports:
-        for processor, told in report.processors.items():
+        for processor, counts in report.processors.items():
             who = [report.name, processor]
-            for what, count in told["counts"].items():
+            for what, count in counts["counts"].items():
                 if what == _DROPPED:
                     filtered.add_metric(who, count)
                 elif what == _TRANSFORMED:
@@ -118,15 +118,15 @@ def _dead_letters(reports: list[ProcessorMetrics]) -> Iterator[Metric]:
         )
     }
     for report in reports:
-        told = report.dlq
-        if not told:
+        dlq = report.dlq
+        if not dlq:
             continue
-        entries.add_metric([report.name], told["entries"])
-        if told.get("max_entries"):
-            ratio.add_metric([report.name], told["entries"] / told["max_entries"])
-        for one in told.get("events", ()):
-            labels = [report.name, one["sink"], one["processor"], one["error_kind"]]
-            events.add_metric(labels, one["count"])
+        entries.add_metric([report.name], dlq["entries"])
+        if dlq.get("max_entries"):
+            ratio.add_metric([report.name], dlq["entries"] / dlq["max_entries"])
+        for series in dlq.get("events", ()):
+            labels = [report.name, series["sink"], series["processor"], series["error_kind"]]
+            events.add_metric(labels, series["count"])
         for key, family in counters.items():
-            family.add_metric([report.name], told.get(key, 0))
+            family.add_metric([report.name], dlq.get(key, 0))
     yield from (events, entries, ratio, *counters.values())
