@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import yaml
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.sources.postgres import held_slots
-from airflow_provider_deltaforge.sources.postgres.held_slots import HeldSlot
+from airflow_provider_deltaforge.sources.postgres import slots as replication_slots
+from airflow_provider_deltaforge.sources.postgres.slots import HeldSlot
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.load import load
@@ -46,7 +46,7 @@ def list_slots(pipeline: Pipeline, store: Store) -> list[OwnedSlot]:
     source = _source_of(pipeline)
     users = _users(store)
     with closing(source.connect()) as connection:
-        found = held_slots.held_slots(connection)
+        found = replication_slots.held_slots(connection)
     return [_owned(slot, source.slot_settings.name, users) for slot in found]
 
 
@@ -66,7 +66,7 @@ def drop_slot(pipeline: Pipeline, store: Store, name: str, *, confirm: str) -> H
     if (why := found[name].kept_for) is not None:
         raise SpecError(f"slot {name!r} is not dropped: {why}")
     with closing(_source_of(pipeline).connect()) as connection:
-        held_slots.drop_slot(connection, name)
+        replication_slots.drop_slot(connection, name)
     return found[name].slot
 
 

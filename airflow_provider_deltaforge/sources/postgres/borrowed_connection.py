@@ -15,7 +15,7 @@ def let_go(connection: Any) -> None:
     """Close a connection; what another thread asks with it is cancelled before.
 
     libpq's memory must not go while somebody waits in it. Where the server does not even answer
-    that, the connection is left to whoever waits.
+    that, the connection is left to the thread that waits.
     """
     import psycopg
 
@@ -31,7 +31,7 @@ def let_go(connection: Any) -> None:
 
 
 class BorrowedConnection:
-    """Stands for a connection that belongs to somebody else; closing it does nothing."""
+    """A connection that belongs to somebody else; closing it does nothing."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -79,14 +79,14 @@ class SharedConnection:
         return BorrowedConnection(kept)
 
     def close(self) -> None:
-        """Let go of it, from any thread. Safe to call twice; lending opens another one."""
+        """Close it, from any thread. Safe to call twice; the next call opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             let_go(connection)
 
 
 def _answers(connection: Any) -> bool:
-    """Say whether it can be used still: the server or a firewall ends idle connections."""
+    """Return whether it can still be used: the server or a firewall ends idle connections."""
     import psycopg
 
     try:

@@ -111,15 +111,17 @@ class Types:
         oids = sorted({oid for oid, _ in wanted} - self._known.keys())
         for oid, *facts in connection.execute(_TYPES, (oids,)).fetchall():
             self._known[oid] = TypeFacts(*facts)
-        given = ([oid for oid, _ in wanted], [typmod for _, typmod in wanted])
-        printed = connection.execute(_PRINTED, given).fetchall()
+        names = ([oid for oid, _ in wanted], [typmod for _, typmod in wanted])
+        printed = connection.execute(_PRINTED, names).fetchall()
         # A type that was dropped meanwhile is asked for again next time, which costs little.
         self._printed |= {
-            one: text for one, (text,) in zip(wanted, printed, strict=True) if one[0] in self._known
+            kind: text
+            for kind, (text,) in zip(wanted, printed, strict=True)
+            if kind[0] in self._known
         }
 
-    def tell(self, oid: int, typmod: int, facts: TypeFacts) -> None:
-        """Take in what somebody else knows of a type that the catalog has no more."""
+    def add(self, oid: int, typmod: int, facts: TypeFacts) -> None:
+        """Add what the log says of a type that is no longer in the catalog."""
         self._known[oid] = facts
         self._printed[oid, typmod] = facts.described
 

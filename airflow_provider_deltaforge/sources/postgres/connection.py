@@ -127,32 +127,32 @@ class PostgresDsn:
     connect_timeout_s: float = 30
 
     def parameters(self, *, replication: bool = False) -> dict[str, Any]:
-        """Return what libpq is given.
+        """Return the connection's parameters for libpq.
 
         Raises:
             SpecError: the text is no DSN; the message never quotes it.
         """
-        given = parse_dsn(self.text.get_secret_value())
-        given.setdefault("application_name", self.application)
-        given.setdefault("connect_timeout", max(2, round(self.connect_timeout_s)))
-        given.setdefault("gssencmode", "disable")
+        options = parse_dsn(self.text.get_secret_value())
+        options.setdefault("application_name", self.application)
+        options.setdefault("connect_timeout", max(2, round(self.connect_timeout_s)))
+        options.setdefault("gssencmode", "disable")
         # A host that vanished is noticed by the kernel as well, and a dead reader by the server.
-        given.setdefault("keepalives_idle", 30)
-        given.setdefault("keepalives_interval", 10)
-        given.setdefault("keepalives_count", 3)
-        given.setdefault("tcp_user_timeout", 60_000)
-        given["client_encoding"] = "UTF8"
-        given["options"] = f"{given.get('options', '')} {_SESSION}".strip()
+        options.setdefault("keepalives_idle", 30)
+        options.setdefault("keepalives_interval", 10)
+        options.setdefault("keepalives_count", 3)
+        options.setdefault("tcp_user_timeout", 60_000)
+        options["client_encoding"] = "UTF8"
+        options["options"] = f"{options.get('options', '')} {_SESSION}".strip()
         if replication:
-            given["replication"] = "database"
-            given["options"] += f" {_LOG_PATH}"
-        return given
+            options["replication"] = "database"
+            options["options"] += f" {_LOG_PATH}"
+        return options
 
     @property
     def address(self) -> str:
-        """Say where the server is, for errors."""
-        given = parse_dsn(self.text.get_secret_value())
-        return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
+        """Return where the server is, for errors."""
+        options = parse_dsn(self.text.get_secret_value())
+        return f"{options.get('host', 'localhost')}:{options.get('port', 5432)}"
 
 
 def parse_dsn(text: str) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def parse_dsn(text: str) -> dict[str, Any]:
     import psycopg
 
     try:
-        given = dict(psycopg.conninfo.conninfo_to_dict(text))
+        options = dict(psycopg.conninfo.conninfo_to_dict(text))
     except psycopg.Error:
         # libpq's own message quotes parts of the text, perhaps of the password.
         raise SpecError(
@@ -175,18 +175,18 @@ def parse_dsn(text: str) -> dict[str, Any]:
         raise SpecError(f"source.dsn: is empty; {_FORM}")
     # An unencoded "@" or "/" makes the rest of a password a host, port or database, which errors
     # would show.
-    misread = "@" in str(given.get("host", "")) + str(given.get("dbname", ""))
-    if misread or str(given.get("port", "")).strip("0123456789,"):
+    misread = "@" in str(options.get("host", "")) + str(options.get("dbname", ""))
+    if misread or str(options.get("port", "")).strip("0123456789,"):
         raise SpecError(
             "source.dsn: its host, port or database is none; percent-encode special characters of "
             "user and password"
         )
-    ports = str(given.get("port", "")).split(",")
+    ports = str(options.get("port", "")).split(",")
     if any(port and not 0 < int(port) <= _PORT_MAX for port in ports):
         raise SpecError(f"source.dsn: its port is no number from 1 to {_PORT_MAX}")
-    if "replication" in given:
+    if "replication" in options:
         raise SpecError("source.dsn: leave 'replication' out; it is set where it is needed")
-    return given
+    return options
 
 
 def connect(dsn: PostgresDsn) -> Any:

@@ -59,7 +59,7 @@ class UnpublishedTable:
 
 
 def publication_exists(connection: Any, name: str) -> bool:
-    """Say whether there is a publication of this name."""
+    """Return whether there is a publication of this name."""
     doing = "looking for the publication"
     return row_of(connection, _PUBLICATION, doing, (name,)) is not None
 
@@ -138,12 +138,12 @@ class NewTables:
         self._refused: set[tuple[str, str]] = set()
 
     def look(self, connection: Any) -> list[UnpublishedTable]:
-        """Publish what is new; return those the log itself does not tell of.
+        """Publish what is new; return the tables for which the log holds no message.
 
         Raises:
             RetryableError: the server is away.
         """
-        told: list[UnpublishedTable] = []
+        added: list[UnpublishedTable] = []
         for table in missing_tables(connection, self._name, self._matcher):
             if (table.schema, table.name) in self._refused:
                 continue
@@ -153,7 +153,7 @@ class NewTables:
                     raise AccessError("source.publication.create is false")
                 self._publish(connection, sql, table)
             except RetryableError:
-                if told:
+                if added:
                     break  # Nobody else would hear of these; the next look finds the others.
                 raise
             except FatalError as error:
@@ -166,8 +166,8 @@ class NewTables:
             log.info("published the new table %s.%s", table.schema, table.name)
             _warn_bare([table])
             if not self._messages:
-                told.append(table)
-        return told
+                added.append(table)
+        return added
 
     def _publish(self, connection: Any, sql: str, table: UnpublishedTable) -> None:
         doing = f"publishing table {table.quoted}"
@@ -187,3 +187,45 @@ def _warn_bare(tables: Sequence[UnpublishedTable]) -> None:
                 "FULL",
                 table.schema, table.name, table.quoted,
             )  # fmt: skip
+
+
+# Partitions count as their root.
+_TABLES = """
+SELECT DISTINCT coalesce(pg_partition_root(c.oid), c.oid)::oid
+  FROM pg_publication_tables p
+  JOIN pg_namespace n ON n.nspname = p.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+ WHERE p.pubname = %s
+"""
+_SCATTERED = """
+SELECT DISTINCT rn.nspname, r.relname
+  FROM pg_publication b
+  JOIN pg_publication_tables p ON p.pubname = b.pubname
+  JOIN pg_namespace n ON n.nspname = p.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relispartition
+  JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
+  JOIN pg_namespace rn ON rn.oid = r.relnamespace
+ WHERE b.pubname = %s AND NOT b.pubviaroot
+ ORDER BY 1, 2
+"""
+
+
+def published_tables(connection: Any, publication: str) -> frozenset[int]:
+    """Return the oids of the tables in a publication; a partition counts as its root."""
+    return frozenset(oid for (oid,) in connection.execute(_TABLES, (publication,)).fetchall())
+
+
+def check_roots(connection: Any, publication: str, matcher: TableMatcher) -> None:
+    """Refuse a publication that sends captured tables' rows under the names of partitions.
+
+    Raises:
+        FatalError: it does; the text has the command that changes it.
+    """
+    rows = rows_of(connection, _SCATTERED, "looking at the publication", (publication,))
+    captured = [f"{schema}.{table}" for schema, table in rows if matcher.matches(schema, table)]
+    if captured:
+        raise FatalError(
+            f"publication {publication!r} sends the rows of {', '.join(captured)} under the names "
+            f"of partitions; its owner can run: ALTER PUBLICATION {quote(publication)} SET "
+            "(publish_via_partition_root = true)"
+        )

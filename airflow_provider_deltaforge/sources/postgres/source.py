@@ -92,8 +92,8 @@ class PostgresSource(Source):
     @property
     def publication_settings(self) -> PublicationSettings:
         """The publication, written out."""
-        given = self.publication
-        return PublicationSettings(name=given) if isinstance(given, str) else given
+        named = self.publication
+        return PublicationSettings(name=named) if isinstance(named, str) else named
 
     @property
     def matcher(self) -> TableMatcher:
@@ -241,7 +241,7 @@ class PostgresSource(Source):
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the server's catalog describes it now."""
-        from airflow_provider_deltaforge.sources.postgres.published import published_tables
+        from airflow_provider_deltaforge.sources.postgres.publication import published_tables
         from airflow_provider_deltaforge.sources.postgres.server import server_info
         from airflow_provider_deltaforge.sources.postgres.tables import captured_tables
 

@@ -229,7 +229,7 @@ def publication_findings(
 
 
 def _bare(table: CapturedTable) -> bool:
-    """Say whether a table has nothing that tells its rows apart in the log."""
+    """Return whether a table has nothing that tells its rows apart in the log."""
     if table.replica_identity == "d":
         return not table.primary_key
     return table.replica_identity == "n"

@@ -41,7 +41,7 @@ for _digit, _value in zip(b"0123456789abcdefABCDEF", [*range(16), *range(10, 16)
 
 @kernel
 def fits(kind, data, start, stop):
-    """Say whether a value can be of its kind, where another's text would make JSON that is none."""
+    """Return whether a value can be of its kind, where another text would make invalid JSON."""
     kind &= _KIND_MASK
     if kind == k.NUMBER:
         if start < stop and data[start] == _MINUS:

@@ -8,9 +8,9 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
-from airflow_provider_deltaforge.sources.postgres.wal import buffer
+from airflow_provider_deltaforge.sources.postgres.wal import segmenter
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
-from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation
 from airflow_provider_deltaforge.sources.postgres.wal.segmenter import WalSegmenter
 
 START = WalPosition(1000, "7", 1)
@@ -51,8 +51,8 @@ def plan(relation: Relation) -> WalTablePlan | None:
 
 @pytest.fixture
 def chunker(monkeypatch: pytest.MonkeyPatch) -> WalSegmenter:
-    monkeypatch.setattr(buffer, "CHUNK_BYTES", 4096)
-    monkeypatch.setattr(buffer, "_ROOM", 512)
+    monkeypatch.setattr(segmenter, "SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(segmenter, "_ROOM", 512)
     return WalSegmenter("d", START, plan, lambda _: None, lambda _: None)
 
 

@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import BorrowedConnection
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
-from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.sources.postgres.wal_messages import any_table, database
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.sources.postgres import forecast as forecasts
 from airflow_provider_deltaforge.sources.postgres import server_findings
-from airflow_provider_deltaforge.sources.postgres.forecast import forecast
+from airflow_provider_deltaforge.sources.postgres.preflight import forecast
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
 from tests.sources.postgres.copying import begun, copied, fresh_database, source_of

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.sources.postgres.held_slots import held_slots
+from airflow_provider_deltaforge.sources.postgres.slots import held_slots
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.sources.postgres.stream_reading import connect, execute, source_of
 from tests.sources.postgres.table_run import DOCUMENT

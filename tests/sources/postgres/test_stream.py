@@ -9,10 +9,10 @@ import pytest
 
 from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
 from airflow_provider_deltaforge.sources.postgres.wal import (
-    buffer,
     reader,
     replication_connection,
     replication_session,
+    segmenter,
 )
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
@@ -237,8 +237,8 @@ def test_chunks_hold_the_same_wherever_the_bytes_were_cut(
     end = source.head()
     whole = rows(source, start, end)
     assert len(whole) == 343
-    monkeypatch.setattr(buffer, "CHUNK_BYTES", 8192)
-    monkeypatch.setattr(buffer, "_ROOM", 2048)
+    monkeypatch.setattr(segmenter, "SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(segmenter, "_ROOM", 2048)
     for plain in (True, False):
         _read_in_pieces(monkeypatch, plain=plain)
         found = list(batches(source, start, end))

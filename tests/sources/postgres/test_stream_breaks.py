@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
-from airflow_provider_deltaforge.sources.postgres.wal import buffer, replication_connection
+from airflow_provider_deltaforge.sources.postgres.wal import replication_connection, segmenter
 from tests.servers import postgres
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
@@ -68,7 +68,7 @@ def ids(found: list[dict[str, Any]]) -> list[int]:
 def test_a_transaction_larger_than_chunks_survives_killed_connections(
     postgres_server: Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffer, "CHUNK_BYTES", 1 << 18)
+    monkeypatch.setattr(segmenter, "SEGMENT_BYTES", 1 << 18)
     source = source_of(postgres_server, database)
     start = source.beginning()
     execute(

@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
 )
 from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_segment
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import ROW_COLUMNS, WalSegment
-from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.servers.process import Server
 

@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import BorrowedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import OWN_PATH, translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, compare
-from airflow_provider_deltaforge.sources.postgres.published import published_tables
+from airflow_provider_deltaforge.sources.postgres.publication import published_tables
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import check_slot, find_slot
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
@@ -81,7 +81,7 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         self._slot_is_new = False
 
     def begin(self) -> Position:
-        """Return the position the stream must start at so that no chunk read later has a gap."""
+        """Return the position where the stream must start so that no change behind it is missed."""
         with self._doing("beginning the snapshot"):
             connection, _ = self._open()
             known = find_slot(connection, self._slot) is not None

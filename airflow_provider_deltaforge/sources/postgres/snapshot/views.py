@@ -146,7 +146,7 @@ def open_empty_view(connection: Any, server: PostgresServer) -> View:
 
 
 def close_view(connection: Any) -> None:
-    """Let go of the view and the lock."""
+    """Close the view and release the lock."""
     connection.execute("ROLLBACK")
 
 
@@ -168,8 +168,8 @@ class _Writer:
     elsewhere: bool
 
 
-def _writers(connection: Any, sql: str, given: Any = None) -> Mapping[str, _Writer]:
-    return {xid: _Writer(*rest) for xid, *rest in connection.execute(sql, given).fetchall()}
+def _writers(connection: Any, sql: str, values: Any = None) -> Mapping[str, _Writer]:
+    return {xid: _Writer(*rest) for xid, *rest in connection.execute(sql, values).fetchall()}
 
 
 def _await(writers: Callable[[], Mapping[str, _Writer]], what: str, otherwise: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -13,10 +13,14 @@ import numpy as np
 from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.postgres import catalog
-from airflow_provider_deltaforge.sources.postgres.catalog import ColumnFacts, TableCatalog, Types
+from airflow_provider_deltaforge.sources.postgres.catalog import (
+    ColumnFacts,
+    TableCatalog,
+    TypeFacts,
+    Types,
+)
 from airflow_provider_deltaforge.sources.postgres.tables import quote
-from airflow_provider_deltaforge.sources.postgres.wal.dropped_types import unknown_columns
-from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
+from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 if TYPE_CHECKING:
@@ -70,7 +74,7 @@ class WalTablePlan:
 
 @dataclass(frozen=True)
 class WalDecodePlans:
-    """The plans of a chunk, laid out for the kernels. Picklable; the arrays are made on demand."""
+    """The plans of a segment, laid out for the kernels. Picklable; arrays are made on demand."""
 
     plans: tuple[WalTablePlan, ...] = field(default_factory=tuple)
 
@@ -293,3 +297,57 @@ def _relation_of(name: tuple[str, str], facts: TableCatalog, published: frozense
         if column in published
     )
     return Relation(facts.oid, *name, facts.replica_identity, columns)
+
+
+_BUILT_IN = (
+    "SELECT oid::int FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace AND typname = %s"
+)
+_ARRAY = "_"
+_DOUBTFUL = frozenset({"bit", "hstore"})
+
+
+def unknown_columns(connection: Any, types: Types, columns: Iterable[RelationColumn]) -> list[str]:
+    """Return the names of the columns whose type neither catalog nor log can tell.
+
+    The log names the type of each column that has no built-in one; for a domain it names the type
+    below it. That is enough for most types that were dropped before their values were read: enums,
+    ranges and composites are text, and a domain is what it was made of. It does not tell an array
+    from a type whose name begins like an array's, nor how long a domain's ``bit`` is. Those are
+    not guessed.
+
+    Args:
+        connection: to the database.
+        types: has asked the catalog for all of them, and takes in what the log knows.
+        columns: as the log describes them.
+    """
+    return [
+        column.name
+        for column in columns
+        if types.facts(column.type_oid) is None and not _learn_from_log(connection, types, column)
+    ]
+
+
+def _learn_from_log(connection: Any, types: Types, column: RelationColumn) -> bool:
+    schema, name = column.type_schema, column.type_name
+    if not name or name in _DOUBTFUL:
+        return False
+    base = None
+    if not schema:
+        row = connection.execute(_BUILT_IN, (name,)).fetchone()
+        if row is None:
+            return False
+        (base,) = row
+        types.learn(connection, [(base, -1)])
+    elif name.startswith(_ARRAY):
+        return False
+    facts = TypeFacts(
+        name=name,
+        described=f"{schema}.{name}" if schema else name,
+        base=base,
+        typmod=-1,
+        element=None,
+        delimiter=ord(","),
+        printer="",
+    )
+    types.add(column.type_oid, column.typmod, facts)
+    return True

@@ -7,11 +7,11 @@ from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.publication import (
     NewTables,
+    check_roots,
     creation_of,
     ensure_publication,
     publication_exists,
 )
-from airflow_provider_deltaforge.sources.postgres.published import check_roots
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, read_head
 from airflow_provider_deltaforge.sources.postgres.settings import (
     PublicationSettings,
@@ -72,7 +72,7 @@ def prepare(
 
 
 def too_old(slot: SlotSettings, publication: str, create: str) -> str:
-    """Say what to do about a slot that is older than the publication it is to be read with."""
+    """Return what to do about a slot that is older than the publication it is to be read with."""
     again = f"; SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput')"
     return (
         f"replication slot {slot.name!r} is there, but publication {publication!r} is not: what "

@@ -23,7 +23,7 @@ STATE_SIZE = 9
 TX_END, TX_COMMIT, TX_XID, TX_TIME = range(4)
 TX_COLUMNS = 4
 
-# Columns of the table of rows, as in ``chunk``.
+# Columns of the table of rows, as in ``segment``.
 _START, _STOP, _KIND, _TX, _PLAN, _ROW_INDEX = range(6)
 
 MESSAGE = 30
@@ -86,7 +86,7 @@ def _keepalive(data, frame, state):
 
 @kernel
 def _kind_of(letter):
-    """Return a row message's kind as ``chunk`` numbers it, or -1 for other messages."""
+    """Return a row message's kind as ``segment`` numbers it, or -1 for other messages."""
     if letter == 73:  # I
         return 0
     if letter == 85:  # U
@@ -123,7 +123,7 @@ def _add_row(data, body, stop, kind, state, rows, keys, plans):
 
 @kernel
 def scan(data, at, end, state, transactions, rows, keys, plans):
-    """Walk the complete frames of ``data[at:end]`` and fill the tables of the chunk.
+    """Walk the complete frames of ``data[at:end]`` and fill the tables of the segment.
 
     Args:
         data: uint8.
@@ -131,7 +131,7 @@ def scan(data, at, end, state, transactions, rows, keys, plans):
         end: behind the last byte received.
         state: int64, see above.
         transactions: int64 (transactions, TX_COLUMNS).
-        rows: int64 (rows, 6), see ``chunk``.
+        rows: int64 (rows, 6), see ``segment``.
         keys: int64, hash table of relations by oid; -1 is free.
         plans: int64, the ordinal of each one's plan, -1 for a table nobody captures.
 

@@ -46,7 +46,7 @@ class Housekeeping:
         self._beat_at = time.monotonic() + heartbeat_s if heartbeat_s else float("inf")
 
     def look(self, now: float) -> Sequence[UnpublishedTable]:
-        """Do what is due; return tables that were published and the log does not tell of."""
+        """Do what is due; return tables that were published without a message in the log."""
         found: Sequence[UnpublishedTable] = ()
         if now < self._look_at and now < self._beat_at:
             return found
@@ -88,7 +88,7 @@ class Housekeeping:
         self.renamed += [(name, end) for name in found]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             let_go(connection)

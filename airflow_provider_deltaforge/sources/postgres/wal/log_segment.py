@@ -12,7 +12,7 @@ INSERT, UPDATE, DELETE = 0, 1, 2
 ROW_START, ROW_STOP, ROW_KIND, ROW_TX, ROW_PLAN, ROW_INDEX = range(6)
 """Columns of the table of rows: where the message's tuple data begins (the byte behind the
 relation's id) and ends in ``data``, INSERT, UPDATE or DELETE, ordinal of the transaction in the
-chunk, ordinal of the plan, and index of the row in its transaction, rows nobody captures counted.
+segment, ordinal of the plan, and index of the row in its transaction, rows nobody captures counted.
 """
 ROW_COLUMNS = 6
 
@@ -22,8 +22,8 @@ class Marker:
     """An event that is no row: a truncated table, a logical message, a schema change.
 
     Attributes:
-        tx: ordinal of its transaction in the chunk.
-        before: it comes before the chunk's row of this number.
+        tx: ordinal of its transaction in the segment.
+        before: it comes before the segment's row of this number.
         index: its index in the transaction, counted together with the rows.
         op: ``t``, ``c`` for a logical message, or ``ddl``.
         schema: of the table; ``__wal_message`` for a logical message.
@@ -54,8 +54,8 @@ class WalSegment:
         positions: transactions, and the position before the first.
         db: the database's real name.
         markers: events that are no rows, in order.
-        open_tx: the last transaction goes on in the next chunk.
-        continues: the first transaction began in an earlier chunk.
+        open_tx: the last transaction goes on in the next segment.
+        continues: the first transaction began in an earlier segment.
     """
 
     nbytes: int
@@ -70,5 +70,5 @@ class WalSegment:
 
     @property
     def end(self) -> Position:
-        """Where reading may resume after the chunk's last complete transaction."""
+        """Where reading may resume after the segment's last complete transaction."""
         return self.positions.end

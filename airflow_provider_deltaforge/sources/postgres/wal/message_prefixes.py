@@ -53,8 +53,8 @@ class Prefixes:
 
     @cached_property
     def _matchers(self) -> list[tuple[TableMatcher, str]]:
-        told = ((self.outbox, OUTBOX), (self.others, WAL_MESSAGE))
-        return [(_matcher(patterns), schema) for patterns, schema in told if patterns]
+        kinds = ((self.outbox, OUTBOX), (self.others, WAL_MESSAGE))
+        return [(_matcher(patterns), schema) for patterns, schema in kinds if patterns]
 
 
 def _matcher(patterns: Sequence[str]) -> TableMatcher:

@@ -1,12 +1,11 @@
-"""The messages of ``pgoutput`` that are rare: relations, truncated tables, logical messages."""
+"""The rare messages of ``pgoutput``: relations, types, truncated tables, logical messages."""
 
 import base64
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
-
-from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation, RelationColumn
 
 MESSAGES_VERSION = 140000
 """Servers from this version on send logical messages with the log."""
@@ -15,6 +14,55 @@ _OWN = "deltaforge."
 APPEARED = f"{_OWN}table_appeared"
 """Prefix of the message that says: a table was added to a publication, its rows were there."""
 HEARTBEAT = f"{_OWN}heartbeat"
+
+
+class RelationColumn(NamedTuple):
+    """One column as ``pgoutput`` describes it, in the order its values come in.
+
+    Attributes:
+        name: of the column.
+        type_oid: its type; of a domain the domain's own.
+        typmod: length, or precision and scale; -1 without.
+        is_key: it belongs to the replica identity.
+        type_schema: of a type that is not built in, as the log has it; empty: ``pg_catalog``.
+        type_name: the same type's name, or that of a domain's base; empty where the log has none.
+    """
+
+    name: str
+    type_oid: int
+    typmod: int
+    is_key: bool
+    type_schema: str = ""
+    type_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as it stands at a place in the log; generated columns are not in it.
+
+    Attributes:
+        oid: names the relation in row messages.
+        schema: its schema, written out also for ``pg_catalog``.
+        table: its name; of a partition its root's, where the publication says so.
+        replica_identity: ``d`` default, ``n`` nothing, ``f`` full, ``i`` index.
+        columns: what every tuple of it holds, in order.
+        readable: False if the message could not be read behind the table's name.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    replica_identity: str
+    columns: tuple[RelationColumn, ...]
+    readable: bool = True
+
+
+class TypeName(NamedTuple):
+    """What a ``Type`` message says: the type with an oid is, or is a domain over, this one."""
+
+    oid: int
+    schema: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +76,22 @@ class Truncate:
     @property
     def ddl(self) -> bytes:
         """What an event says of it, as JSON text."""
-        told = {
+        statement = {
             "sql": "TRUNCATE",
             "cascade": self.cascade,
             "restart_identity": self.restart_identity,
         }
-        return orjson.dumps(told)
+        return orjson.dumps(statement)
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What somebody wrote with ``pg_logical_emit_message``.
+    """What was written with ``pg_logical_emit_message``.
 
     Attributes:
         transactional: it belongs to the transaction around it.
         lsn: the end of its record.
-        prefix: says whom it is for.
+        prefix: names the reader it is for.
         content: anything.
     """
 
@@ -101,20 +149,35 @@ def parse_message(body: bytes) -> LogicalMessage:
 
 def appeared_message(publication: str, schema: str, table: str) -> str:
     """Return the content of the message that says a table was added to a publication."""
-    told = {"publication": publication, "schema": schema, "table": table}
-    return orjson.dumps(told).decode()
+    content = {"publication": publication, "schema": schema, "table": table}
+    return orjson.dumps(content).decode()
 
 
 def appeared_table(message: LogicalMessage, publication: str) -> tuple[str, str] | None:
-    """Return schema and name of the table a message of ours tells of; None of another's."""
+    """Return schema and name of the table that a message of ours names; None for another's."""
     if message.prefix != APPEARED:
         return None
-    told = orjson.loads(message.content)
-    if told["publication"] != publication:
+    content = orjson.loads(message.content)
+    if content["publication"] != publication:
         return None
-    return told["schema"], told["table"]
+    return content["schema"], content["table"]
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:
     end = body.index(b"\0", at)
     return body[at:end].decode("utf-8"), end + 1
+
+
+def parse_type(body: bytes) -> TypeName:
+    """Read a ``Y`` message."""
+    (oid,) = struct.unpack_from("!I", body, 1)
+    schema, name, _ = body[5:].split(b"\0", 2)
+    return TypeName(oid, schema.decode(), name.decode())
+
+
+def unreadable(body: bytes) -> Relation:
+    """Return what an ``R`` message that cannot be read says at least: which table it is."""
+    (oid,) = struct.unpack_from("!I", body, 1)
+    schema, table, _ = body[5:].split(b"\0", 2)
+    name = schema.decode() or "pg_catalog", table.decode()
+    return Relation(oid, *name, replica_identity="", columns=(), readable=False)

@@ -1,4 +1,4 @@
-"""The log reader: one replication connection, reopened where the last chunk ended."""
+"""The log reader: one replication connection, reopened where the last segment ended."""
 
 import logging
 import time
@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import AppearedTable, NamedTables
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
@@ -20,9 +21,11 @@ from airflow_provider_deltaforge.sources.postgres.server import end_of_log
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Housekeeping
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import WalSegment
-from airflow_provider_deltaforge.sources.postgres.wal.messages import LogicalMessage, appeared_table
-from airflow_provider_deltaforge.sources.postgres.wal.registered_schema import as_told
-from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.wal.messages import (
+    LogicalMessage,
+    Relation,
+    appeared_table,
+)
 from airflow_provider_deltaforge.sources.postgres.wal.replication_connection import (
     LogSocket,
     status_message,
@@ -74,7 +77,7 @@ class PostgresReader:
         self._away: str | None = None
         self._lost: PositionLostError | None = None
         self._in_use_since: float | None = None
-        self._heard_at = self._told_at = self._cut_at = 0.0
+        self._heard_at = self._sent_at = self._cut_at = 0.0
         self._appeared: list[AppearedTable] = []
         self._named: NamedTables | None = None
         self._info, slot = ask(reading, position)
@@ -82,9 +85,9 @@ class PostgresReader:
         # A reader that vanished holds the slot until the server misses it.
         self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
         # What a slot of ours has confirmed is never taken back.
-        self._flushed = self._told_flushed = slot.confirmed
+        self._flushed = self._sent_flushed = slot.confirmed
         reading.prefixes.check(self._info.version)
-        position = self._info.at(position.lsn)  # Told to be in this server's history.
+        position = self._info.at(position.lsn)  # Known to be in this server's history.
         connection = partial(connect, reading.dsn)
         self._history = history
         self._catalog = SharedConnection(connection)
@@ -97,7 +100,7 @@ class PostgresReader:
             decimal_numbers=reading.decimal_numbers,
         )
         schema_of = reading.prefixes.schema_of
-        self._chunker = WalSegmenter(
+        self._segmenter = WalSegmenter(
             self._info.db, position, self._plan, schema_of, self._take_note
         )
         self._names = TableNamesWatch(reading.publication, self._info, reading.matcher)
@@ -106,15 +109,15 @@ class PostgresReader:
 
     @property
     def position(self) -> Position:
-        """Where the next chunk begins."""
-        return self._chunker.position.as_json()
+        """Where the next segment begins."""
+        return self._segmenter.position.as_json()
 
     def skip_tables(self, tables: Collection[str]) -> None:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
         self._left_out = frozenset(tables)
 
     def read(self, timeout_s: float) -> WalSegment | None:
-        """Return the next chunk, or None when nothing came in time.
+        """Return the next segment, or None when nothing came in time.
 
         Raises:
             RetryableError: the server is away; the call may be repeated at once, it paces itself.
@@ -126,7 +129,7 @@ class PostgresReader:
             return self._read(timeout_s)
 
     def _read(self, timeout_s: float) -> WalSegment | None:
-        ready = self._chunker.ready
+        ready = self._segmenter.ready
         deadline = time.monotonic() + timeout_s
         while not ready and not self._closed and not self._stopping():
             if self._lost is not None:
@@ -143,26 +146,26 @@ class PostgresReader:
                 self._broke(error)
             except PositionLostError as error:
                 self._lost = error  # Raised behind what came before it.
-                self._chunker.cut()
+                self._segmenter.cut()
         return ready.popleft() if ready else None
 
-    def decode(self, chunk: Any) -> ChangeBatch:
-        """Turn a chunk into change events."""
+    def decode(self, segment: Any) -> ChangeBatch:
+        """Decode a segment that this reader read."""
         from airflow_provider_deltaforge.sources.postgres.wal.decoder import decode_segment
 
-        return decode_segment(self._untouched.complete(chunk), self._key)
+        return decode_segment(self._untouched.complete(segment), self._key)
 
     def acknowledge(self, position: Position) -> None:
-        """Let the server forget what lies before ``position``; ``read`` tells it so."""
+        """Set up to where ``read`` confirms the log to the server, which may then forget it."""
         self._flushed = max(self._flushed, parse_lsn(str(position["lsn"])))
 
     def appeared_tables(self) -> Sequence[AppearedTable]:
-        """Return tables that were published while we read, whose rows were there before."""
+        """Return tables that were published while the log was read, with rows from before."""
         return tuple(self._appeared)
 
-    def note_table_names(self, named: NamedTables) -> None:
-        """Take note of how tables were called; call it before the first read."""
-        self._named = self._names.known = named
+    def note_table_names(self, names: NamedTables) -> None:
+        """Set which table had which name before; call it before the first read."""
+        self._named = self._names.known = names
 
     def named_tables(self) -> NamedTables | None:
         """Return which table has which name, as far as ``appeared_tables`` covers it."""
@@ -176,15 +179,15 @@ class PostgresReader:
         return silent_s, f"no keepalive, which it is asked for every {self._status_s:g} s"
 
     def close(self) -> None:
-        """Let go of the connection. Safe to call twice, and from another thread."""
+        """Close the connection. Safe to call twice, and from another thread."""
         self._closed = True
         socket, self._socket = self._socket, None
         if socket is not None:
             try:
-                if self._flushed > self._told_flushed:
-                    socket.send(status_message(self._chunker.written, self._flushed, ask=False))
+                if self._flushed > self._sent_flushed:
+                    socket.send(status_message(self._segmenter.written, self._flushed, ask=False))
             except (OSError, RetryableError):
-                log.debug("the server was not told the last position")
+                log.debug("the last position did not reach the server")
             socket.close()
         self._watch.close()
         self._catalog.close()
@@ -201,13 +204,13 @@ class PostgresReader:
         return self._closed or self._stopping()
 
     def _opened(self, left: float) -> bool:
-        """See that the log is being sent; return False if its time has not come yet."""
+        """Open the log if it is not open; return False if the time for it has not come."""
         if self._socket is not None:
             return True
         if self._backoff.naps(left):
             return left > 0
         try:
-            position = self._chunker.position
+            position = self._segmenter.position
             info, _ = ask(self._reading, position, self._info)
             self._socket = start(self._reading, position, info)
         except RetryableError as error:
@@ -216,8 +219,8 @@ class PostgresReader:
                 return left > 0  # The reader before us has gone, and the server will notice.
             self._away = f"{error}; trying again"
             raise RetryableError(self._away) from error
-        self._chunker.restart()
-        self._heard_at = self._told_at = time.monotonic()
+        self._segmenter.restart()
+        self._heard_at = self._sent_at = time.monotonic()
         self._silence.heard()
         self._away = None
         if self._closed:
@@ -225,15 +228,15 @@ class PostgresReader:
         return not self._closed
 
     def _receive(self, timeout_s: float) -> int:
-        """Read what the server has sent and cut it into chunks; return the bytes read."""
-        socket, chunker = self._socket, self._chunker
+        """Read what the server has sent and cut it into segments; return the bytes read."""
+        socket, segmenter = self._socket, self._segmenter
         if socket is None:
             return 0
         self._answer(socket)
-        view = chunker.room()
-        if chunker.ready:
+        view = segmenter.room()
+        if segmenter.ready:
             return 1
-        soon_s = _ANSWER_S if chunker.asked else _IDLE_S if chunker.moved else timeout_s
+        soon_s = _ANSWER_S if segmenter.asked else _IDLE_S if segmenter.moved else timeout_s
         size = socket.receive(view, min(timeout_s, soon_s))
         now = time.monotonic()
         if size:
@@ -241,39 +244,39 @@ class PostgresReader:
             self._silence.heard()
             self._backoff.worked()
             self._in_use_since = None
-            chunker.take(size)
+            segmenter.take(size)
             # The room was not filled: the server has nothing more to send just now.
             if size < len(view):
-                chunker.cut()
+                segmenter.cut()
         elif now - self._heard_at > self._reading.read_timeout_s:
             silent = self._reading.read_timeout_s
             raise TimeoutError(f"nothing came for {silent:g} s, no keepalive")
         else:
             self._silence.nothing()
-        if chunker.ready:
+        if segmenter.ready:
             self._cut_at = now
-        elif chunker.moved and (chunker.asked or now - self._cut_at >= _IDLE_S):
-            chunker.cut_idle()
+        elif segmenter.moved and (segmenter.asked or now - self._cut_at >= _IDLE_S):
+            segmenter.cut_idle()
             self._cut_at = now
         return size
 
     def _answer(self, socket: LogSocket) -> None:
-        """Tell the server how far we are, when it asks and from time to time; look around."""
+        """Send the server our position, when it asks and from time to time; do the housekeeping."""
         now = time.monotonic()
-        since = now - self._told_at
+        since = now - self._sent_at
         flushed = self._flushed
         # A server that stops asks again at once until everything is confirmed.
-        asked = self._chunker.asked and (flushed > self._told_flushed or since >= _ANSWER_S)
+        asked = self._segmenter.asked and (flushed > self._sent_flushed or since >= _ANSWER_S)
         due = since >= self._status_s
-        if asked or due or (flushed > self._told_flushed and since > _CONFIRM_S):
-            socket.send(status_message(self._chunker.written, flushed, ask=due))
-            self._chunker.asked = False
-            self._told_at, self._told_flushed = now, flushed
+        if asked or due or (flushed > self._sent_flushed and since > _CONFIRM_S):
+            socket.send(status_message(self._segmenter.written, flushed, ask=due))
+            self._segmenter.asked = False
+            self._sent_at, self._sent_flushed = now, flushed
         for table in self._watch.look(now):
             self._add_appeared(table.schema, table.name, None)
         while self._watch.renamed:
             name, end = self._watch.renamed.pop()
-            at = replace(self._chunker.position, lsn=end).as_json()
+            at = replace(self._segmenter.position, lsn=end).as_json()
             self._appeared.append(AppearedTable(name, at))
         self._named = self._names.known
 
@@ -283,7 +286,7 @@ class PostgresReader:
         return min(_STATUS_S, most, self._reading.read_timeout_s / 3)
 
     def _broke(self, error: BaseException) -> None:
-        """The log ended: the next call opens another connection where the last chunk ended."""
+        """Close a broken connection: the next call opens another where the last segment ended."""
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.close()
@@ -313,12 +316,14 @@ class PostgresReader:
         plan = self._planner.plan(relation)
         if not plan.captured:
             return None
-        return replace(plan, schema=as_told(plan.schema, self._history, self._chunker.here))
+        return replace(
+            plan, schema=registered_schema(plan.schema, self._history, self._segmenter.here)
+        )
 
     def _take_note(self, message: LogicalMessage) -> None:
         table = appeared_table(message, self._reading.publication)
         if table is not None and self._reading.matcher.matches(*table):
-            commit = self._chunker.here
+            commit = self._segmenter.here
             # The message belongs to a transaction, which ends behind where its commit begins.
             self._add_appeared(*table, replace(commit, lsn=commit.lsn + 1).as_json())
 
@@ -334,3 +339,40 @@ class PostgresReader:
         return NewTables(
             reading.publication, reading.matcher, self._info.version, add=reading.newcomers
         )
+
+
+def registered_schema(
+    made: TableSchema, history: SchemaHistory | None, commit: WalPosition
+) -> TableSchema:
+    """Return the schema that a table's rows have.
+
+    The log describes columns and key, the catalog adds defaults, NOT NULL and identity, as they
+    are now. Rows that are read again must have the schema they had before, so the registered one
+    counts as long as it is alike in all that the log knows. A change of the other attributes alone
+    is registered with the next change that the log shows, the next copy, or a reload.
+
+    Args:
+        made: of the log's description and the catalog of now.
+        history: what was registered; None without a state store.
+        commit: where the rows' transaction commits.
+    """
+    if history is None:
+        return made
+    known = history.schema_at(made.db, made.schema, made.table, commit.as_json())
+    return known if known is not None and _in_log(known) == _in_log(made) else made
+
+
+def _in_log(schema: TableSchema) -> TableSchema:
+    """Return what the log itself knows of a table."""
+    columns = tuple(
+        replace(
+            column,
+            nullable=True,
+            default_value=None,
+            is_identity=False,
+            identity_generation=None,
+            is_generated=False,
+        )
+        for column in schema.columns
+    )
+    return replace(schema, columns=columns)

@@ -1,4 +1,4 @@
-"""The tables a session has told us of: how the scanner finds their plans."""
+"""The tables that a session has described, and how the scanner finds their plans."""
 
 import struct
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import (
     WalTablePlan,
 )
 from airflow_provider_deltaforge.sources.postgres.wal.framing_kernel import place_of
-from airflow_provider_deltaforge.sources.postgres.wal.messages import parse_relation
-from airflow_provider_deltaforge.sources.postgres.wal.relation import (
+from airflow_provider_deltaforge.sources.postgres.wal.messages import (
     Relation,
     TypeName,
+    parse_relation,
     parse_type,
     unreadable,
 )
@@ -27,7 +27,7 @@ class Relations:
     """A hash table by oid for the kernel, and the plans behind it.
 
     Args:
-        plan: makes a plan, or None for a table nobody captures.
+        plan: makes a plan, or None for a table that is not captured.
     """
 
     def __init__(self, plan: Callable[[Relation], WalTablePlan | None]) -> None:
@@ -35,7 +35,7 @@ class Relations:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: a new session tells of every table again."""
+        """Begin anew: a new session describes every table again."""
         self.keys = np.full(_PLACES, -1, np.int64)
         self.ordinals = np.full(_PLACES, -1, np.int64)
         self.plans = WalDecodePlans()
@@ -51,8 +51,8 @@ class Relations:
             TableError: the relation's rows cannot be decoded.
         """
         if body[:1] == b"Y":
-            told = parse_type(body)
-            self._types[told.oid] = told
+            kind = parse_type(body)
+            self._types[kind.oid] = kind
         else:
             self.add(self._with_types(_relation_of(body)))
 
@@ -66,12 +66,12 @@ class Relations:
         self._put(relation.oid, ordinal)
 
     def captured(self, oid: int) -> Relation | None:
-        """Return a relation somebody captures; None for another's or an unknown one."""
+        """Return a captured relation; None for one that is not captured, or not known."""
         place = int(place_of(self.keys, oid))
         return self._by_oid.get(oid) if self.ordinals[place] >= 0 else None
 
     def prune(self) -> None:
-        """Drop plans no relation needs any more. Only while no row that refers to one is kept."""
+        """Drop plans that no relation needs; only while no row that refers to one is kept."""
         if len(self.plans.plans) <= _PLANS_MAX:
             return
         used = sorted({int(ordinal) for ordinal in self.ordinals if ordinal >= 0})
@@ -84,9 +84,9 @@ class Relations:
     def _with_types(self, relation: Relation) -> Relation:
         columns = []
         for column in relation.columns:
-            told = self._types.get(column.type_oid)
-            if told is not None:
-                column = column._replace(type_schema=told.schema, type_name=told.name)  # noqa: PLW2901 - the same column
+            kind = self._types.get(column.type_oid)
+            if kind is not None:
+                column = column._replace(type_schema=kind.schema, type_name=kind.name)  # noqa: PLW2901 - the same column
             columns.append(column)
         return replace(relation, columns=tuple(columns))
 

@@ -81,7 +81,7 @@ class LogSocket(Protocol):
         """Send a message of the copy protocol."""
 
     def close(self) -> None:
-        """Say goodbye and let go of the connection."""
+        """End the session and close the connection."""
 
 
 def log_socket(connection: Any, command: bytes, *, plain: bool = True) -> LogSocket:
@@ -244,9 +244,9 @@ class LibpqSocket:
             raise _error_of(result, _READING)
         raise ConnectionResetError("the server ended the log")
 
-    def _note(self, told: Any) -> None:
-        text, routine = told.message_primary or "", told.source_function or ""
-        self._notices.append(notice_frame(told.sqlstate or "", text, routine))
+    def _note(self, notice: Any) -> None:
+        text, routine = notice.message_primary or "", notice.source_function or ""
+        self._notices.append(notice_frame(notice.sqlstate or "", text, routine))
 
     def _alive(self) -> None:
         if self._closed:

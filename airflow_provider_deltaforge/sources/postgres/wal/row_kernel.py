@@ -18,7 +18,7 @@ STATE_SIZE = 6
 MARGIN = 64
 """Bytes at the end of the image buffers that only the spill of a word may touch."""
 
-# Columns of the table of rows, see ``chunk``.
+# Columns of the table of rows, see ``log_segment``.
 _START, _STOP, _KIND, _PLAN = 0, 1, 2, 4
 _DELETE = 2
 # The letters of pgoutput: old rows, and values that are null, unchanged or text.
@@ -192,7 +192,7 @@ def put_key(out, at, image, spans, tables, first, key_columns, begin, end):
 
 @kernel
 def _same_key(src, count, values, older, identity, first):
-    """Say whether two tuples have the same replica identity.
+    """Return whether two tuples have the same replica identity.
 
     A key that is stored out of line comes with each update, changed or not.
     """
@@ -220,11 +220,11 @@ def table_pointers(plans):
 
 @kernel
 def decode_rows(src, rows, plans, columns, state, marks, scratch):
-    """Decode the row messages of a chunk.
+    """Decode the row messages of a segment.
 
     Args:
-        src: uint8, the chunk's messages.
-        rows: int64, see ``chunk``.
+        src: uint8, the segment's messages.
+        rows: int64, see ``log_segment``.
         plans: a PlanArrays.
         columns: a RowColumns to write to.
         state: int64, zeros at first.

@@ -1,13 +1,14 @@
-"""From received bytes to chunks: buffers, transaction borders, tables.
+"""From received bytes to segments: buffers, transaction borders, tables.
 
-A chunk holds whole transactions. Only a transaction larger than a chunk is cut, and then before
-its last captured event, so that the chunk that sees the commit always has an event to mark as the
+A segment holds whole transactions. Only a transaction larger than a segment is cut, and then before
+its last captured event, so that the segment that sees the commit always has an event to mark as the
 transaction's last.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from airflow_provider_deltaforge.sources.postgres.positions import (
 )
 from airflow_provider_deltaforge.sources.postgres.wal import framing_kernel as f
 from airflow_provider_deltaforge.sources.postgres.wal import messages
-from airflow_provider_deltaforge.sources.postgres.wal.buffer import Received
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_COLUMNS,
@@ -31,21 +31,87 @@ from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     Marker,
     WalSegment,
 )
-from airflow_provider_deltaforge.sources.postgres.wal.relation import Relation
+from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation
 from airflow_provider_deltaforge.sources.postgres.wal.relations import Relations
 
 _TX_MAX, _ROWS_MAX = 1 << 15, 1 << 16
 
 
+SEGMENT_BYTES = 4 << 20
+"""A segment is cut when it has this many bytes of log."""
+
+_ROOM = 1 << 16
+
+
+class Received:
+    """One array: frames that were looked at, up to ``at``, and what came behind them.
+
+    Attributes:
+        raw: uint8.
+        at: how far the scanner has come; a whole frame or none begins here.
+        end: behind the last byte received.
+    """
+
+    def __init__(self) -> None:
+        self.raw: Any = np.empty(SEGMENT_BYTES, np.uint8)
+        self.at = 0
+        self.end = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to hand something out, or to grow."""
+        return len(self.raw) - self.end < _ROOM
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; a frame larger than the array gets a larger one."""
+        if self.full:
+            grown = np.empty(2 * len(self.raw), np.uint8)
+            grown[: self.end] = self.raw[: self.end]
+            self.raw = grown
+        return memoryview(self.raw.data)[self.end :]
+
+    def frame(self) -> bytes:
+        """Return the complete frame that begins at ``at``."""
+        size = 1 + int.from_bytes(self.raw[self.at + 1 : self.at + 5].tobytes(), "big")
+        return bytes(self.raw[self.at : self.at + size].tobytes())
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.at = self.end = 0
+
+    def give(self, size: int) -> tuple[Any, bool]:
+        """Return the first ``size`` bytes for good, and whether the array itself goes with them.
+
+        After it was given away, ``keep`` what is still needed before anything else.
+        """
+        whole = size >= SEGMENT_BYTES // 4
+        return (self.raw[:size] if whole else self.raw[:size].copy()), whole
+
+    def keep(self, piece: tuple[int, int], tail: int, *, anew: bool) -> None:
+        """Put a piece and everything from ``tail`` on at the front.
+
+        Args:
+            piece: where a row's bytes begin and end; both the same for none.
+            tail: what is kept from here on; not behind ``at``.
+            anew: in another array, because this one was given away.
+        """
+        size, left = piece[1] - piece[0], self.end - tail
+        target = np.empty(max(SEGMENT_BYTES, 2 * (size + left)), np.uint8) if anew else self.raw
+        target[:size] = self.raw[piece[0] : piece[1]]
+        target[size : size + left] = self.raw[tail : self.end]
+        self.at, self.end = size + self.at - tail, size + left
+        self.raw = target
+
+
 class WalSegmenter:
-    """Turns the bytes of a session into chunks.
+    """Turns the bytes of a session into segments.
 
     Args:
         db: the database's real name.
-        position: where the first chunk begins.
-        plan: makes the plan of a relation, or None for a table nobody captures.
+        position: where the first segment begins.
+        plan: makes the plan of a relation, or None for a table that is not captured.
         schema_of: what logical messages of a prefix have as schema; None: they are no events.
-        told: takes messages of our own, which are no events.
+        note: takes messages of our own, which are no events.
     """
 
     def __init__(
@@ -54,30 +120,30 @@ class WalSegmenter:
         position: WalPosition,
         plan: Callable[[Relation], WalTablePlan | None],
         schema_of: Callable[[str], str | None],
-        told: Callable[[messages.LogicalMessage], None],
+        note: Callable[[messages.LogicalMessage], None],
     ) -> None:
         self.position = position
         self.ready: deque[WalSegment] = deque()
         self.asked = False
         self._db = db
         self._schema_of = schema_of
-        self._told = told
+        self._note = note
         self._relations = Relations(plan)
         self._markers: list[Marker] = []
         self._state = np.zeros(f.STATE_SIZE, np.int64)
         self._transactions = np.zeros((_TX_MAX, f.TX_COLUMNS), np.int64)
         self._rows = np.zeros((_ROWS_MAX, ROW_COLUMNS), np.int64)
         self._log = Received()
-        self._given = 0
+        self._handed_out = 0
         self._open_commit: int | None = None
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was received after the last chunk; the log comes again from ``position``."""
+        """Forget what came after the last segment; the log comes again from ``position``."""
         self._state[:] = 0
         self._state[f.REACHED] = self._state[f.WRITTEN] = self.position.lsn
         # What was handed out of an open transaction is read again, and left out.
-        self._state[f.SKIP] = self._given
+        self._state[f.SKIP] = self._handed_out
         self._log.clear()
         self._markers = []
         self._relations.forget()
@@ -100,7 +166,7 @@ class WalSegmenter:
         return quiet and int(self._state[f.REACHED]) > self.position.lsn
 
     def room(self) -> memoryview:
-        """Return where bytes go that are received next; hands out chunks when it is full."""
+        """Return where bytes go that are received next; hands out segments when it is full."""
         if self._log.full:
             self.cut(full=True)
         return self._log.room()
@@ -139,7 +205,7 @@ class WalSegmenter:
             self._log.keep((0, 0), self._log.at, anew=False)
 
     def cut_idle(self) -> None:
-        """Let the position follow the server's reading, with a chunk that holds nothing."""
+        """Move the position on to where the server has read, with an empty segment."""
         if self.moved:
             self._hand_out(0)
 
@@ -179,7 +245,7 @@ class WalSegmenter:
                 return  # Handed out before a reconnect.
             self._begin_alone(message)
         if message.is_own:
-            self._told(message)
+            self._note(message)
         else:
             schema = self._schema_of(message.prefix)
             if schema is not None:
@@ -206,16 +272,16 @@ class WalSegmenter:
             self._markers.append(Marker(tx, before, index, op, schema, table, after, ddl))
 
     def _hand_out(self, complete: int) -> None:
-        """Make a chunk of the first ``complete`` transactions; keep what follows."""
+        """Make a segment of the first ``complete`` transactions; keep what follows."""
         self._check_identity()
         state, rows = self._state, self._rows
         count = int(state[f.ROWS_COUNT])
         upto = int(np.searchsorted(rows[:count, ROW_TX], complete))
         size = int(state[f.TX_AT]) if state[f.IN_TX] else self._log.at
         markers = [marker for marker in self._markers if marker.tx < complete]
-        anew = self._add_chunk(complete, upto, markers, size, int(state[f.REACHED]))
+        anew = self._add_segment(complete, upto, markers, size, int(state[f.REACHED]))
         self.position = self.ready[-1].positions.end_position
-        self._given = 0
+        self._handed_out = 0
         self._open_commit = None
         self._markers = [
             replace(marker, tx=0, before=marker.before - upto)
@@ -235,7 +301,7 @@ class WalSegmenter:
             self._relations.prune()
 
     def _hand_out_part(self) -> None:
-        """Make a chunk of the open transaction's events but for the last one, which is kept."""
+        """Make a segment of the open transaction's events but for the last one, which is kept."""
         self._check_identity()
         state, rows = self._state, self._rows
         count = int(state[f.ROWS_COUNT])
@@ -244,8 +310,10 @@ class WalSegmenter:
         markers = self._markers[:-1] if ends_marked else self._markers
         anew = False
         if upto or markers:
-            anew = self._add_chunk(1, upto, markers, self._log.at, 0, open_tx=True)
-            self._given = self._markers[-1].index if ends_marked else int(rows[upto, ROW_INDEX])
+            anew = self._add_segment(1, upto, markers, self._log.at, 0, open_tx=True)
+            self._handed_out = (
+                self._markers[-1].index if ends_marked else int(rows[upto, ROW_INDEX])
+            )
             self._open_commit = int(self._transactions[0, f.TX_COMMIT])
         self._markers = [replace(marker, before=0) for marker in self._markers[len(markers) :]]
         piece = (0, 0)
@@ -257,7 +325,7 @@ class WalSegmenter:
         self._log.keep(piece, self._log.at, anew=anew)
 
     def _check_identity(self) -> None:
-        """See that a transaction read again after a reconnect is the one that was cut."""
+        """Check that a transaction read again after a reconnect is the one that was cut."""
         found = int(self._transactions[0, f.TX_COMMIT])
         if self._open_commit not in (None, found):
             raise FatalError(
@@ -266,7 +334,7 @@ class WalSegmenter:
                 "changed. Take a new snapshot of the tables"
             )
 
-    def _add_chunk(
+    def _add_segment(
         self,
         count: int,
         upto: int,
@@ -276,10 +344,10 @@ class WalSegmenter:
         *,
         open_tx: bool = False,
     ) -> bool:
-        """Add a chunk to ``ready``; return whether it took the array of bytes with it."""
+        """Add a segment to ``ready``; return whether it took the array of bytes with it."""
         ends, commits, xids, times_ms = self._transactions[:count].copy().T
         data, whole = self._log.give(size if upto else 0)
-        chunk = WalSegment(
+        segment = WalSegment(
             nbytes=size,
             data=data,
             rows=self._rows[:upto].copy(),
@@ -290,5 +358,5 @@ class WalSegmenter:
             open_tx=open_tx,
             continues=self._open_commit is not None,
         )
-        self.ready.append(chunk)
+        self.ready.append(segment)
         return whole

@@ -2,7 +2,7 @@
 
 An update does not log a value that is stored out of line and that it left alone. Whoever follows
 the row has it from its copy. But a key that changes while the tables are copied can move a row from
-a chunk not yet read to one that was: no chunk has it then, and nobody its large values. Copies are
+a segment not yet read to one that was: no segment has it then, and nobody its large values. Copies are
 made while no log is read. So it concerns what was written before the reader was opened, and only
 there are values read.
 
@@ -70,29 +70,29 @@ class UntouchedValues:
         self._upto = upto
         self._kept = SharedConnection(connect)
         self._ended = ended
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._visible = 0
         self._asked = False
 
-    def complete(self, chunk: WalSegment) -> WalSegment:
-        """Return the chunk with what can be found of the values that its rows lack.
+    def complete(self, segment: WalSegment) -> WalSegment:
+        """Return the segment with what can be found of the values that its rows lack.
 
         Raises:
             RetryableError: it ended while the server was away.
         """
-        rows = chunk.rows
-        if not len(rows) or self._is_behind(int(chunk.positions.commits[rows[0, ROW_TX]])):
-            return chunk
+        rows = segment.rows
+        if not len(rows) or self._is_behind(int(segment.positions.commits[rows[0, ROW_TX]])):
+            return segment
         updates = np.flatnonzero(rows[:, ROW_KIND] == UPDATE)
-        moved = updates[chunk.data[rows[updates, ROW_START]] == ord(_OLD_KEY)]
-        pieces: list[Any] = [chunk.data]
-        size = len(chunk.data)
+        moved = updates[segment.data[rows[updates, ROW_START]] == ord(_OLD_KEY)]
+        pieces: list[Any] = [segment.data]
+        size = len(segment.data)
         rows = rows.copy() if len(moved) else rows
         for index in moved.tolist():
             row = rows[index].tolist()
-            message = chunk.data[row[ROW_START] : row[ROW_STOP]].tobytes()
-            plan, xid = chunk.plans.plans[row[ROW_PLAN]], chunk.positions.xids[row[ROW_TX]]
-            if self._is_behind(int(chunk.positions.commits[row[ROW_TX]])):
+            message = segment.data[row[ROW_START] : row[ROW_STOP]].tobytes()
+            plan, xid = segment.plans.plans[row[ROW_PLAN]], segment.positions.xids[row[ROW_TX]]
+            if self._is_behind(int(segment.positions.commits[row[ROW_TX]])):
                 break
             whole = self._whole(message, plan, int(xid))
             if whole is not None:
@@ -100,20 +100,20 @@ class UntouchedValues:
                 pieces.append(np.frombuffer(whole, np.uint8))
                 size += len(whole)
         if len(pieces) == 1:
-            return chunk
-        return replace(chunk, data=np.concatenate(pieces), rows=rows)
+            return segment
+        return replace(segment, data=np.concatenate(pieces), rows=rows)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._kept.close()
 
     def _is_behind(self, commit: int) -> bool:
-        """Say whether a transaction is behind what may lack values that nobody has.
+        """Return whether no transaction from this one on can lack values that no copy has.
 
         A row may have moved on until it was asked for: those moves lack the same values.
         """
         if commit > self._upto and self._asked:
-            self._upto = max(self._upto, self._patiently(end_of_log))
+            self._upto = max(self._upto, self._retry_until_found(end_of_log))
             self._asked = False
         return commit > self._upto
 
@@ -131,14 +131,16 @@ class UntouchedValues:
         if not lacks or all(known[i] == old[i] for i in keys):
             return None
         key = {i: known[i][1].decode() for i in keys}
-        found = self._patiently(lambda connection: self._found(connection, plan, key, lacks, xid))
+        found = self._retry_until_found(
+            lambda connection: self._found(connection, plan, key, lacks, xid)
+        )
         if found is None:
             return None
         for i, value in zip(lacks, found, strict=True):
             new[i] = (_NULL, b"") if value is None else (_TEXT, value)
         return message[: at + 1] + struct.pack("!H", count) + b"".join(map(_written, new))
 
-    def _patiently(self, ask: Callable[[Any], Result]) -> Result:
+    def _retry_until_found(self, ask: Callable[[Any], Result]) -> Result:
         backoff = Backoff()
         while not self._ended():
             if backoff.naps(1.0):
@@ -175,8 +177,8 @@ class UntouchedValues:
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith(_GONE):
                 raise translated(error, "asking the server") from error
-            if table not in self._told:
-                self._told.add(table)
+            if table not in self._warned:
+                self._warned.add(table)
                 # Its text may quote a key.
                 _log.warning(
                     "%s: large values of rows whose key changed cannot be read (error %s); they "
