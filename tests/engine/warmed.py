@@ -5,5 +5,5 @@ from airflow_provider_deltaforge.sources.mysql import precompile as mysql
 from airflow_provider_deltaforge.sources.postgres import precompile as postgres
 
 stay_lean()
-mysql.warm()
-postgres.warm()
+mysql.precompile()
+postgres.precompile()

@@ -211,9 +211,9 @@ class MySqlSource(Source):
 
     def precompile(self) -> None:
         """Compile the decoders, or find them compiled."""
-        from airflow_provider_deltaforge.sources.mysql.precompile import warm
+        from airflow_provider_deltaforge.sources.mysql.precompile import precompile
 
-        warm()
+        precompile()
 
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""

@@ -1,19 +1,13 @@
-"""``python -m airflow_provider_deltaforge.sources.postgres.precompile``: compile the kernels now.
+"""``python -m airflow_provider_deltaforge.sources.postgres.precompile``: compile the kernels."""
 
-A lane does so itself before its first row. Done ahead, once for each installation, no pipeline has
-to wait for it.
-"""
-
-import sys
-import time
+from airflow_provider_deltaforge.sources.shared.precompile import precompile_row_ids, run
 
 
-def warm() -> float:
-    """Compile what is not compiled yet, for stream and snapshot; return the seconds it took."""
-    began = time.monotonic()
+def precompile() -> None:
+    """Compile what is not compiled yet, for stream and snapshot."""
     import numpy as np
 
-    from airflow_provider_deltaforge.events.ids import id_key, row_ids
+    from airflow_provider_deltaforge.events.ids import id_key
     from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, WalTxPositions
     from airflow_provider_deltaforge.sources.postgres.snapshot import copy_out, copy_rows
     from airflow_provider_deltaforge.sources.postgres.wal import framing_kernel
@@ -29,14 +23,8 @@ def warm() -> float:
     decode_segment(WalSegment(0, data, rows, WalDecodePlans(), positions, ""), id_key(""))
     copy_rows.warm()
     copy_out.warm()
-    row_ids(id_key(""), data, np.zeros(1, np.int64))
-    return time.monotonic() - began
-
-
-def main() -> None:
-    """Compile, and say how long it took."""
-    sys.stderr.write(f"kernels are compiled ({warm():.1f} s)\n")
+    precompile_row_ids()
 
 
 if __name__ == "__main__":
-    main()
+    run(precompile)

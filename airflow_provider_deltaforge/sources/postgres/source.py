@@ -207,9 +207,9 @@ class PostgresSource(Source):
 
     def precompile(self) -> None:
         """Compile the decoders, or find them compiled."""
-        from airflow_provider_deltaforge.sources.postgres.precompile import warm
+        from airflow_provider_deltaforge.sources.postgres.precompile import precompile
 
-        warm()
+        precompile()
 
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""

@@ -110,6 +110,12 @@ class TursoSource(Source):
 
         return describe(self)
 
+    def precompile(self) -> None:
+        """Compile the kernel of the event ids, or find it compiled."""
+        from airflow_provider_deltaforge.sources.shared.precompile import precompile_row_ids
+
+        precompile_row_ids()
+
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
         return positions.compare(left, right)

@@ -5,8 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.sources.postgres import forecast as forecasts
-from airflow_provider_deltaforge.sources.postgres import server_findings
+from airflow_provider_deltaforge.sources.postgres import preflight as preflights
 from airflow_provider_deltaforge.sources.postgres.preflight import forecast
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
@@ -25,7 +24,7 @@ def checked(source):
 
 @pytest.fixture(autouse=True)
 def _short_probe(monkeypatch):
-    monkeypatch.setattr(forecasts, "RATE_PROBE_S", 0.01)
+    monkeypatch.setattr(preflights, "RATE_PROBE_S", 0.01)
 
 
 @pytest.fixture
@@ -210,7 +209,7 @@ def test_the_slot_is_looked_at(shop, either):
 
 
 def test_transactions_that_stay_open_are_named(shop, either, monkeypatch):
-    monkeypatch.setattr(server_findings, "LONG_S", 0)
+    monkeypatch.setattr(preflights, "LONG_S", 0)
     source = shop()
     with connect(either, NAME) as connection:
         connection.execute("BEGIN")

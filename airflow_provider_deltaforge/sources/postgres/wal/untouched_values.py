@@ -2,7 +2,7 @@
 
 An update does not log a value that is stored out of line and that it left alone. Whoever follows
 the row has it from its copy. But a key that changes while the tables are copied can move a row from
-a segment not yet read to one that was: no segment has it then, and nobody its large values. Copies are
+a chunk not yet read to one that was: no chunk has it then, and nobody its large values. Copies are
 made while no log is read. So it concerns what was written before the reader was opened, and only
 there are values read.
 

@@ -1,4 +1,4 @@
-"""The chunker over frames made here: borders a real server shows too seldom."""
+"""The segmenter over frames made here: borders a real server shows too seldom."""
 
 import struct
 from typing import Any
