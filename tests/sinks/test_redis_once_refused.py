@@ -149,13 +149,13 @@ def test_an_entry_that_is_too_large_takes_no_other_of_its_stream_with_it(
     """Redis refuses only what is above 1 GiB; here its words come without so much of it."""
     writer = open_redis_once()
     writer.recover()
-    tell, words = writer._told, "ERR Elements are too large to be stored"
-    writer._told = lambda *_: redis.ResponseError(words)
+    tell, words = writer._run_script, "ERR Elements are too large to be stored"
+    writer._run_script = lambda *_: redis.ResponseError(words)
 
     [refused] = writer.write_once(rows(range(3)), STARTS, at(1))
 
     assert (refused.event_row, refused.kind) == (0, "message_too_large")
-    writer._told = tell
+    writer._run_script = tell
     assert list(writer.write_once(rows(range(3)).slice(1, 2), STARTS, at(1))) == []
     assert values(redis_server, stream) == numbers([1, 2])
 
