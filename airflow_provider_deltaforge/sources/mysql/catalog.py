@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
     explicit_period,
     without_key_part,
 )
+from airflow_provider_deltaforge.sources.mysql.connection import read_head
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
@@ -125,8 +126,6 @@ def load_locked(connection: Any, db: str, table: str) -> tuple[TableSchema | Non
     meanwhile lies behind the last one of them and before the next.
     """
     import pymysql
-
-    from airflow_provider_deltaforge.sources.mysql.source import read_head
 
     fetch(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
     fetch(connection, "START TRANSACTION READ ONLY")

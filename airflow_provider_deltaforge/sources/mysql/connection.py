@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB: the DSN, TLS, what the server is, and its errors."""
+"""Connections to MySQL and MariaDB: TLS, what the server is, where its log ends, its errors."""
 
 import socket
 import ssl
@@ -17,6 +17,8 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.sources.mysql import session
 from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
 _ACCESS = {1044, 1045, 1095, 1130, 1142, 1143, 1227, 1251, 1370, 1396, 1698, 1820, 1862, 3118, 3159}
 _LOST_WORDS = ("purge", "could not find", "not found", "impossible position", "bogus data")
@@ -172,10 +174,48 @@ def _charsets(connection: Any, *, mariadb: bool) -> dict[int, str]:
         return {int(number): str(name) for number, name in cursor.fetchall()}
 
 
-def _value(connection: Any, sql: str) -> Any:
-    with connection.cursor() as cursor:
-        try:
+def _value(connection: Any, sql: str, doing: str = "asking the server what it is") -> Any:
+    try:
+        with connection.cursor() as cursor:
             cursor.execute(sql)
-        except Exception as error:
-            raise translated(error, "asking the server what it is") from error
-        return cursor.fetchone()[0]
+            return cursor.fetchone()[0]
+    except Exception as error:
+        raise translated(error, doing) from error
+
+
+def read_head(connection: Any) -> LogPosition:
+    """Return the current end of the log, as the connection's server has it.
+
+    Raises:
+        FatalError: the server writes no log.
+        AccessError: REPLICATION CLIENT is missing.
+    """
+    info = server_info(connection)
+    row = _log_status(connection, mariadb=info.mariadb)
+    if row is None:
+        raise FatalError("the server writes no binary log; start it with log_bin")
+    file, pos = str(row[0]), int(row[1])
+    gtids: GtidSet | GtidPos | None = None
+    if info.mariadb:
+        sql = f"SELECT BINLOG_GTID_POS('{file}', {pos})"
+        gtids = GtidPos.parse(_value(connection, sql, "asking for the end of the log") or "")
+    elif info.gtids:
+        # The status row's own set belongs exactly to its file and offset.
+        gtids = GtidSet.parse(str(row[4]))
+    return LogPosition(file, pos, gtids, info.uuid)
+
+
+def _log_status(connection: Any, *, mariadb: bool) -> Any:
+    statements = ["SHOW MASTER STATUS"] if mariadb else []
+    statements = statements or ["SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"]
+    for statement in statements:
+        with connection.cursor() as cursor:
+            try:
+                cursor.execute(statement)
+                return cursor.fetchone()
+            except Exception as error:
+                syntax_error = 1064
+                if error.args[:1] == (syntax_error,) and statement != statements[-1]:
+                    continue
+                raise translated(error, "asking for the end of the log") from error
+    return None

@@ -10,6 +10,12 @@ from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, spans_of
 
+# Columns of a table of transactions (int64): origin (its ordinal, -1 without GTID), number in it,
+# commit time in ms, offset where it starts, offset after its commit (-1 while open), and the id of
+# the server that wrote it.
+TX_ORIGIN, TX_NUMBER, TX_TIME, TX_START, TX_STOP, TX_SERVER = range(6)
+TX_COLUMNS = 6
+
 
 @dataclass(frozen=True)
 class LogPosition:
@@ -82,11 +88,11 @@ def file_number(file: str) -> int:
 
 @dataclass(frozen=True)
 class BinlogTxPositions:
-    """The positions behind a batch's transactions, made when asked for.
+    """The positions after each of a batch's transactions, computed on demand.
 
     Attributes:
         base: the position before the batch.
-        transactions: int64 (transactions, TX_COLUMNS), see ``framing``; only complete ones count.
+        transactions: int64 (transactions, TX_COLUMNS); only complete ones count.
         origins: of MySQL GTIDs ``uuid[:tag]``, of MariaDB's ``domain-server``.
     """
 
@@ -101,9 +107,6 @@ class BinlogTxPositions:
 
     def log_position(self, count: int) -> LogPosition:
         """Return the position after the first ``count`` transactions, open ones left out."""
-        # Imported where batches are: a document is read without the compiler of the kernels.
-        from airflow_provider_deltaforge.sources.mysql.binlog.tx_columns import TX_STOP
-
         done = self.transactions[:count]
         done = done[done[:, TX_STOP] >= 0]
         if not len(done):
@@ -116,8 +119,6 @@ def advanced(
     gtids: GtidSet | GtidPos | None, transactions: Any, origins: tuple[str, ...]
 ) -> GtidSet | GtidPos | None:
     """Return the set with finished transactions added."""
-    from airflow_provider_deltaforge.sources.mysql.binlog.tx_columns import TX_NUMBER, TX_ORIGIN
-
     for origin in np.unique(transactions[:, TX_ORIGIN]).tolist():
         if origin < 0:
             continue

@@ -1,9 +1,9 @@
-"""Looks before the leap: what would stop, slow or spoil a snapshot and its stream."""
+"""Checks before the start: what would stop, slow or spoil a snapshot and its stream."""
 
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
@@ -18,21 +18,23 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
 from airflow_provider_deltaforge.sources.mysql.connection import (
     MySqlServer,
     server_info,
-    translated,
 )
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import tokens_of
 from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn
-from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
 from airflow_provider_deltaforge.sources.mysql.grants import (
     granted_by_column,
     has_role,
     missing_privileges,
 )
+from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.snapshot.views import log_end
-from airflow_provider_deltaforge.sources.shared.preflight import RATE_PROBE_S, checked
-
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
+from airflow_provider_deltaforge.sources.shared.preflight import (
+    RATE_PROBE_S,
+    copy_s,
+    duration_text,
+    risk,
+)
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _NAMED_MAX = 20
 _BLACKHOLE = "BLACKHOLE"
@@ -57,39 +59,41 @@ _DENIED = (1142, 1143)
 _OLD_FORMAT = "mariadb-5.3"
 
 
-def preflight(
-    source: "MySqlSource", sleep: Callable[[float], None] = time.sleep
-) -> Sequence[Finding]:
-    """Check server settings, privileges, tables and retention; never raises for a finding.
+def findings(
+    connection: Any,
+    dsn: MySqlDsn,
+    matcher: TableMatcher,
+    tagging: OutboxTagger | None,
+    max_parallel_tables: int,
+) -> list[Finding]:
+    """Check server settings, privileges, tables and retention.
 
     Args:
-        source: the description to check.
-        sleep: waits between the two looks at the log that give its rate.
+        connection: to the server.
+        dsn: where that is.
+        matcher: which tables are captured.
+        tagging: which rows are outbox messages.
+        max_parallel_tables: copied at the same time by a snapshot.
     """
-    return checked(
-        source.connect, lambda connection: _findings(source, connection, sleep), translated
-    )
-
-
-def _findings(
-    source: "MySqlSource", connection: Any, sleep: Callable[[float], None]
-) -> list[Finding]:
     server = server_info(connection)
     settings = variables(connection, *_VARIABLES)
-    tables = captured_facts(connection, source.matcher)
+    tables = captured_facts(connection, matcher)
     found = log_findings(settings, server)
-    found += _tls(source.address())
+    found += _tls(dsn)
     found.append(_privileges(connection, server, tables))
     found.append(_xa(connection))
     found += _replica(connection, settings)
-    found += table_findings(tables, source.tables)
+    found += table_findings(tables, matcher.patterns)
     found += _foreign_keys(connection, server, settings, tables)
-    found += _outbox(source, tables)
-    if settings.get("log_bin", "").upper() in ("ON", "1"):
-        rate = _log_rate(connection, sleep)
-        parallel = source.snapshot.max_parallel_tables
-        found.append(forecast(tables, parallel, retention_s(settings), rate))
+    found += _outbox(tagging, tables)
+    if _is_on(settings.get("log_bin", "")):
+        rate = _log_rate(connection)
+        found.append(forecast(tables, max_parallel_tables, retention_s(settings), rate))
     return found
+
+
+def _is_on(value: str) -> bool:
+    return value.upper() in ("ON", "1")
 
 
 def log_findings(settings: Mapping[str, str], server: MySqlServer) -> list[Finding]:
@@ -98,7 +102,7 @@ def log_findings(settings: Mapping[str, str], server: MySqlServer) -> list[Findi
     metadata = settings.get("binlog_row_metadata", "").upper()
     partial = "PARTIAL_JSON" in settings.get("binlog_row_value_options", "").upper()
     found = [
-        _require("log_bin", settings.get("log_bin", "OFF").upper() in ("ON", "1"), "log_bin is off",
+        _require("log_bin", _is_on(settings.get("log_bin", "OFF")), "log_bin is off",
                  "start the server with log_bin"),
         _format(settings.get("binlog_format", "ROW").upper()),
         _image(image),
@@ -107,26 +111,18 @@ def log_findings(settings: Mapping[str, str], server: MySqlServer) -> list[Findi
     if metadata == "FULL":
         found.append(Finding("binlog_row_metadata", "ok", "the log describes its own columns"))
     else:
-        found.append(
-            Finding(
-                "binlog_row_metadata",
-                "warn",
-                f"binlog_row_metadata is {metadata or 'not known'}; column names come from the "
-                "catalog, so an ALTER TABLE that was not read yet stops its table; set it to FULL",
-            )
+        text = (
+            f"binlog_row_metadata is {metadata or 'not known'}; column names come from the "
+            "catalog, so an ALTER TABLE that was not read yet stops its table; set it to FULL"
         )
+        found.append(Finding("binlog_row_metadata", "warn", text))
     if server.gtids:
-        found.append(Finding("gtid_mode", "ok", "transactions carry GTIDs"))
-    else:
-        found.append(
-            Finding(
-                "gtid_mode",
-                "warn",
-                "gtid_mode is not ON; positions do not survive a failover, the snapshot needs the "
-                "LOCK TABLES privilege for an instant, and overlapping changes arrive twice",
-            )
-        )
-    return found
+        return [*found, Finding("gtid_mode", "ok", "transactions carry GTIDs")]
+    text = (
+        "gtid_mode is not ON; positions do not survive a failover, the snapshot needs the "
+        "LOCK TABLES privilege for an instant, and overlapping changes arrive twice"
+    )
+    return [*found, Finding("gtid_mode", "warn", text)]
 
 
 def _format(written: str) -> Finding:
@@ -252,7 +248,7 @@ def _replica(connection: Any, settings: Mapping[str, str]) -> list[Finding]:
     if not channels:
         return []
     updates = settings.get("log_replica_updates", settings.get("log_slave_updates", "OFF"))
-    if updates.upper() not in ("ON", "1"):
+    if not _is_on(updates):
         return [
             Finding(
                 "log_replica_updates",
@@ -261,7 +257,7 @@ def _replica(connection: Any, settings: Mapping[str, str]) -> list[Finding]:
                 "log_replica_updates=ON, or read from its source",
             )
         ]
-    ordered = settings.get("replica_preserve_commit_order", "ON").upper() in ("ON", "1")
+    ordered = _is_on(settings.get("replica_preserve_commit_order", "ON"))
     if not ordered:
         text = "changes of parallel appliers arrive out of order; set replica_preserve_commit_order"
         return [Finding("replica_preserve_commit_order", "warn", text)]
@@ -334,7 +330,7 @@ def _foreign_keys(
     connection: Any, server: MySqlServer, settings: Mapping[str, str], tables: Sequence[TableSize]
 ) -> list[Finding]:
     """Name captured tables that change by cascades which the log does not hold."""
-    in_engine = settings.get("innodb_native_foreign_keys", "ON").upper() in ("ON", "1")
+    in_engine = _is_on(settings.get("innodb_native_foreign_keys", "ON"))
     if not (server.mariadb or in_engine):
         return []
     fetch(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
@@ -370,8 +366,7 @@ def _cascades(connection: Any, table: TableSize, server: MySqlServer) -> bool:
     )
 
 
-def _outbox(source: "MySqlSource", tables: Sequence[TableSize]) -> list[Finding]:
-    tagging = source.tagging
+def _outbox(tagging: OutboxTagger | None, tables: Sequence[TableSize]) -> list[Finding]:
     if tagging is None:
         return []
     names = [t.schema.full_name for t in tables if tagging.of(t.schema.db, t.schema.table)]
@@ -395,17 +390,58 @@ def _listed(
     return Finding(check, verdict, f"{shown}: {text}", {"tables": list(names)})
 
 
-def _log_rate(connection: Any, sleep: Callable[[float], None]) -> float | None:
+def _log_rate(connection: Any) -> float | None:
     """Return how many bytes per second the log grows now; None across a rotation."""
     import pymysql
 
     try:
         file, offset = log_end(connection)
         started = time.monotonic()
-        sleep(RATE_PROBE_S)
+        time.sleep(RATE_PROBE_S)
         again, later = log_end(connection)
     except (pymysql.err.MySQLError, DeltaForgeError):
         return None
     if again != file:
         return None
     return round((later - offset) / max(time.monotonic() - started, RATE_PROBE_S), 1)
+
+
+def retention_s(settings: Mapping[str, str]) -> int:
+    """Return for how long the server keeps its log, in seconds; 0 is for ever."""
+    seconds = int(float(settings.get("binlog_expire_logs_seconds", "0") or 0))
+    return seconds or int(float(settings.get("expire_logs_days", "0") or 0) * 86_400)
+
+
+def forecast(
+    tables: Sequence[TableSize],
+    max_parallel_tables: int,
+    kept_s: int,
+    log_bytes_per_s: float | None = None,
+) -> Finding:
+    """Compare the snapshot's expected duration with the log's retention.
+
+    Args:
+        tables: what is to be copied.
+        max_parallel_tables: copied at the same time.
+        kept_s: retention in seconds, 0 is for ever.
+        log_bytes_per_s: how fast the log grows now, None when not measured.
+    """
+    total = sum(table.data_bytes for table in tables)
+    estimate_s = copy_s(total, len(tables), max_parallel_tables)
+    data: dict[str, Any] = {
+        "bytes": total,
+        "rows_estimate": sum(table.rows_estimate for table in tables),
+        "estimate_s": round(estimate_s, 1),
+        "retention_s": kept_s,
+        "log_bytes_per_s": log_bytes_per_s,
+    }
+    copied = f"copying {total / (1 << 20):.1f} MiB takes about {duration_text(estimate_s)}"
+    if kept_s <= 0:
+        return Finding("retention", "ok", f"{copied}; the log does not expire by time", data)
+    percent = 100 * estimate_s / kept_s
+    data["percent"] = round(percent, 1)
+    verdict = risk(percent)
+    text = f"{copied}, {percent:.1f} % of the {duration_text(kept_s)} the log is kept"
+    if verdict != "ok":
+        text += "; raise binlog_expire_logs_seconds for the time of the snapshot"
+    return Finding("retention", verdict, text, data)

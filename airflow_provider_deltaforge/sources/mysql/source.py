@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
@@ -27,8 +27,8 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
     check_reach,
     identity_of,
 )
-from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger, Tag
+from airflow_provider_deltaforge.sources.shared.preflight import checked
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
@@ -162,8 +162,11 @@ class MySqlSource(Source):
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
         """Return how captured tables look behind a recent position, if the log will not say."""
         from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
-        from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead, Recorder
-        from airflow_provider_deltaforge.sources.mysql.schema_at_position import schemas_at
+        from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import (
+            DdlLookahead,
+            Recorder,
+            schemas_at,
+        )
 
         number = self.beside("schemas", once=True).replica_id
 
@@ -205,9 +208,13 @@ class MySqlSource(Source):
 
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
-        from airflow_provider_deltaforge.sources.mysql.preflight import preflight
+        from airflow_provider_deltaforge.sources.mysql.preflight import findings
 
-        return preflight(self)
+        def check(connection: Any) -> Sequence[Finding]:
+            parallel = self.snapshot.max_parallel_tables
+            return findings(connection, self.address(), self.matcher, self.tagging, parallel)
+
+        return checked(self.connect, check, connections.translated)
 
     def precompile(self) -> None:
         """Compile the decoders, or find them compiled."""
@@ -248,7 +255,7 @@ class MySqlSource(Source):
         """
         connection = self.connect()
         try:
-            return read_head(connection).as_json()
+            return connections.read_head(connection).as_json()
         finally:
             connection.close()
 
@@ -261,49 +268,3 @@ class MySqlSource(Source):
         return parse_dsn(
             self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode, self.ssl_cert, self.ssl_key
         )
-
-
-def read_head(connection: Any) -> positions.LogPosition:
-    """Return the current end of the log, as the connection's server has it.
-
-    Raises:
-        FatalError: the server writes no log.
-        AccessError: REPLICATION CLIENT is missing.
-    """
-    info = connections.server_info(connection)
-    row = _log_status(connection, mariadb=info.mariadb)
-    if row is None:
-        raise FatalError("the server writes no binary log; start it with log_bin")
-    file, pos = str(row[0]), int(row[1])
-    gtids: GtidSet | GtidPos | None = None
-    if info.mariadb:
-        gtids = GtidPos.parse(_one(connection, f"SELECT BINLOG_GTID_POS('{file}', {pos})") or "")
-    elif info.gtids:
-        # The status row's own set belongs exactly to its file and offset.
-        gtids = GtidSet.parse(str(row[4]))
-    return positions.LogPosition(file, pos, gtids, info.uuid)
-
-
-def _log_status(connection: Any, *, mariadb: bool) -> Any:
-    statements = ["SHOW MASTER STATUS"] if mariadb else []
-    statements = statements or ["SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"]
-    for statement in statements:
-        with connection.cursor() as cursor:
-            try:
-                cursor.execute(statement)
-                return cursor.fetchone()
-            except Exception as error:
-                syntax_error = 1064
-                if error.args[:1] == (syntax_error,) and statement != statements[-1]:
-                    continue
-                raise connections.translated(error, "asking for the end of the log") from error
-    return None
-
-
-def _one(connection: Any, sql: str) -> Any:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
-            return cursor.fetchone()[0]
-    except Exception as error:
-        raise connections.translated(error, "asking for the end of the log") from error

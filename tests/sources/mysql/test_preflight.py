@@ -5,9 +5,8 @@ import pytest
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.catalog import TableSize
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
-from airflow_provider_deltaforge.sources.mysql.forecast import forecast, retention_s
 from airflow_provider_deltaforge.sources.mysql.grants import granted_by_column, missing_privileges
-from airflow_provider_deltaforge.sources.mysql.preflight import log_findings
+from airflow_provider_deltaforge.sources.mysql.preflight import forecast, log_findings, retention_s
 from tests.servers import mysql, sql
 from tests.sources.mysql.reading import fresh_database, source_of
 

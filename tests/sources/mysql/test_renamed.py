@@ -2,8 +2,8 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.mysql.binlog.unlogged_rows import unlogged
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import unlogged
 from tests.servers import sql
 from tests.sources.mysql.table_run import TableRun
 from tests.waiting import wait_for

@@ -37,11 +37,12 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import StatementJudge
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
-from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import Key, evolve
+from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import (
     DROP,
     RENAME,
     TRUNCATE,
+    Key,
     Statement,
 )
 from airflow_provider_deltaforge.sources.mysql.ddl.type_sizes import sized

@@ -2,8 +2,6 @@
 
 import zlib
 
-import numpy as np
-
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import (
     HEADER,
@@ -74,11 +72,6 @@ def mariadb_event(event: bytes) -> bytes:
         )
     body = zlib.decompress(event[at + 1 + (head & 7) :])
     return event[:4] + bytes([plain]) + event[5:at] + body
-
-
-def as_bytes(data: np.ndarray, start: int, stop: int) -> bytes:
-    """Return a slice of a segment's data."""
-    return data[start:stop].tobytes()
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

@@ -8,40 +8,49 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import TableError
-from airflow_provider_deltaforge.events.change import ChangeBatch
+from airflow_provider_deltaforge.events.change import OUTBOX, TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog import (
     column_kernel,
     framing_kernel,
     image_kernel,
-    packet_kernel,
     row_kernel,
 )
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import DecodePlans
-from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import DELETE, ROW_MAP, WRITE
+from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
+    DecodePlans,
+    TableDecodePlan,
+)
+from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import (
+    DELETE,
+    ROW_MAP,
+    UPDATE,
+    WRITE,
+)
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment, SchemaChange
 from airflow_provider_deltaforge.sources.mysql.binlog.plain_rows import with_plain_rows
 from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import RowColumns
-from airflow_provider_deltaforge.sources.mysql.binlog.row_schemas import schema_column, versions_of
-from airflow_provider_deltaforge.sources.mysql.binlog.tx_columns import (
-    TX_COLUMNS,
-    TX_ORIGIN,
-    TX_STOP,
-    TX_TIME,
-)
 from airflow_provider_deltaforge.sources.mysql.binlog.tx_text_kernel import (
     names_of,
     source_positions,
 )
-from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions, LogPosition
+from airflow_provider_deltaforge.sources.mysql.positions import (
+    TX_COLUMNS,
+    TX_ORIGIN,
+    TX_STOP,
+    TX_TIME,
+    BinlogTxPositions,
+    LogPosition,
+)
 from airflow_provider_deltaforge.sources.shared.change_rows import (
     binary_column,
     change_rows,
     dictionary_column,
     id_column,
+    schemas_in_use,
     text_column,
     transaction_ends,
+    version_column,
     with_other_events,
 )
 
@@ -49,6 +58,9 @@ _OPS = pa.array(["c", "u", "d", "ddl", "t"])
 _FULL = "set binlog_row_image=FULL on the server and in every session"
 _OP_CODES = {"ddl": 3, "t": 4}
 _TABLE_WIDTHS = (TX_COLUMNS, framing_kernel.ROW_COLUMNS, framing_kernel.MAP_COLUMNS)
+_KINDS = 5
+"""Of rows, and of schema changes, which are never messages."""
+_TAGGED = {None: (), "inserts": (WRITE,), "all": (WRITE, UPDATE, DELETE)}
 
 
 def decode_segment(segment: BinlogSegment, key: Any, *, mariadb: bool) -> ChangeBatch:
@@ -84,7 +96,7 @@ def warm(server_uuid: str) -> None:
     starts = np.zeros(2, np.int64)
     tables = [np.zeros((1, n), np.int64) for n in _TABLE_WIDTHS]
     origins = np.zeros((0, 16), np.uint8)
-    packet_kernel.frame(nothing, 0, 0, nothing, 0, starts, 0, 0)
+    framing_kernel.frame(nothing, 0, 0, nothing, 0, starts, 0, 0)
     framing_kernel.scan(nothing, starts, 0, 0, state, origins, *tables)
     maps, none = np.zeros(0, np.int64), np.zeros(0, np.bool_)
     row_kernel.deliverable(nothing, tables[1][:0], maps, DecodePlans().arrays, none)
@@ -287,3 +299,53 @@ def _rows_of_changes(changes: Sequence[SchemaChange]) -> list[int]:
         seen[change.tx] += 1
         rows.append(-seen[change.tx])
     return rows
+
+
+def schema_column(plans: Sequence[TableDecodePlan], plan: Any, kind: Any) -> pa.DictionaryArray:
+    """Return the column ``schema``, which says here only whether a row is an outbox message.
+
+    Args:
+        plans: of the segment's tables.
+        plan: int32, for each row its plan's ordinal; -1 for a schema change.
+        kind: int32, what each row is.
+    """
+    if not any(table_plan.tagged for table_plan in plans):
+        return pa.nulls(len(plan), TEXT)
+    tagged = np.zeros((len(plans) + 1, _KINDS), np.bool_)
+    for ordinal, table_plan in enumerate(plans):
+        tagged[ordinal, _TAGGED[table_plan.tagged]] = True
+    codes = pa.array(np.zeros(len(plan), np.int32), mask=~tagged[plan, kind])
+    return pa.DictionaryArray.from_arrays(codes, pa.array([OUTBOX]))
+
+
+def versions_of(
+    segment: BinlogSegment, plan: Any
+) -> tuple[tuple[TableSchema, ...], pa.DictionaryArray]:
+    """Return the schemas in force, first use first, and which of them each row has.
+
+    Args:
+        segment: where the rows are from.
+        plan: int32, for each row its plan's ordinal; -1 for a schema change.
+    """
+    used, places = schemas_in_use([table.schema for table in segment.plans.plans], plan)
+    schemas = (*used, *_without_rows(segment, plan))
+    return schemas, version_column(schemas, places)
+
+
+def _without_rows(segment: BinlogSegment, plan: Any) -> list[TableSchema]:
+    """Return what tables look like behind their last change, where no row shows it yet."""
+    if not any(change.schemas for change in segment.changes):
+        return []
+    last: dict[tuple[str, str], tuple[int, TableSchema]] = {}
+    for change, row in zip(segment.changes, np.flatnonzero(plan < 0).tolist(), strict=True):
+        last.update({(schema.db, schema.table): (row, schema) for schema in change.schemas})
+    found = []
+    for name, (row, schema) in last.items():
+        mine = [
+            i
+            for i, table_plan in enumerate(segment.plans.plans)
+            if (table_plan.db, table_plan.table) == name
+        ]
+        if not np.isin(plan[row:], mine).any():
+            found.append(schema)
+    return found

@@ -1,24 +1,18 @@
-"""The rare events of the log: rotation, format, schema changes, XA, and what must not be passed."""
+"""The rare events of the log: format, schema changes, XA, and what must not be passed over."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 import orjson
 
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
-from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import SchemaChange
-from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap
-from airflow_provider_deltaforge.sources.mysql.binlog.tagged_gtids import parse_tagged_gtid
-from airflow_provider_deltaforge.sources.mysql.binlog.unlogged_rows import unlogged
+from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import Catalog, OpenSegment
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
-from airflow_provider_deltaforge.sources.mysql.positions import BinlogTxPositions, LogPosition
-
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import BinlogSegmenter
 
 _IGNORABLE = 0x80
 _PREPARED = 0x40
@@ -31,175 +25,116 @@ _QUERY_HEAD, _LOAD_HEAD = 13, 26
 """Bytes in front of a statement's status variables; LOAD DATA says more about itself."""
 
 
-class Catalog(Protocol):
-    """What the handlers ask about tables."""
-
-    def captures(self, db: str, table: str) -> bool:
-        """Say whether a table is captured."""
-
-    def touches(self, db: str) -> bool:
-        """Say whether any table of a database could be captured."""
-
-    def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
-        """Go back to a position: everything behind it is read again, and ``here`` says how far."""
-
-    def passed(self, position: LogPosition) -> None:
-        """Take note that everything so far lies before a position."""
-
-    def changed(
-        self, statement: statements.Statement, db: str, sql: str
-    ) -> tuple[TableSchema, ...]:
-        """Take note of a schema change; return how captured tables look behind it."""
-
-    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
-        """Return if a statement that was logged instead of rows changed no captured table."""
-
-    def plan(self, table: TableMap) -> TableDecodePlan:
-        """Return how to decode a captured table."""
-
-
-def handle(segmenter: "BinlogSegmenter", catalog: "Catalog", event: bytes, index: int) -> bool:
+def handle(segment: OpenSegment, catalog: Catalog, event: bytes, index: int) -> bool:
     """Deal with one event; return whether the scan goes on behind it.
 
     Raises:
         FatalError: passing the event would lose or falsify rows.
     """
     kind = event[4]
-    if kind == f.ROTATE:
-        return _rotate(segmenter, event)
     if kind == f.FORMAT:
         # The byte in front of the event's own checksum names the algorithm of those that follow.
-        segmenter.checksum = 4 if event[-1] == 1 else 0
-        if segmenter.state[f.IN_TX]:
-            segmenter.drop_open_tx()
+        segment.checksum = 4 if event[-1] == 1 else 0
+        if segment.state[f.IN_TX]:
+            segment.drop_open_tx()
             return False
         return True
     if kind in (f.QUERY, f.EXECUTE_LOAD):
-        _query(segmenter, catalog, event)
+        _query(segment, catalog, event)
     elif kind == f.GTID_TAGGED:
-        _tagged(segmenter, event, index)
+        _tagged(segment, event, index)
     elif kind == f.MARIADB_GTID:
-        _mariadb_xa(segmenter, event, index)
+        _mariadb_xa(segment, event, index)
     elif kind == f.XA_PREPARE:
-        _prepare(segmenter, event)
+        _prepare(segment, event)
     else:
-        _refuse(segmenter, event)
+        _refuse(segment, event)
     return True
 
 
-def here(segmenter: "BinlogSegmenter") -> LogPosition:
-    """Return the position behind the last complete transaction that was read."""
-    complete = int(segmenter.state[f.TX_COUNT]) - int(segmenter.state[f.IN_TX])
-    transactions, origins = segmenter.transactions[:complete], tuple(segmenter.origins)
-    return BinlogTxPositions(
-        segmenter.position, segmenter.file, transactions, origins
-    ).log_position(complete)
-
-
-def _refuse(segmenter: "BinlogSegmenter", event: bytes) -> None:
+def _refuse(segment: OpenSegment, event: bytes) -> None:
     """Raise for an event that may not be passed; do nothing for one marked ignorable."""
     kind = event[4]
     if kind == f.INCIDENT:
         raise FatalError(
-            f"{_place(segmenter)}: the server reports that events are missing from its log "
+            f"{segment.place}: the server reports that events are missing from its log "
             "(incident); take a new snapshot"
         )
     if not int.from_bytes(event[17:19], "little") & _IGNORABLE:
         raise FatalError(
-            f"{_place(segmenter)}: event type {kind} is unknown and may not be ignored; report it, "
+            f"{segment.place}: event type {kind} is unknown and may not be ignored; report it, "
             "with the server's version"
         )
-
-
-def _place(segmenter: "BinlogSegmenter") -> str:
-    return f"{segmenter.file}:{int(segmenter.state[f.POS])}"
-
-
-def _rotate(segmenter: "BinlogSegmenter", event: bytes) -> bool:
-    pos = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
-    file = event[f.HEADER + 8 :].decode()
-    if file != segmenter.file and segmenter.state[f.TX_COUNT]:
-        before = len(segmenter.ready)
-        segmenter.hand_out_complete()
-        if len(segmenter.ready) > before:
-            return False  # the rotation is the first event of the next segment
-    segmenter.file = file
-    segmenter.state[f.POS] = pos
-    return True
 
 
 def _server(event: bytes) -> int:
     return int.from_bytes(event[5:9], "little")
 
 
-def _begin(
-    segmenter: "BinlogSegmenter", event: bytes, index: int, name: tuple[int, int, int]
-) -> None:
+def _begin(segment: OpenSegment, event: bytes, index: int, name: tuple[int, int, int]) -> None:
     """Begin a transaction named (origin, number, commit time in ms)."""
-    start = int(segmenter.state[f.POS]) - int.from_bytes(event[9:13], "little")
-    f.begin_tx(segmenter.state, segmenter.transactions, *name, _server(event), start, index)
+    start = int(segment.state[f.POS]) - int.from_bytes(event[9:13], "little")
+    f.begin_tx(segment.state, segment.transactions, *name, _server(event), start, index)
 
 
-def _tagged(segmenter: "BinlogSegmenter", event: bytes, index: int) -> None:
-    gtid = parse_tagged_gtid(event)
+def _tagged(segment: OpenSegment, event: bytes, index: int) -> None:
+    gtid = _parse_tagged_gtid(event)
     # The scanner never looks for a tagged origin: its key is one that no server uses.
-    origin = segmenter.origin(gtid.origin, b"\xff" * 16)
+    origin = segment.origins.ordinal(gtid.origin, b"\xff" * 16)
     seconds = int.from_bytes(event[:4], "little")
     time_ms = seconds * 1000 if gtid.time_ms is None else gtid.time_ms
-    _begin(segmenter, event, index, (origin, gtid.number, time_ms))
+    _begin(segment, event, index, (origin, gtid.number, time_ms))
 
 
-def _mariadb_xa(segmenter: "BinlogSegmenter", event: bytes, index: int) -> None:
+def _mariadb_xa(segment: OpenSegment, event: bytes, index: int) -> None:
     body = event[f.HEADER :]
     parts = (int.from_bytes(part, "little") for part in (body[8:12], event[5:9]))
-    origin = segmenter.origin("-".join(map(str, parts)), body[8:12] + event[5:9])
+    origin = segment.origins.ordinal("-".join(map(str, parts)), body[8:12] + event[5:9])
     time_ms = int.from_bytes(event[:4], "little") * 1000
-    _begin(segmenter, event, index, (origin, int.from_bytes(body[:8], "little"), time_ms))
+    _begin(segment, event, index, (origin, int.from_bytes(body[:8], "little"), time_ms))
     if not body[12] & _PREPARED:
-        segmenter.state[f.STANDALONE] = 1
+        segment.state[f.STANDALONE] = 1
 
 
-def _prepare(segmenter: "BinlogSegmenter", event: bytes) -> None:
+def _prepare(segment: OpenSegment, event: bytes) -> None:
     one_phase = event[f.HEADER]
-    if not one_phase and segmenter.rows_of_open_tx():
+    if not one_phase and segment.rows_of_open_tx():
         raise FatalError(
-            f"{_place(segmenter)}: an XA transaction was prepared with rows of captured tables, "
+            f"{segment.place}: an XA transaction was prepared with rows of captured tables, "
             "which may yet be rolled back; commit it or roll it back, stop using XA on these "
             "tables, and take a new snapshot"
         )
-    if segmenter.state[f.IN_TX]:
-        f.end_tx(segmenter.state, segmenter.transactions)
+    if segment.state[f.IN_TX]:
+        f.end_tx(segment.state, segment.transactions)
 
 
-def _query(segmenter: "BinlogSegmenter", catalog: "Catalog", event: bytes) -> None:
+def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     body = event[f.HEADER :]
     status = _QUERY_HEAD if event[4] == f.QUERY else _LOAD_HEAD
     names = status + int.from_bytes(body[11:13], "little")
     db = body[names : names + body[8]].decode("utf-8", "replace")
-    sql = _statement(body[names + body[8] + 1 :], body[status:names], segmenter.info.charsets)
+    sql = _statement(body[names + body[8] + 1 :], body[status:names], segment.info.charsets)
     if sql.lstrip().startswith("#"):
         return  # MariaDB's stand-in for an event it would not send us
-    inside = bool(segmenter.state[f.BEGUN]) or (
-        segmenter.info.mariadb
-        and not segmenter.state[f.STANDALONE]
-        and bool(segmenter.state[f.IN_TX])
+    inside = bool(segment.state[f.BEGUN]) or (
+        segment.info.mariadb and not segment.state[f.STANDALONE] and bool(segment.state[f.IN_TX])
     )
     ansi_quotes = _ansi_quotes(body[status:names])
-    statement = statements.understand(sql, mariadb=segmenter.info.mariadb, ansi_quotes=ansi_quotes)
+    statement = statements.understand(sql, mariadb=segment.info.mariadb, ansi_quotes=ansi_quotes)
     if statement.kind == statements.CONTROL:
-        if _control(segmenter, statement.verb, sql):
+        if _control(segment, statement.verb, sql):
             return
     elif statement.kind in (statements.DML, statements.OTHER):
         session = int.from_bytes(body[:4], "little")
-        catalog.judge(sql, db, _place(segmenter), session=session, ansi_quotes=ansi_quotes)
+        catalog.judge(sql, db, segment.place, session=session, ansi_quotes=ansi_quotes)
     elif statement.kind in (statements.DDL, statements.TRUNCATE):
-        if not segmenter.state[f.IN_TX]:
+        if not segment.state[f.IN_TX]:
             seconds = int.from_bytes(event[:4], "little")
-            _begin(segmenter, event, 0, (-1, 0, seconds * 1000))
-        segmenter.forget_tables()
-        _change(segmenter, catalog, statement, db, sql)
-    if segmenter.state[f.IN_TX] and not inside:
-        f.end_tx(segmenter.state, segmenter.transactions)
+            _begin(segment, event, 0, (-1, 0, seconds * 1000))
+        segment.plans.forget()
+        _change(segment, catalog, statement, db, sql)
+    if segment.state[f.IN_TX] and not inside:
+        f.end_tx(segment.state, segment.transactions)
 
 
 def _statement(text: bytes, status: bytes, charsets: Mapping[int, str]) -> str:
@@ -238,12 +173,12 @@ def _ansi_quotes(status: bytes) -> bool:
     return status[:1] == b"\1" and bool(int.from_bytes(status[1:9], "little") & _ANSI_QUOTES)
 
 
-def _control(segmenter: "BinlogSegmenter", verb: str, sql: str) -> bool:
+def _control(segment: OpenSegment, verb: str, sql: str) -> bool:
     """Deal with a statement about transactions; return whether the open one goes on."""
     if verb.startswith("ROLLBACK"):
-        if segmenter.rows_of_open_tx():
+        if segment.rows_of_open_tx():
             raise FatalError(
-                f"{_place(segmenter)}: a transaction over transactional and other tables was "
+                f"{segment.place}: a transaction over transactional and other tables was "
                 "rolled back in part, so the log does not say which rows stayed; use InnoDB for "
                 "all captured tables and take a new snapshot"
             )
@@ -252,8 +187,8 @@ def _control(segmenter: "BinlogSegmenter", verb: str, sql: str) -> bool:
 
 
 def _change(
-    segmenter: "BinlogSegmenter",
-    catalog: "Catalog",
+    segment: OpenSegment,
+    catalog: Catalog,
     statement: statements.Statement,
     db: str,
     sql: str,
@@ -264,22 +199,80 @@ def _change(
     captured = [(name, table) for name, table in tables if catalog.captures(name, table)]
     if not captured and not any(catalog.touches(name) for name in statement.databases):
         return
-    tx = int(segmenter.state[f.TX_COUNT]) - 1
-    told: dict[str, Any] = {"sql": sql, "database": db, "tables": _full_names(tables)}
-    moved = unlogged(statement, db, catalog.captures)
+    tx = int(segment.state[f.TX_COUNT]) - 1
+    record: dict[str, Any] = {"sql": sql, "database": db, "tables": _full_names(tables)}
+    moved = statements.unlogged_rows(statement, db, catalog.captures)
     if moved.copies:
-        told["copies"] = _full_names(moved.copies)
+        record["copies"] = _full_names(moved.copies)
     if moved.lost:
-        told["lost"] = _full_names(moved.lost)
-    text = orjson.dumps(told)
-    before = segmenter.rows_count
+        record["lost"] = _full_names(moved.lost)
+    text = orjson.dumps(record)
+    before = segment.rows_count
     if statement.kind == statements.TRUNCATE:
         name, table = captured[0]
-        segmenter.changes.append(SchemaChange(tx, before, "t", name, table, text))
+        segment.changes.append(SchemaChange(tx, before, "t", name, table, text))
     else:
         where = db or (captured[0][0] if captured else statement.databases[0])
-        segmenter.changes.append(SchemaChange(tx, before, "ddl", where, "_ddl", text, schemas))
+        segment.changes.append(SchemaChange(tx, before, "ddl", where, "_ddl", text, schemas))
 
 
 def _full_names(tables: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{db}.{table}" for db, table in tables]
+
+
+@dataclass(frozen=True)
+class _TaggedGtid:
+    """A transaction's name: ``origin`` is ``uuid:tag``; its commit time in ms, None if absent."""
+
+    origin: str
+    number: int
+    time_ms: int | None
+
+
+def _parse_tagged_gtid(event: bytes) -> _TaggedGtid:
+    """Read a GTID_TAGGED_LOG_EVENT: numbered fields of variable-length integers."""
+    at = f.HEADER
+    _, at = _unsigned(event, at)  # version
+    _, at = _unsigned(event, at)  # size
+    _, at = _unsigned(event, at)  # last field that may not be ignored
+    uuid, tag, number = b"", "", 0
+    times: dict[int, int] = {}
+    while at < len(event):
+        field, at = _unsigned(event, at)
+        if field == 1:
+            parts = []
+            for _ in range(16):
+                part, at = _unsigned(event, at)
+                parts.append(part)
+            uuid = bytes(parts)
+        elif field == 3:
+            length, at = _unsigned(event, at)
+            tag = event[at : at + length].decode()
+            at += length
+        elif field == 2:
+            number, at = _signed(event, at)
+        elif field in (4, 5):
+            _, at = _signed(event, at)
+        else:
+            times[field], at = _unsigned(event, at)
+    micros = times.get(7, times.get(6))
+    origin = f"{UUID(bytes=uuid)}:{tag}" if tag else str(UUID(bytes=uuid))
+    return _TaggedGtid(origin, number, micros // 1000 if micros is not None else None)
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    """Return (integer, offset behind it); the first byte's trailing ones count further bytes."""
+    first = data[at]
+    more = 0
+    while more < 8 and first >> more & 1:
+        more += 1
+    if more == 8:
+        return int.from_bytes(data[at + 1 : at + 9], "little"), at + 9
+    value = int.from_bytes(data[at : at + 1 + more], "little") >> (more + 1)
+    return value, at + 1 + more
+
+
+def _signed(data: bytes, at: int) -> tuple[int, int]:
+    """The same for a signed integer, whose lowest bit is the sign."""
+    value, at = _unsigned(data, at)
+    return (value >> 1) ^ -(value & 1), at

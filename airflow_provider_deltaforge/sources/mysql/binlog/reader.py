@@ -15,10 +15,9 @@ from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.mysql.binlog.catalog_view import CatalogView
 from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_segment, warm
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import DumpSocket, start_dump
-from airflow_provider_deltaforge.sources.mysql.binlog.event_tables import SEGMENT_BYTES
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import POS
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
-from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import Catalog
+from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import SEGMENT_BYTES, Catalog
 from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import BinlogSegmenter
 from airflow_provider_deltaforge.sources.mysql.connection import (
     KickedError,

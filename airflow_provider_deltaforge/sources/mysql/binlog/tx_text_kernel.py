@@ -7,7 +7,7 @@ import numpy as np
 from airflow_provider_deltaforge.columns.bytes_kernel import pointer
 from airflow_provider_deltaforge.columns.json_text_kernel import kernel, put_inside
 from airflow_provider_deltaforge.columns.number_text_kernel import put_uint
-from airflow_provider_deltaforge.sources.mysql.binlog.tx_columns import (
+from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_NUMBER,
     TX_ORIGIN,
     TX_SERVER,

@@ -16,8 +16,7 @@ from airflow_provider_deltaforge.errors import FatalError, TableError
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch
 from airflow_provider_deltaforge.sources.mysql.connection import translated
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import Token, tokens_of
-from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import Key
-from airflow_provider_deltaforge.sources.mysql.ddl.statements import Name
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import Key, Name
 from airflow_provider_deltaforge.sources.mysql.ddl.written_tables import (
     Writes,
     mentioned,

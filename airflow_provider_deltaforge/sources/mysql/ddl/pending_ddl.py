@@ -5,7 +5,7 @@ if nothing between the two has changed it, and the log itself is the one witness
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,9 +14,15 @@ from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 from airflow_provider_deltaforge.sources.mysql.binlog.table_map import TableMap
-from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import Key
-from airflow_provider_deltaforge.sources.mysql.ddl.statements import INDEX, TRUNCATE, Statement
+from airflow_provider_deltaforge.sources.mysql.catalog import (
+    captured_tables,
+    load_locked,
+    log_says_all,
+)
+from airflow_provider_deltaforge.sources.mysql.connection import translated
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import INDEX, TRUNCATE, Key, Statement
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, compare, file_number
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _READ_S = 0.5
 
@@ -184,3 +190,37 @@ def _reached(position: LogPosition, end: LogPosition) -> bool:
         return compare(position.as_json(), end.as_json()) >= 0
     except PositionLostError:
         return False
+
+
+def schemas_at(
+    connect: Callable[[], Any], matcher: TableMatcher, ahead: DdlLookahead, position: LogPosition
+) -> Sequence[TableSchema]:
+    """Return the captured tables that look now as they looked at a position.
+
+    Args:
+        connect: opens a connection.
+        matcher: which tables are captured.
+        ahead: finds the statements behind the position.
+        position: a recent one, behind which little of the log lies.
+
+    Returns:
+        Nothing when the server writes full row metadata: the log describes every row then.
+    """
+    connection = connect()
+    try:
+        if log_says_all(connection):
+            return []
+        tables = captured_tables(connection, matcher)
+        found = [load_locked(connection, table.db, table.table) for table in tables]
+    except Exception as error:
+        raise translated(error, "describing the captured tables") from error
+    finally:
+        connection.close()
+    if not found:
+        return []
+    changes = ahead.between(position, found[-1][1])
+    return [
+        schema
+        for schema, _ in found
+        if schema is not None and not any(one.touches((schema.db, schema.table)) for one in changes)
+    ]
