@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
-from airflow_provider_deltaforge.sources.mysql.ddl.statements import unlogged
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import unlogged_rows
 from tests.servers import sql
 from tests.sources.mysql.table_run import TableRun
 from tests.waiting import wait_for
@@ -24,7 +24,7 @@ from tests.waiting import wait_for
 )
 def test_a_name_on_the_way_is_no_name(statement, copies):
     told = statements.understand(statement)
-    found = unlogged(told, "shop", lambda db, _: db == "shop").copies
+    found = unlogged_rows(told, "shop", lambda db, _: db == "shop").copies
     assert sorted(found) == [("shop", name) for name in copies]
 
 
