@@ -36,20 +36,20 @@ SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, ORDINAL_POS
        CHARACTER_MAXIMUM_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION,
        GENERATION_EXPRESSION
   FROM information_schema.COLUMNS
- WHERE TABLE_SCHEMA = %s{one}
+ WHERE TABLE_SCHEMA = %s{by_name}
  ORDER BY TABLE_NAME, ORDINAL_POSITION"""
 
 _UNIQUE_INDEXES = """
 SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, NULLABLE, INDEX_TYPE
   FROM information_schema.STATISTICS
- WHERE TABLE_SCHEMA = %s AND NON_UNIQUE = 0{one}
+ WHERE TABLE_SCHEMA = %s AND NON_UNIQUE = 0{by_name}
  ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
 
 _TABLES = """
 SELECT TABLE_NAME, ENGINE, COALESCE(TABLE_ROWS, 0),
        COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0), TABLE_TYPE
   FROM information_schema.TABLES
- WHERE TABLE_SCHEMA = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED'){one}
+ WHERE TABLE_SCHEMA = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED'){by_name}
  ORDER BY TABLE_NAME"""
 
 _PRIMARY = "PRIMARY"
@@ -77,7 +77,7 @@ class TableSize:
 
     @property
     def transactional(self) -> bool:
-        """Say whether a consistent view holds this table's rows still."""
+        """Return whether a consistent view holds this table's rows still."""
         return self.engine.lower() in TRANSACTIONAL_ENGINES
 
 
@@ -158,18 +158,20 @@ def captured_facts(connection: Any, matcher: TableMatcher) -> list[TableSize]:
 
 def _facts(connection: Any, db: str, table: str | None = None) -> list[TableSize]:
     """Return the facts of one table, or of all tables of a database."""
-    one = "" if table is None else " AND TABLE_NAME = %s"
+    by_name = "" if table is None else " AND TABLE_NAME = %s"
     values = (db,) if table is None else (db, table)
     columns: dict[str, list[Column]] = {}
-    for name, *column in fetch(connection, _COLUMNS.format(one=one), values):
+    for name, *column in fetch(connection, _COLUMNS.format(by_name=by_name), values):
         columns.setdefault(name, []).append(_column(column))
     for name, listed in columns.items():
         columns[name] = [_with_labels(connection, db, name, column) for column in listed]
     unique: dict[str, dict[str, list[_IndexPart]]] = {}
-    for name, index, *part in fetch(connection, _UNIQUE_INDEXES.format(one=one), values):
+    for name, index, *part in fetch(connection, _UNIQUE_INDEXES.format(by_name=by_name), values):
         unique.setdefault(name, {}).setdefault(index, []).append(_IndexPart(*part))
     found = []
-    for name, engine, rows, size, kind in fetch(connection, _TABLES.format(one=one), values):
+    for name, engine, rows, size, kind in fetch(
+        connection, _TABLES.format(by_name=by_name), values
+    ):
         if name not in columns:
             continue
         schema = TableSchema(db, None, name, tuple(columns[name]))
@@ -249,16 +251,16 @@ def _index_names(connection: Any, schema: TableSchema) -> list[str]:
 
 
 def _with_labels(connection: Any, db: str, table: str, column: Column) -> Column:
-    """Return a column with those labels that the catalog could not say.
+    """Return a column with those labels that the catalog garbles.
 
     A row of NULLs gives a recursive query the column's type; numbers added to it become labels.
     """
     import pymysql
 
-    unsaid = [place for place, label in enumerate(column.labels) if "?" in label]
-    if not unsaid:
+    garbled = [place for place, label in enumerate(column.labels) if "?" in label]
+    if not garbled:
         return column
-    numbers = [1 << place if column.data_type == "set" else place + 1 for place in unsaid]
+    numbers = [1 << place if column.data_type == "set" else place + 1 for place in garbled]
     listed = " UNION ALL SELECT ".join(f"{number} AS n" for number in numbers)
     sql = (
         f"WITH RECURSIVE l (label, number) AS (SELECT t.{quote(column.name)}, "
@@ -271,7 +273,7 @@ def _with_labels(connection: Any, db: str, table: str, column: Column) -> Column
     except pymysql.err.MySQLError:  # Gone meanwhile, or not ours to read.
         return column
     labels = list(column.labels)
-    for place, number in zip(unsaid, numbers, strict=True):
+    for place, number in zip(garbled, numbers, strict=True):
         labels[place] = found.get(number) or labels[place]
     return replace(column, labels=tuple(labels))
 
@@ -318,9 +320,9 @@ def variables(connection: Any, *names: str) -> Mapping[str, str]:
 
 
 def log_says_all(connection: Any) -> bool:
-    """Say whether the server writes full row metadata, so that the log describes its rows."""
-    told = variables(connection, "binlog_row_metadata")
-    return told.get("binlog_row_metadata", "").upper() == "FULL"
+    """Return whether the server writes full row metadata, so that the log describes its rows."""
+    found = variables(connection, "binlog_row_metadata")
+    return found.get("binlog_row_metadata", "").upper() == "FULL"
 
 
 def quote(*names: str) -> str:

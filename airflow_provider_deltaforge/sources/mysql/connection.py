@@ -76,7 +76,7 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
         raise translated(error, f"connecting to {dsn.host}:{dsn.port}") from None
     _keep_alive(connection._sock)  # noqa: SLF001 - as below
     if dsn.ssl_mode not in ("disabled", "preferred") and not isinstance(
-        connection._sock,  # noqa: SLF001 - the driver tells no other way
+        connection._sock,  # noqa: SLF001 - the driver has no other way
         ssl.SSLSocket,
     ):
         connection.close()
@@ -88,7 +88,7 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
 
 
 def _keep_alive(connected: Any) -> None:
-    """Let the kernel notice a host that vanished, where it can be told how."""
+    """Make the kernel notice a host that vanished, where that can be set."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         if (option := getattr(socket, name, None)) is not None:

@@ -85,8 +85,8 @@ def parse_dsn(
     if not 0 < port <= _PORT_MAX:
         raise SpecError(f"source.dsn: no port has the number {port}; write one up to {_PORT_MAX}")
     options = _options(place["query"] or "")
-    given = {"ssl_ca": ssl_ca, "ssl_cert": ssl_cert, "ssl_key": ssl_key, "ssl_mode": ssl_mode}
-    found = {name: given[name] or options.get(name) for name in _OPTIONS}
+    settings = {"ssl_ca": ssl_ca, "ssl_cert": ssl_cert, "ssl_key": ssl_key, "ssl_mode": ssl_mode}
+    found = {name: settings[name] or options.get(name) for name in _OPTIONS}
     if found["ssl_key"] and not found["ssl_cert"]:
         raise SpecError(
             "source.ssl_key: goes together with ssl_cert, the certificate it belongs to"
@@ -123,14 +123,14 @@ def _readings(text: str) -> Iterator[tuple[str, "re.Match[str]"]]:
 
 
 def _is_known(query: str, *, shown: bool) -> bool:
-    """Say whether a query may be one; behind a login, an unknown option is named in an error."""
+    """Return whether a query is one of ours; after a login, an error names an unknown option."""
     names = {name.replace("-", "_") for name in parse_qs(query, keep_blank_values=True)}
     return names <= set(_OPTIONS) or (shown and "@" not in query)
 
 
 def _options(query: str) -> dict[str, str]:
-    told = parse_qs(query, keep_blank_values=True)
-    options = {key.replace("-", "_"): values[-1] for key, values in told.items()}
+    parsed = parse_qs(query, keep_blank_values=True)
+    options = {key.replace("-", "_"): values[-1] for key, values in parsed.items()}
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         named = f" {unknown[0]!r}" if re.fullmatch(r"[a-z_]{1,32}", unknown[0]) else ""
@@ -139,7 +139,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _loaded(key: str, path: str | None, load: Callable[..., Any], **files: Any) -> Any:
-    """Call what reads a file, and say which setting names one that cannot be read."""
+    """Call what reads a file; name the setting of a file that cannot be read."""
     try:
         return load(**files)
     except ssl.SSLError as error:

@@ -136,7 +136,7 @@ class _History(Protocol):
         """Return what was not read and the server's log does not hold any more."""
 
     def replicates(self, missing: Any) -> bool:
-        """Say whether replication will bring, or may bring, what is missing."""
+        """Return whether replication will bring, or may bring, what is missing."""
 
 
 class _MySql:

@@ -1,4 +1,4 @@
-"""Reads ``SHOW GRANTS``."""
+"""The privileges that ``SHOW GRANTS`` lists, and those that are missing."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ def missing_privileges(
 
 
 def granted_by_column(grants: Sequence[str]) -> list[str]:
-    """Return the tables, as the server writes them, of which only some columns may be read."""
+    """Return the tables, as the server writes them, with columns that may not be read."""
     by_column, whole = set(), set()
     for line in grants:
         match = _GRANT.match(line)
@@ -101,5 +101,5 @@ def _parse(grants: Sequence[str]) -> tuple[set[str], dict[str, set[str]]]:
 
 
 def _is_role(line: str) -> bool:
-    """Say whether a line grants a role: no ``ON``; what it brings is not in the list."""
+    """Return whether a line grants a role: no ``ON``; what it brings is not in the list."""
     return line.startswith("GRANT ") and " ON " not in line

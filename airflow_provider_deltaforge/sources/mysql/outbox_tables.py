@@ -10,7 +10,7 @@ Tag = Literal["inserts", "all"]
 
 @dataclass(frozen=True)
 class OutboxTagger:
-    """Says which rows are outbox messages.
+    """Knows which rows are outbox messages.
 
     Attributes:
         matcher: which tables are outbox tables.

@@ -182,7 +182,7 @@ def _privileges(connection: Any, server: MySqlServer, tables: Sequence[TableSize
 def _read_in_part(
     connection: Any, grants: Sequence[str], tables: Sequence[TableSize]
 ) -> Iterator[str]:
-    """Yield the tables of which only some columns may be read, as SQL names them.
+    """Yield the tables with columns that may not be read, as SQL names them.
 
     The catalog shows the user no other column, so the server is asked for all of them. What roles
     bring is in no list of grants.

@@ -76,13 +76,13 @@ def written(server, name):
             assert [row[0].lower() for row in cursor.fetchall()] == texts, charset
     snapshot = texts_of(events(copied(source)))
     stream = texts_of(streamed(source, position, lambda f: len(f) >= count))
-    said = {}
+    shown = {}
     with connection.cursor() as cursor:
         for charset in here:
             cursor.execute(f"SELECT id, HEX(CONVERT(v USING utf8mb4)) FROM {charset}")
-            said |= {(charset, i): bytes.fromhex(text or "") for i, text in cursor.fetchall()}
+            shown |= {(charset, i): bytes.fromhex(text or "") for i, text in cursor.fetchall()}
     connection.close()
-    return snapshot, stream, said
+    return snapshot, stream, shown
 
 
 def texts_of(found):
@@ -91,12 +91,12 @@ def texts_of(found):
 
 
 def test_every_character_is_the_servers_everywhere(server):
-    snapshot, stream, said = written(server, "letters")
-    assert len(snapshot) == len(said) > 300
+    snapshot, stream, shown = written(server, "letters")
+    assert len(snapshot) == len(shown) > 300
     for place, text in snapshot.items():
         assert stream[place] == text, place
         if place[0] != "ucs2":
-            assert said[place].decode() == text, place
+            assert shown[place].decode() == text, place
 
 
 def test_halves_of_pairs_are_the_same_everywhere(server):

@@ -218,15 +218,17 @@ def test_no_type_differs_between_log_and_catalog(servers: tuple[Server, Server])
     for table in tables_for("mysql"):
         settings = ("SET sql_mode = ''", "SET time_zone = '+00:00'")
         sql.execute(primary, *settings, *table.statements()[:2], database="types")
-    told = {
+    described = {
         s.full_name: s for b in batches(everything, start, everything.head()) for s in b.schemas
     }
-    live = everything.catalog(list(told.values()))
-    assert len(told) == len(tables_for("mysql"))
-    assert [delta for name, schema in told.items() for delta in deltas(schema, live[name])] == []
+    live = everything.catalog(list(described.values()))
+    assert len(described) == len(tables_for("mysql"))
+    assert [
+        delta for name, schema in described.items() for delta in deltas(schema, live[name])
+    ] == []
     sql.execute(primary, "ALTER TABLE m_integers DROP PRIMARY KEY", database="types")
-    again = everything.catalog([told["types.m_integers"]])
-    assert {d.kind for d in deltas(told["types.m_integers"], again["types.m_integers"])} == {
+    again = everything.catalog([described["types.m_integers"]])
+    assert {d.kind for d in deltas(described["types.m_integers"], again["types.m_integers"])} == {
         "primary_key_changed"
     }
 
@@ -269,7 +271,7 @@ def test_a_pipeline_goes_on_at_the_server_that_takes_over_its_address(
     ]
     (settled,) = run.settled()
     assert (settled.state, settled.drift) == ("done", [])
-    assert [told["column"] for told in settled.explained] == ["more"]
+    assert [change["column"] for change in settled.explained] == ["more"]
     assert settled.former != settled.present == run.records.identity()
 
 

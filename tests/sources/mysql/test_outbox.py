@@ -53,7 +53,7 @@ def write(server):
             cursor.execute(statement)
 
 
-def told(found):
+def marked_rows(found):
     return [(row["schema"], row["table"], row["op"]) for row in found]
 
 
@@ -63,7 +63,7 @@ def test_only_inserts_are_marked_if_wanted(server):
     start = source.head()
     write(server)
     found = rows(source, start)
-    assert told(found) == [
+    assert marked_rows(found) == [
         (None, "orders", "c"),
         ("__outbox", "orders_outbox", "c"),
         ("__outbox", "kept_outbox", "c"),
@@ -96,14 +96,14 @@ def test_all_changes_are_marked(server):
     ]
     sql.execute(server, INSERT.format("kept_outbox"), database="outboxes")
     copies = events(copied(source))
-    assert told(copies) == [("__outbox", "kept_outbox", "r"), (None, "orders", "r")]
+    assert marked_rows(copies) == [("__outbox", "kept_outbox", "r"), (None, "orders", "r")]
 
 
 def test_a_black_hole_is_copied_empty_and_no_trouble(server):
     source = source_of(server, "outboxes", outbox={"tables": ["orders_%"]})
     sql.execute(server, INSERT.format("kept_outbox"), database="outboxes")
     sql.execute(server, INSERT.format("orders_outbox"), database="outboxes")
-    assert told(events(copied(source))) == [(None, "kept_outbox", "r")]
+    assert marked_rows(events(copied(source))) == [(None, "kept_outbox", "r")]
     found = {f.check: f for f in source.preflight()}
     assert found["outbox"].verdict == "ok"
     assert found["outbox"].data["tables"] == ["outboxes.orders_outbox"]

@@ -23,8 +23,8 @@ from tests.waiting import wait_for
     ],
 )
 def test_a_name_on_the_way_is_no_name(statement, copies):
-    told = statements.understand(statement)
-    found = unlogged_rows(told, "shop", lambda db, _: db == "shop").copies
+    understood = statements.understand(statement)
+    found = unlogged_rows(understood, "shop", lambda db, _: db == "shop").copies
     assert sorted(found) == [("shop", name) for name in copies]
 
 
@@ -49,9 +49,9 @@ def test_a_swap_through_a_third_name_copies_both_tables_and_no_other(mysql_serve
     finally:
         run.stop()
 
-    assert {one.tables[0] for one in run.requests()} == {f"{name}.a", f"{name}.b"}
+    assert {request.tables[0] for request in run.requests()} == {f"{name}.a", f"{name}.b"}
     assert ("r", {"id": 2, "x": "from b"}) in run.rows("a")
     assert ("r", {"id": 1, "x": "from a"}) in run.rows("b")
     assert "Traceback" not in caplog.text
-    (told,) = [event["ddl"] for event in run.events() if event.get("ddl")]
-    assert sorted(told["copies"]) == [f"{name}.a", f"{name}.b"]
+    (change,) = [event["ddl"] for event in run.events() if event.get("ddl")]
+    assert sorted(change["copies"]) == [f"{name}.a", f"{name}.b"]

@@ -1,4 +1,4 @@
-"""Rows of which the log holds only a part: MINIMAL and NOBLOB images."""
+"""Rows that the log holds in part only: MINIMAL and NOBLOB images."""
 
 import json
 from typing import Any
@@ -189,7 +189,7 @@ def test_mysql_logs_a_virtual_column_that_changed(mysql_server: Server) -> None:
 
 
 def test_partial_rows_of_a_large_transaction_keep_their_numbers(server: Server) -> None:
-    """Segments are cut inside it, also behind rows of which only a part is there."""
+    """Segments are cut inside it, also after rows that are there in part only."""
     run(server, "FULL", "CREATE TABLE t (id int PRIMARY KEY, n mediumtext, v int)")
     values = ",".join(f"({i}, REPEAT('x', 300000), 0)" for i in range(30))
     run(server, "FULL", f"INSERT INTO t VALUES {values}")

@@ -66,7 +66,7 @@ def read(source, registry, start, end, rng):
     context.pipeline.spec.source = source
     registrar = Registrar(context, registry, lambda call: call(), start)
     reader = source.open(start, lambda: False, RegisteredHistory(registry, source.compare))
-    told, position = {}, start
+    schemas_of_rows, position = {}, start
     try:
         while source.compare(position, end) < 0:
             segment = reader.read(rng.choice([0.02, 0.2]))
@@ -76,10 +76,10 @@ def read(source, registry, start, end, rng):
             position = batch.end
             columns = ("event_id", "table", "schema_version", "schema_sequence", "after", "op")
             for values in zip(*(batch.rows.column(c).to_pylist() for c in columns), strict=True):
-                told[values[0]] = values[1:]
+                schemas_of_rows[values[0]] = values[1:]
     finally:
         reader.close()
-    return told
+    return schemas_of_rows
 
 
 def test_a_second_reading_over_every_change_says_the_same(writing: tuple[Server, str]) -> None:
@@ -108,8 +108,8 @@ def test_a_second_reading_over_every_change_says_the_same(writing: tuple[Server,
 
     for again in (start, *places[1::2]):
         cold = Registry(registry._store, "shop", "acme")
-        told = read(source, cold, again, end, rng)
-        assert told == {name: first[name] for name in told}
+        schemas_of_rows = read(source, cold, again, end, rng)
+        assert schemas_of_rows == {name: first[name] for name in schemas_of_rows}
     assert len(registry._store.read("schemas")) == written
     rows = [values for values in first.values() if values[-1] == "c"]
     assert len(rows) == 4 * (len(CHANGES) + 1)
@@ -131,8 +131,8 @@ def test_catalog_log_and_statements_agree_about_every_type(writing: tuple[Server
     start = source.head()
     for table in type_matrix.TABLES:
         if table.only in ("", server.name):
-            said = ("SET sql_mode='', time_zone='+00:00'", *table.statements())
-            sql.execute(server, *said, database=database)
+            inserts = ("SET sql_mode='', time_zone='+00:00'", *table.statements())
+            sql.execute(server, *inserts, database=database)
     found = {}
     for batch in batches(source, start, source.head()):
         found |= {schema.table: schema for schema in batch.schemas}
@@ -148,7 +148,7 @@ NATIVE = {"uuid", "inet4", "inet6"}
 
 
 def plain(schema):
-    """Leave out labels, of which the catalog cannot print every character."""
+    """Leave out labels, because the catalog cannot print all of their characters."""
     columns = [
         replace(c, column_type="enum") if c.data_type == "enum" else c for c in schema.columns
     ]

@@ -84,13 +84,13 @@ def rendered(kind: int, text: bytes) -> str:
     """Return a value's JSON, written as part of a row: that way nothing has to be compiled."""
     row = b"\xfe" + len(text).to_bytes(8, "little") + text
     out = np.empty(rows_bound(ONE_COLUMN, 1, len(row)), np.uint8)
-    given = replace(ONE_COLUMN, kinds=np.array([kind], np.uint8))
+    shape = replace(ONE_COLUMN, kinds=np.array([kind], np.uint8))
     ends, nothing = np.zeros(2, np.int64), np.zeros(2, np.int64)
     failed = render_rows(
         np.frombuffer(row + bytes(8), np.uint8).copy(),
         np.zeros(1, np.int64),
         np.array([len(row)], np.int64),
-        *(given.kinds, given.names, given.name_ends, given.key),
+        *(shape.kinds, shape.names, shape.name_ends, shape.key),
         *(out, ends, np.empty(8, np.uint8), nothing),
     )
     assert failed == -1

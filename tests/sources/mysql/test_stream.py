@@ -67,10 +67,10 @@ def test_insert_update_and_delete_carry_images_and_keys(server: Server, database
     )
     found = [shape(row) for row in rows(source, start)]
     assert [row[0] for row in found] == ["ddl", "c", "u", "d"]
-    one, two = '{"b":1,"id":2,"v":"x"}', '{"b":1,"id":3,"v":null}'
-    assert found[1] == ("c", "t", None, one, '{"id":2,"b":1}')
-    assert found[2] == ("u", "t", one, two, '{"id":3,"b":1}')
-    assert found[3] == ("d", "t", two, None, '{"id":3,"b":1}')
+    first_image, second_image = '{"b":1,"id":2,"v":"x"}', '{"b":1,"id":3,"v":null}'
+    assert found[1] == ("c", "t", None, first_image, '{"id":2,"b":1}')
+    assert found[2] == ("u", "t", first_image, second_image, '{"id":3,"b":1}')
+    assert found[3] == ("d", "t", second_image, None, '{"id":3,"b":1}')
 
 
 def test_rows_nobody_captures_are_counted_and_left_out(server: Server, database: str) -> None:

@@ -184,6 +184,6 @@ def test_a_partition_brings_rows_in(server, pipeline):
     run.wait_row("parts", {"id": 1, "v": 1}, op="r")
     run_sql(server, "ALTER TABLE parts TRUNCATE PARTITION p0", "INSERT INTO parts VALUES (2, 2)")
     run.wait_row("parts", {"id": 2, "v": 2})
-    told = [event["ddl"] for event in run.events() if event.get("ddl")]
-    assert told[-2]["copies"] == [f"{NAME}.parts"]
-    assert told[-1]["lost"] == [f"{NAME}.parts"]
+    changes = [event["ddl"] for event in run.events() if event.get("ddl")]
+    assert changes[-2]["copies"] == [f"{NAME}.parts"]
+    assert changes[-1]["lost"] == [f"{NAME}.parts"]

@@ -2,7 +2,7 @@
 
 ``frame`` walks protocol packets, joins events that were split at 16 MB and strips checksums.
 ``scan`` walks events: it understands transactions, table maps and row events, and stops at
-everything that Python has to look at. Rows are not decoded here.
+everything that Python handles. Rows are not decoded here.
 """
 
 import numpy as np
@@ -96,7 +96,7 @@ def _origin_of(data, at, origins):
 
 @kernel
 def _mariadb_origin(data, start, body, origins):
-    """The same for MariaDB: domain id (4 bytes), server id (4 bytes), padded with zeros."""
+    """Return the same for MariaDB: domain id (4 bytes), server id (4 bytes), padded with zeros."""
     for i in range(len(origins) - 1, -1, -1):
         same = True
         for j in range(4):
@@ -123,7 +123,7 @@ def _commit_time(data, body, stop, seconds):
 
 @kernel
 def _is_query(data, body, stop, text):
-    """Say whether a QUERY event's statement is exactly ``text``."""
+    """Return whether a QUERY event's statement is exactly ``text``."""
     begin = body + 13 + np.int64(data[body + 8]) + little(data, body + 11, 2) + 1
     if stop - begin != len(text):
         return False
@@ -303,10 +303,10 @@ def frame(raw, start, stop, out, at, starts, count, checksum):
     """Copy the complete events of ``raw[start:stop]`` to ``out``, one behind the other.
 
     Args:
-        raw: what the socket gave: packets of length (3 bytes), sequence (1), payload.
+        raw: received bytes: packets of length (3 bytes), sequence (1), payload.
         start: first byte not yet framed.
         stop: end of what was received.
-        out: receives events, each from its header on.
+        out: where events go, each from its header on.
         at: where to write in ``out``.
         starts: receives the end of each event at ``count + 1``; ``starts[0]`` is the first's start.
         count: events already there.

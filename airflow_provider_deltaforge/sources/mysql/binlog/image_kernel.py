@@ -56,9 +56,9 @@ class PlanArrays(NamedTuple):
         key_first: int64 per table + 1, its first entry in ``key_columns``.
         key_columns: int64, column indexes of the primary keys, in key order.
         captured: bool per table.
-        period_end: int64 per table, the column that says until when a row is current; -1: none.
+        period_end: int64 per table, the column with the end of a row's period; -1: none.
         hides: bool per table, some of its columns or rows are not delivered.
-        fixed: int64 per table, the bytes of a row's JSON that do not depend on its length.
+        fixed: int64 per table, the bytes of a row's JSON that do not depend on its values.
         charsets: uint32, see ``charsets.table_of``.
     """
 
@@ -115,7 +115,7 @@ def is_whole(src, present, count):
 
 @kernel
 def _behind_options(src, pos, columns, first, count):
-    """Return the offset behind what a partial update says of its JSON columns."""
+    """Return the offset after the options of a partial update's JSON columns."""
     some = src[pos] & 1
     pos += 1
     if some:
@@ -282,9 +282,9 @@ def put_partial_image(
 
 @kernel
 def put_absent_names(out, at, src, present, tables, first, count, base_spans):
-    """Write the names of the columns whose value nothing tells, as a JSON list; nothing for none.
+    """Write the names of the columns without a value as a JSON list; nothing if there are none.
 
-    The arguments are those of ``put_partial_image``, whose image they take more room in.
+    The arguments are those of ``put_partial_image``, whose image takes more room.
     """
     columns, names = tables[COLUMNS], tables[NAMES]
     begin = at

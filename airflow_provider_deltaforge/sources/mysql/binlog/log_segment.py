@@ -39,7 +39,7 @@ class BinlogSegment:
     Attributes:
         nbytes: bytes of log.
         data: uint8, events one behind the other, each from its header on, without checksum.
-        rows: int64 (row events, ROW_COLUMNS), see ``framing``.
+        rows: int64 (row events, ROW_COLUMNS), see ``framing_kernel``.
         map_plans: int64, for each table map its ordinal in ``plans``.
         plans: how to decode the tables.
         positions: transactions, and the position before the first.

@@ -107,7 +107,7 @@ class _Event:
         return b"".join(parts)
 
     def _differing(self) -> frozenset[int]:
-        """Return the columns of the coming image of which only differences are there."""
+        """Return the columns of the next image that hold differences only."""
         options = self._take(1)[0]
         if not options & 1:
             return frozenset()
@@ -322,8 +322,8 @@ def _written(value: Any) -> tuple[int, bytes]:
         entries += at.to_bytes(4, "little") + len(name).to_bytes(2, "little")
         at += len(name)
     bodies: list[bytes] = []
-    for one in inside:
-        kind, body = _written(one)
+    for item in inside:
+        kind, body = _written(item)
         if kind in _INLINE:
             entries += bytes([kind]) + body.ljust(4, b"\0")
         else:

@@ -107,7 +107,7 @@ class MySqlReader:
 
         Raises:
             RetryableError: the server is away; the call may be repeated at once, it paces itself.
-            ServerChangedError: another server answers; whoever reads must open the log anew.
+            ServerChangedError: another server answers; the log must be opened anew.
             PositionLostError, AccessError, SchemaError, FatalError: a person must act.
         """
         with self._silence.reading():
@@ -144,7 +144,7 @@ class MySqlReader:
         return silent_s, f"no heartbeat of its log, which comes every {self._heartbeat_s:g} s"
 
     def close(self) -> None:
-        """Let go of the connection. Safe to call twice, and from another thread."""
+        """Close the connection. Safe to call twice, and from another thread."""
         self._closed = True
         socket, self._socket = self._socket, None
         if socket is not None:

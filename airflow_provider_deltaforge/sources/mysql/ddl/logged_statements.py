@@ -114,9 +114,9 @@ class StatementJudge:
     def _captured(self, name: Name, db: str) -> Key | None:
         """Return the captured table of this name; where names have no case, of any."""
         key = (name[0] or db, name[1])
-        for one in (key, (key[0].lower(), key[1].lower())):
-            if self._captures(*one):
-                return one
+        for candidate in (key, (key[0].lower(), key[1].lower())):
+            if self._captures(*candidate):
+                return candidate
         return None
 
     def _check_calls(self, verb: str, place: str, calls: Sequence[tuple[str | None, str]]) -> None:

@@ -1,7 +1,7 @@
-"""The schema changes that lie ahead: between where a reader stands and the end of the log.
+"""The schema changes that lie ahead: between a reader's position and the end of the log.
 
-The catalog tells how a table looks now. It tells how the table looked at a reader's position only
-if nothing between the two has changed it, and the log itself is the one witness of that.
+The catalog describes a table as it is now. That is how it was at a reader's position only if
+nothing in between has changed it, which only the log itself shows.
 """
 
 import time
@@ -42,7 +42,7 @@ class Walker(Protocol):
         """Read on."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PendingDdl:
     sql: str
 
     def touches(self, key: Key) -> bool:
-        """Say whether the table may look different behind it."""
+        """Return whether the table may look different after it."""
         statement = self.statement
         if statement.kind == TRUNCATE:
             return False
@@ -73,7 +73,7 @@ class PendingDdl:
 
 
 class Recorder:
-    """Reads nothing but statements: the catalog of a reader that only looks ahead."""
+    """Records statements: the catalog of a reader that only looks ahead."""
 
     def __init__(self) -> None:
         self.settled: list[PendingDdl] = []
@@ -97,12 +97,12 @@ class Recorder:
         self._since = []
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
-        """Take note of a statement."""
+        """Record a statement."""
         self._since.append(PendingDdl(db, statement, sql))
         return ()
 
     def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
-        """Let every statement pass."""
+        """Accept every statement."""
 
     def plan(self, table: TableMap) -> TableDecodePlan:
         """Describe no table: none is captured.
@@ -119,7 +119,7 @@ class Recorder:
 
 
 class DdlLookahead:
-    """Knows the statements ahead of a reader; what was read once is not read again.
+    """Finds the statements ahead of a reader; what was read once is not read again.
 
     Args:
         walk: opens a reader of its own at a position, with a recorder as its catalog.
@@ -140,7 +140,7 @@ class DdlLookahead:
         self._upto: LogPosition | None = None
 
     def passed(self, count: int, position: LogPosition) -> None:
-        """Take note that the reader left ``count`` statements behind and stands at ``position``."""
+        """Record that the reader passed ``count`` statements and is at ``position``."""
         if self._upto is not None and (count > len(self._known) or _reached(position, self._upto)):
             self._known, self._upto = [], None
         del self._known[:count]
@@ -222,5 +222,5 @@ def schemas_at(
     return [
         schema
         for schema, _ in found
-        if schema is not None and not any(one.touches((schema.db, schema.table)) for one in changes)
+        if schema is not None and not any(ddl.touches((schema.db, schema.table)) for ddl in changes)
     ]

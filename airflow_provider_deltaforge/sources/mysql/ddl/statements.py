@@ -245,7 +245,7 @@ def _unlogged(name: Name, clause: list[Token], upper: list[str]) -> list[Act]:
     other = _StatementTokens(behind).name()
     if upper[:2] == ["EXCHANGE", "PARTITION"] and other is not None:
         pairs = ((name, other), (other, name))
-        return [Act(EXCHANGE, one, two, gains=True, loses=True) for one, two in pairs]
+        return [Act(EXCHANGE, table, partner, gains=True, loses=True) for table, partner in pairs]
     if upper[:2] == ["CONVERT", "PARTITION"] and other is not None:
         like = (Token(WORD, "LIKE", "LIKE", spaced=True), *_written(name))
         return [Act(INDEX, name, loses=True), Act(CREATE, other, body=like, gains=True)]

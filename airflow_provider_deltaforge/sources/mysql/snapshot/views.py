@@ -107,7 +107,7 @@ def open_view(connection: Any, server: MySqlServer, table: tuple[str, str] | Non
 
 
 def close_view(connection: Any) -> None:
-    """Let go of the view."""
+    """End the view."""
     fetch(connection, "ROLLBACK")
 
 
