@@ -39,6 +39,13 @@ _DIRECT = {
 _METHODS = {"ujis": UJIS, "eucjpms": UJIS, "gb18030": GB18030}
 _BELOW_128 = np.arange(128)
 
+BYTES_MAX = {
+    "utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "utf16": 4, "utf16le": 4, "utf32": 4, "ucs2": 2,
+    "gb18030": 4, "gbk": 2, "gb2312": 2, "big5": 2, "sjis": 2, "cp932": 2, "euckr": 2, "ujis": 3,
+    "eucjpms": 3,
+}  # fmt: skip
+"""Bytes of the longest character; one in all others."""
+
 PAIRS = 256
 """Where a table's pairs of bytes begin."""
 THIRD = PAIRS + 65_536

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.sources.mysql.catalog import load_table
-from airflow_provider_deltaforge.sources.mysql.ddl.column_definitions import TEXT_TYPES
+from airflow_provider_deltaforge.sources.mysql.column_types import TEXT_TYPES
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 from tests.servers import sql
@@ -121,28 +121,28 @@ def test_every_statement_gives_what_the_catalog_says(server):
             cursor.execute("COMMIT")
             catalog.append(everything(connection))
     logged = [orjson.loads(row["ddl"]) for row in rows(source, start) if row["ddl"]]
-    logged = [told for told in logged if "DATABASE" not in told["sql"]]
+    logged = [record for record in logged if "DATABASE" not in record["sql"]]
     statements = [text for text in statements if "DATABASE" not in text]
     catalog = [
         c
         for c, text in zip(catalog, [*BOTH, *(MARIADB if mariadb else MYSQL)], strict=True)
         if "DATABASE" not in text
     ]
-    told = [understand(text["sql"]).verb for text in logged]
-    assert told == [understand(text).verb for text in statements], [t["sql"] for t in logged]
+    verbs = [understand(text["sql"]).verb for text in logged]
+    assert verbs == [understand(text).verb for text in statements], [t["sql"] for t in logged]
 
     known, wrong, unknown = {}, [], []
-    for told, expected in zip(logged, catalog, strict=True):
-        statement = understand(told["sql"], mariadb=mariadb)
-        changed = evolve(statement, told["database"], known.get, mariadb=mariadb)
+    for record, expected in zip(logged, catalog, strict=True):
+        statement = understand(record["sql"], mariadb=mariadb)
+        changed = evolve(statement, record["database"], known.get, mariadb=mariadb)
         known.update(changed)
         for key in known.keys() | expected.keys():
             ours, theirs = known.get(key), expected.get(key)
             if ours is None and theirs is not None:
-                unknown.append((told["sql"], key))
+                unknown.append((record["sql"], key))
                 known[key] = theirs
             elif shape(ours, theirs) != shape(theirs):
-                wrong.append((told["sql"], shape(ours, theirs), shape(theirs)))
+                wrong.append((record["sql"], shape(ours, theirs), shape(theirs)))
                 known[key] = theirs
     assert wrong == [], "\n".join(map(str, wrong))
     assert unknown == []

@@ -1,9 +1,9 @@
-"""Which tables are captured and how they are decoded, with other witnesses where the log is silent.
+"""Which tables are captured and how they are decoded, also where the log does not say it.
 
-Without full row metadata a row's columns have no names in the log. Who may name them, in this
-order: the registered schema, moved on by every statement read since; then the catalog, but only if
-the log shows that nothing between the reader and the catalog's answer has changed the table. What
-they say must fit the log's own column count and types. Otherwise the table is not decoded.
+Without full row metadata a row's columns have no names in the log. They come from the registered
+schema, with every statement read since applied to it; failing that, from the catalog, but only if
+the log shows that nothing between the reader and the catalog's answer has changed the table. Both
+must fit the log's own column count and types. Otherwise the table is not decoded.
 """
 
 from collections.abc import Callable, Collection
@@ -34,6 +34,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
     load_table,
     log_says_all,
 )
+from airflow_provider_deltaforge.sources.mysql.column_types import sized
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import StatementJudge
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
@@ -45,7 +46,6 @@ from airflow_provider_deltaforge.sources.mysql.ddl.statements import (
     Key,
     Statement,
 )
-from airflow_provider_deltaforge.sources.mysql.ddl.type_sizes import sized
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -54,12 +54,12 @@ _QUOTED_MAX = 500
 
 
 class CatalogView:
-    """Makes table plans. Used by the reader's thread.
+    """Makes decode plans. Used by the reader's thread only.
 
     Args:
         matcher: which tables are captured.
         info: the server.
-        connect: opens a connection, used only while a question is asked.
+        connect: opens a connection, closed after each question.
         lookahead: finds the statements between here and the catalog's answer.
         history: what was registered before.
         tagging: which rows are outbox messages.
@@ -93,7 +93,7 @@ class CatalogView:
         self._statements = 0
         self._now: dict[Key, TableSchema | None] = {}
         self._settled: dict[Key, TableSchema | None] = {}
-        self._said: dict[Key, str] = {}
+        self._last_sql: dict[Key, str] = {}
         self._full: bool | None = None
         self._judge = StatementJudge(self.captures, connect, mariadb=info.mariadb)
 
@@ -102,15 +102,15 @@ class CatalogView:
         self._left_out = frozenset(tables)
 
     def captures(self, db: str, table: str) -> bool:
-        """Say whether a table is captured."""
+        """Return whether a table is captured."""
         return self._matcher.matches(db, table) and f"{db}.{table}" not in self._left_out
 
     def touches(self, db: str) -> bool:
-        """Say whether any table of a database could be captured."""
+        """Return whether any table of a database could be captured."""
         return self._matcher.touches(db)
 
     def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
-        """Go back to a position: everything behind it is read again; ``here`` says how far."""
+        """Go back to a position: what follows is read again; ``here`` returns how far."""
         self._here = here
         self._position = position
         self._statements = 0
@@ -119,7 +119,7 @@ class CatalogView:
         self._full = None
 
     def passed(self, position: LogPosition) -> None:
-        """Take note that everything so far lies before ``position``."""
+        """Record that everything so far lies before ``position``."""
         self._lookahead.passed(self._statements, position)
         self._position = position
         self._statements = 0
@@ -137,10 +137,10 @@ class CatalogView:
         self._judge.judge(sql, db, place, session=session, ansi_quotes=ansi_quotes)
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
-        """Move schemas on behind a statement; return those of captured tables that are known.
+        """Apply a statement to the schemas; return those of captured tables that are known.
 
         Raises:
-            TableError: nobody can tell any more what a captured table looks like.
+            TableError: it is unknown what a captured table looks like now.
         """
         self._statements += 1
         self._judge.forget()
@@ -153,9 +153,9 @@ class CatalogView:
         for key, schema in after.items():
             if not self.captures(*key):
                 continue
-            self._said[key] = sql
+            self._last_sql[key] = sql
             if schema is None and key not in gone and not self._log_says_all():
-                # Now, not when rows come: whoever starts behind here would trust the registry.
+                # Now, not when rows come: a reader that starts after this would trust the registry.
                 after[key] = self._proven(key)
         if statement.drops_database:
             after.update(dict.fromkeys(self._of(statement.databases)))
@@ -171,7 +171,7 @@ class CatalogView:
         """Return how to decode a captured table.
 
         Raises:
-            TableError: nobody who may be trusted describes its rows.
+            TableError: no trusted description of its rows exists.
             RetryableError, AccessError: the server could not be asked.
         """
         key = (table.db, table.table)
@@ -194,7 +194,7 @@ class CatalogView:
         return plan if self._tagging is None else replace(plan, tagged=self._tagging.of(*key))
 
     def _is_sequence(self, key: Key, table: TableMap) -> bool:
-        """Return whether a name is that of a sequence; one that is gone is told by its columns."""
+        """Return whether a name is that of a sequence; a dropped one is known by its columns."""
         if self._known(key) is not None:
             return False
         connection = self._connect()
@@ -213,7 +213,7 @@ class CatalogView:
         fits = known is not None and agrees(table, charsets, known)
         if not needs_catalog(table, mariadb=self._info.mariadb):
             if not fits or key in self._moved:
-                known = self._told(key, table) or known
+                known = self._fitting_schema(key, table) or known
             return captured_plan(table, charsets, None, known, self._period(key, table, known))
         doubt = None
         if known is not None and not fits:
@@ -227,10 +227,10 @@ class CatalogView:
         return captured_plan(table, charsets, live, period=period_of(table, live))
 
     def _period(self, key: Key, table: TableMap, known: TableSchema | None) -> Period | None:
-        """Return which columns say how long a row was current; None: there is no history.
+        """Return the columns that bound a row's period; None: the table keeps no history.
 
         Raises:
-            SchemaError: the log may hold rows of the past, and nobody can tell.
+            SchemaError: the log may hold rows of the past, and which ones is unknown.
         """
         if not (self._info.mariadb and may_keep_history(table)):
             return None
@@ -239,10 +239,10 @@ class CatalogView:
         # Of another time, and still: the names of a period's columns cannot be changed.
         return period_of(table, self._load(key) or known)
 
-    def _told(self, key: Key, table: TableMap) -> TableSchema | None:
-        """Return who adds what a full log does not know, behind a change: as it was told before.
+    def _fitting_schema(self, key: Key, table: TableMap) -> TableSchema | None:
+        """Return a schema with what a full log does not know, after a change; None: there is none.
 
-        What was registered here the first time comes first, so that a replay says the same. The
+        What was registered here the first time comes first, so that a replay gives the same. The
         catalog may be ahead of the log, but not in anything that the log knows.
         """
         charsets = self._info.charsets
@@ -254,15 +254,15 @@ class CatalogView:
         return live if live is not None and agrees(table, charsets, live) else None
 
     def _is_replay(self, key: Key) -> bool:
-        """Say whether rows behind this place were read before."""
+        """Return whether rows after this place were read before."""
         if self._history is None or self._here is None:
             return False
         return self._history.goes_on(key[0], None, key[1], self._here().as_json())
 
     def _known(self, key: Key) -> TableSchema | None:
-        """Return what statements and registry say; None where they say nothing.
+        """Return the schema by statements and registry; None if they have none.
 
-        What was registered before a statement that nobody understood is not trusted behind it.
+        What was registered before a statement that was not understood is not trusted after it.
         """
         known = self._now.get(key)
         if known is None:
@@ -273,13 +273,13 @@ class CatalogView:
         return known
 
     def _registered(self, key: Key) -> TableSchema | None:
-        """Return what the registry says of exactly the place that is being read."""
+        """Return the registered schema at exactly the place that is read."""
         if self._history is None or self._here is None:
             return None
         return self._history.schema_at(key[0], None, key[1], self._here().as_json())
 
     def _load(self, key: Key) -> TableSchema | None:
-        """Return the table as it is now, of whatever time that is."""
+        """Return the table as it is now, which may be later than the log that is read."""
         connection = self._connect()
         try:
             return load_table(connection, *key)
@@ -289,7 +289,7 @@ class CatalogView:
             connection.close()
 
     def _proven(self, key: Key, doubt: str | None = None) -> TableSchema:
-        """Return the catalog's answer, if the log shows that it holds here."""
+        """Return the catalog's schema, if the log shows that it holds here."""
         if self._position is None:
             raise self._stopped(key, "its columns are not known")
         connection = self._connect()
@@ -300,10 +300,10 @@ class CatalogView:
         finally:
             connection.close()
         ahead = self._lookahead.between(self._position, end)[self._statements :]
-        later = [one for one in ahead if one.touches(key)]
+        later = [ddl for ddl in ahead if ddl.touches(key)]
         if later:
             why = f"{doubt}; " if doubt is not None else ""
-            self._said[key] = later[0].sql
+            self._last_sql[key] = later[0].sql
             raise self._stopped(
                 key,
                 f"{why}the log does not name its columns, and the table was changed since "
@@ -315,8 +315,8 @@ class CatalogView:
 
     def _stopped(self, key: Key, reason: str) -> TableError:
         name = f"{key[0]}.{key[1]}"
-        said = self._said.get(key)
-        quoted = f". The statement was: {said[:_QUOTED_MAX]}" if said is not None else ""
+        sql = self._last_sql.get(key)
+        quoted = f". The statement was: {sql[:_QUOTED_MAX]}" if sql is not None else ""
         reason = reason.removeprefix(f"{name}: ")
         return TableError(f"{name}: {reason}{quoted}", name)
 
@@ -324,7 +324,7 @@ class CatalogView:
         return [key for key in self._now if key[0] in databases]
 
     def _log_says_all(self) -> bool:
-        """Say whether the server writes full row metadata; asked once per connection."""
+        """Return whether the server writes full row metadata; asked once per connection."""
         if self._full is None:
             connection = self._connect()
             try:
@@ -337,7 +337,7 @@ class CatalogView:
 
 
 def _gone(statement: Statement, db: str) -> set[Key]:
-    """Return the names that no table has any more behind a statement."""
+    """Return the names that no table has any more after a statement."""
     gone: set[Key] = set()
     for act in statement.acts:
         key = (act.table[0] or db, act.table[1])

@@ -12,11 +12,12 @@ import numpy as np
 from airflow_provider_deltaforge.columns.json_text_kernel import SCALAR_BYTES_MAX
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.mysql import column_types as t
 from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
-from airflow_provider_deltaforge.sources.mysql.binlog import table_map as t
 from airflow_provider_deltaforge.sources.mysql.binlog.image_kernel import PlanArrays
-from airflow_provider_deltaforge.sources.mysql.binlog.log_schema import CATALOG_TYPES, schema_of
+from airflow_provider_deltaforge.sources.mysql.binlog.log_schema import schema_of
 from airflow_provider_deltaforge.sources.mysql.binlog.table_map import (
+    BINARY_COLLATION,
     LogColumn,
     TableMap,
     parse_columns,
@@ -28,24 +29,14 @@ from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
     without_period,
 )
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text, method_of, table_of
-from airflow_provider_deltaforge.sources.mysql.ddl.column_definitions import TEXT_TYPES
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import Tag
 
-_INT_BYTES = {t.TINY: 1, t.SHORT: 2, t.INT24: 3, t.LONG: 4, t.LONGLONG: 8}
 # The kernels copy names and labels in words.
 _MARGIN = bytes(8)
-_OLD = {
-    t.OLD_TIMESTAMP: k.OLD_TIMESTAMP,
-    t.OLD_TIME: k.OLD_TIME,
-    t.OLD_DATETIME: k.OLD_DATETIME,
-}
-_SIMPLE = {t.FLOAT: k.FLOAT, t.DOUBLE: k.DOUBLE, t.DATE: k.DATE, t.YEAR: k.YEAR, **_OLD}
-_WITH_META = {
-    t.TIME2: k.TIME, t.DATETIME2: k.DATETIME, t.TIMESTAMP2: k.TIMESTAMP, t.BIT: k.BIT,
-    t.ENUM: k.ENUM, t.SET: k.SET,
-}  # fmt: skip
-_PREFIXED = {t.JSON: k.JSON, t.GEOMETRY: k.GEOMETRY}
-_NATIVE = {"uuid": (k.UUID, 16), "inet6": (k.INET, 16), "inet4": (k.INET, 4)}
+_WITH_META = (k.TIME, k.DATETIME, k.TIMESTAMP, k.BIT, k.ENUM, k.SET, k.JSON, k.GEOMETRY)
+"""Kinds whose first parameter is that of the table map."""
+_NATIVE = {row.name: row for row in t.BY_CODE[t.STRING] if row.size}
+"""MariaDB's types that the log shows as BINARY of their size."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +44,10 @@ class TableDecodePlan:
     """How one table's rows are decoded.
 
     ``columns`` are (kind, p1, p2, p3), see ``column_kinds``; of an enum or set p2 counts within
-    ``labels``, of a text ``DecodePlans`` fills it in. ``schema`` is what its rows are said to have,
-    ``tagged`` says which of them are outbox messages. ``compressed`` are the columns whose values
-    are compressed one by one, ``computed`` those that the log may lack although they changed,
-    ``null_by_default`` those that are NULL where an insert does not say; ``hidden`` ones are not
+    ``labels``, of a text ``DecodePlans`` fills it in. ``schema`` describes its rows, ``tagged``
+    says which of them are outbox messages. ``compressed`` are the columns whose values are
+    compressed one by one, ``computed`` those that the log may lack although they changed,
+    ``null_by_default`` those that are NULL where an insert lacks them; ``hidden`` ones are not
     delivered, and ``period_end`` is ROW END of a table that keeps its history.
     """
 
@@ -105,13 +96,13 @@ class TableDecodePlan:
 
 
 def needs_catalog(table: TableMap, *, mariadb: bool) -> bool:
-    """Say whether the log alone cannot describe the table's columns."""
+    """Return whether the log alone cannot describe the table's columns."""
     return any(
         column.name is None
-        or (column.unsigned is None and column.type in _INT_BYTES)
-        or (column.collation is None and column.type in (t.VARCHAR, t.STRING, t.BLOB))
+        or (column.unsigned is None and t.kind_of(column.type) == k.INT)
+        or (column.collation is None and column.type in t.CHARACTER_CODES)
         or (column.labels is None and column.type in (t.ENUM, t.SET))
-        or column.type in _OLD
+        or t.kind_of(column.type) in t.OLD_KINDS
         or (mariadb and _may_be_native(column))
         for column in table.columns
     )
@@ -140,7 +131,7 @@ def captured_plan(
     table: TableMap,
     charset_names: Mapping[int, str],
     catalog: TableSchema | None,
-    told: TableSchema | None = None,
+    known_schema: TableSchema | None = None,
     period: Period | None = None,
 ) -> TableDecodePlan:
     """Return the plan of a captured table.
@@ -148,15 +139,15 @@ def captured_plan(
     Args:
         table: what the log says.
         charset_names: collation id to character set.
-        catalog: the table as the server describes it now, where the log says too little.
-        told: the table as registry or catalog describe it, to name the rows' schema with;
+        catalog: the table as the server describes it now, where the log does not describe it.
+        known_schema: the table as registry or catalog describe it, to name the rows' schema with;
             ``catalog`` if absent.
         period: the columns that say how long a row was current, if the table keeps its history.
 
     Raises:
         SchemaError: log and catalog disagree, or a column's type cannot be decoded.
     """
-    whole, table = table, without_period(listed_columns(table, told or catalog), period)
+    whole, table = table, without_period(listed_columns(table, known_schema or catalog), period)
     described = _checked(table, catalog)
     columns, charsets, labels = _decoded(table, described, charset_names)
     names = tuple(
@@ -168,7 +159,7 @@ def captured_plan(
         places = {name: i for i, name in enumerate(names)}
         key = tuple(places[name] for name in catalog.primary_key) if catalog else ()
     # A log without names was decoded by the catalog's, so it is the catalog's table.
-    schema = schema_of(table, charset_names, told or catalog) or catalog
+    schema = schema_of(table, charset_names, known_schema or catalog) or catalog
     if period is not None and schema is not None:
         schema = marked(schema, period)
     seen = len(table.columns)
@@ -246,7 +237,7 @@ def _checked(table: TableMap, catalog: TableSchema | None) -> Sequence[Column | 
             )
         return [None] * len(table.columns)
     fits = len(catalog.columns) == len(table.columns) and all(
-        known.data_type.lower() in CATALOG_TYPES.get(column.type, ())
+        known.data_type.lower() in t.names_of(column.type)
         and (column.name is None or column.name == known.name)
         for column, known in zip(table.columns, catalog.columns, strict=True)
     )
@@ -259,51 +250,52 @@ def _checked(table: TableMap, catalog: TableSchema | None) -> Sequence[Column | 
 
 
 def _may_be_native(column: LogColumn) -> bool:
-    """Say whether a MariaDB column could be UUID or INET: the log shows them as BINARY."""
-    binary = column.collation in (None, t.BINARY_COLLATION)
-    return column.type == t.STRING and column.meta in (4, 16) and binary
+    """Return whether a MariaDB column could be UUID or INET: the log shows them as BINARY."""
+    binary = column.collation in (None, BINARY_COLLATION)
+    return (
+        column.type == t.STRING
+        and binary
+        and any(column.meta == row.size for row in _NATIVE.values())
+    )
 
 
 def _charset(
     column: LogColumn, known: Column | None, charset_names: Mapping[int, str]
 ) -> str | None:
     if column.collation is not None:
-        if column.collation == t.BINARY_COLLATION:
+        if column.collation == BINARY_COLLATION:
             return "binary"
         return charset_names.get(column.collation, f"of collation {column.collation}")
-    if known is not None and column.type in (t.VARCHAR, t.VAR_STRING, t.STRING, t.BLOB):
-        if known.charset is None and known.data_type in TEXT_TYPES:
+    if known is not None and column.type in t.CHARACTER_CODES:
+        if known.charset is None and known.data_type in t.TEXT_TYPES:
             raise SchemaError("neither log nor schema say in which character set it is")
         return known.charset or "binary"
     return known.charset if known is not None else None
 
 
-def _sized(column: LogColumn) -> tuple[int, int, int, int]:  # noqa: PLR0911 - one per kind
+def _sized(column: LogColumn) -> tuple[int, int, int, int]:
     """Return kind and parameters as far as a value's size goes."""
     code, meta = column.type, column.meta
-    if code in _INT_BYTES:
-        return k.INT, _INT_BYTES[code], 0, 0
-    if code in _SIMPLE:
-        return _SIMPLE[code], 0, 0, 0
-    if code in _WITH_META:
-        return _WITH_META[code], meta, 0, 0
-    if code == t.NEWDECIMAL:
-        return k.DECIMAL, meta >> 8, meta & 0xFF, 0
-    if code in (t.VARCHAR, t.VAR_STRING, t.STRING):
-        return k.TEXT, 1 if meta + column.compressed < 256 else 2, 0, 0
-    if code in (t.BLOB, t.VECTOR):
-        return k.BINARY, meta, 0, 0
-    if code in _PREFIXED:
-        return _PREFIXED[code], meta, 0, 0
-    raise SchemaError(
-        f"a column of type code {code} cannot be read from the log; report it, with the server's "
-        "version"
-    )
+    kind = t.kind_of(code)
+    if kind is None:
+        raise SchemaError(
+            f"a column of type code {code} cannot be read from the log; report it, with the "
+            "server's version"
+        )
+    if kind == k.INT:
+        return kind, t.BY_CODE[code][0].size, 0, 0
+    if kind == k.DECIMAL:
+        return kind, meta >> 8, meta & 0xFF, 0
+    if kind in (k.TEXT, k.BINARY):
+        # The parameter is the length of the longest value, or the bytes of each one's length.
+        is_longest = t.METADATA_BYTES[code] > 1
+        return kind, (2 if meta + column.compressed > 255 else 1) if is_longest else meta, 0, 0
+    return kind, meta if kind in _WITH_META else 0, 0, 0
 
 
 def _kind(column: LogColumn, known: Column | None, charset: str | None) -> tuple[int, ...]:
     kind, p1, p2, p3 = _sized(column)
-    if column.type in _OLD and (known is None or known.datetime_precision):
+    if kind in t.OLD_KINDS and (known is None or known.datetime_precision):
         raise SchemaError(
             "it holds fractions of seconds in the format of before MariaDB 10.1, whose size the "
             "log does not say; rebuild the table with ALTER TABLE … FORCE"
@@ -314,9 +306,9 @@ def _kind(column: LogColumn, known: Column | None, charset: str | None) -> tuple
         )
         return kind, p1, int(unsigned), 0
     if column.type == t.STRING and known is not None and known.data_type.lower() in _NATIVE:
-        native, size = _NATIVE[known.data_type.lower()]
-        return native, p1, size, 0
-    if column.type in (t.VARCHAR, t.VAR_STRING, t.STRING, t.BLOB):
+        native = _NATIVE[known.data_type.lower()]
+        return native.kind, p1, native.size, 0
+    if column.type in t.CHARACTER_CODES:
         if charset == "binary":
             return k.BINARY, p1, column.meta if column.type == t.STRING else 0, 0
         return k.TEXT, p1, 0, 0

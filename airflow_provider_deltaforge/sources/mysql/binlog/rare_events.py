@@ -1,5 +1,6 @@
-"""The rare events of the log: format, schema changes, XA, and what must not be passed over."""
+"""The log's rare events: format, schema changes, XA, compressed ones, and what must not pass."""
 
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,14 @@ _SIZES = {0: 4, 1: 8, 3: 4}
 _TEXTS = {5, 6}
 _QUERY_HEAD, _LOAD_HEAD = 13, 26
 """Bytes in front of a statement's status variables; LOAD DATA says more about itself."""
+# Compressed rows of MariaDB, and what a transaction payload says of its compression.
+_ROWS_V1, _ROWS_V2 = range(166, 169), range(169, 172)
+_ZSTD, _UNCOMPRESSED = 0, 255
+_SIZE_MAX = 1 << 30
 
 
 def handle(segment: OpenSegment, catalog: Catalog, event: bytes, index: int) -> bool:
-    """Deal with one event; return whether the scan goes on behind it.
+    """Process one event; return whether the scan goes on after it.
 
     Raises:
         FatalError: passing the event would lose or falsify rows.
@@ -115,7 +120,7 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     db = body[names : names + body[8]].decode("utf-8", "replace")
     sql = _statement(body[names + body[8] + 1 :], body[status:names], segment.info.charsets)
     if sql.lstrip().startswith("#"):
-        return  # MariaDB's stand-in for an event it would not send us
+        return  # MariaDB's substitute for an event that it does not send us
     inside = bool(segment.state[f.BEGUN]) or (
         segment.info.mariadb and not segment.state[f.STANDALONE] and bool(segment.state[f.IN_TX])
     )
@@ -164,7 +169,7 @@ def _client_collation(status: bytes) -> int | None:
 
 
 def _ansi_quotes(status: bytes) -> bool:
-    """Say whether the statement's session put names in double quotes.
+    """Return whether the statement's session put names in double quotes.
 
     Its status variables begin with the flags (code 0, four bytes) and the SQL mode (code 1).
     """
@@ -174,7 +179,7 @@ def _ansi_quotes(status: bytes) -> bool:
 
 
 def _control(segment: OpenSegment, verb: str, sql: str) -> bool:
-    """Deal with a statement about transactions; return whether the open one goes on."""
+    """Process a statement about transactions; return whether the open one goes on."""
     if verb.startswith("ROLLBACK"):
         if segment.rows_of_open_tx():
             raise FatalError(
@@ -273,6 +278,76 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _signed(data: bytes, at: int) -> tuple[int, int]:
-    """The same for a signed integer, whose lowest bit is the sign."""
+    """Return the same for a signed integer, whose lowest bit is the sign."""
     value, at = _unsigned(data, at)
     return (value >> 1) ^ -(value & 1), at
+
+
+def payload_events(event: bytes) -> list[bytes]:
+    """Return the events inside a transaction payload event, without checksums.
+
+    Raises:
+        FatalError: an unknown compression, or a damaged payload.
+    """
+    import zstandard
+
+    at, fields = f.HEADER, {}
+    while at < len(event):
+        kind, at = _number(event, at)
+        if kind == 0:
+            break
+        length, at = _number(event, at)
+        fields[kind] = _number(event, at)[0]
+        at += length
+    body = event[at:]
+    if fields.get(2, _UNCOMPRESSED) == _ZSTD:
+        reader = zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True)
+        body = reader.read(fields.get(3, _SIZE_MAX))
+    elif fields.get(2) != _UNCOMPRESSED:
+        raise FatalError(
+            f"a transaction payload has compression {fields.get(2)}, which is unknown; set "
+            "binlog_transaction_compression=OFF and snapshot the tables again"
+        )
+    events = []
+    at = 0
+    while at < len(body):
+        size = int.from_bytes(body[at + 9 : at + 13], "little")
+        if size < f.HEADER:
+            raise FatalError("a transaction payload is damaged; snapshot the tables again")
+        events.append(body[at : at + size])
+        at += size
+    return events
+
+
+def mariadb_event(event: bytes) -> bytes:
+    """Return a compressed MariaDB event as the plain one it stands for."""
+    kind = event[4]
+    if kind == f.MARIADB_QUERY_COMPRESSED:
+        status = int.from_bytes(event[f.HEADER + 11 : f.HEADER + 13], "little")
+        at = f.HEADER + 13 + status + event[f.HEADER + 8] + 1
+        plain = 2
+    else:
+        at = f.HEADER + 8
+        if kind in _ROWS_V2:
+            at += int.from_bytes(event[at : at + 2], "little")
+        columns, at = _number(event, at)
+        bitmaps = 2 if kind in (_ROWS_V1[1], _ROWS_V2[1]) else 1
+        at += bitmaps * ((columns + 7) // 8)
+        plain = 23 + kind - _ROWS_V1[0] if kind in _ROWS_V1 else 30 + kind - _ROWS_V2[0]
+    head = event[at]
+    if head & 0x70:
+        raise FatalError(
+            "a compressed event uses an unknown method; set log_bin_compress=OFF and snapshot "
+            "the tables again"
+        )
+    body = zlib.decompress(event[at + 1 + (head & 7) :])
+    return event[:4] + bytes([plain]) + event[5:at] + body
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Return (length-encoded integer, offset behind it)."""
+    first = data[at]
+    size = {252: 2, 253: 3, 254: 8}.get(first, 0)
+    if not size:
+        return first, at + 1
+    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size

@@ -13,10 +13,6 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
-from airflow_provider_deltaforge.sources.mysql.binlog.compressed import (
-    mariadb_event,
-    payload_events,
-)
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import server_error
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
 from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import (
@@ -25,7 +21,11 @@ from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import (
     CutTransaction,
     OpenSegment,
 )
-from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import handle
+from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import (
+    handle,
+    mariadb_event,
+    payload_events,
+)
 from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import count_rows
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.positions import (

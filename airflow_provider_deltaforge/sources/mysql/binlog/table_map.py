@@ -9,13 +9,23 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.sources.mysql.column_types import (
+    BIT,
+    BLOB,
+    CHARACTER_CODES,
+    ENUM,
+    GEOMETRY,
+    LONGLONG,
+    METADATA_BYTES,
+    NEWDECIMAL,
+    SET,
+    SIGNED_CODES,
+    STRING,
+    TINY,
+    VARCHAR,
+    YEAR,
+)
 
-TINY, SHORT, LONG, FLOAT, DOUBLE = 1, 2, 3, 4, 5
-LONGLONG, INT24, DATE, YEAR, VARCHAR, BIT = 8, 9, 10, 13, 15, 16
-TIMESTAMP2, DATETIME2, TIME2 = 17, 18, 19
-VECTOR, JSON, NEWDECIMAL, ENUM, SET = 242, 245, 246, 247, 248
-BLOB, VAR_STRING, STRING, GEOMETRY = 252, 253, 254, 255
-OLD_TIMESTAMP, OLD_TIME, OLD_DATETIME = 7, 11, 12
 _COMPRESSED_BLOB, _COMPRESSED_VARCHAR = 140, 141
 
 BINARY_COLLATION = 63
@@ -25,16 +35,9 @@ _SEQUENCE = {
     "cycle_count": LONGLONG,
 }  # fmt: skip
 """The columns of the table that a sequence of MariaDB is to the log."""
+_METADATA_BYTES = {**METADATA_BYTES, _COMPRESSED_BLOB: 1, _COMPRESSED_VARCHAR: 2}
+_NUMERIC_CODES = SIGNED_CODES | {YEAR}
 _HASH_NAME = re.compile(r"DB_ROW_HASH_\d+")
-
-_METADATA_BYTES = {
-    FLOAT: 1, DOUBLE: 1, VARCHAR: 2, BIT: 2, TIMESTAMP2: 1, DATETIME2: 1, TIME2: 1, VECTOR: 1,
-    JSON: 1, NEWDECIMAL: 2, ENUM: 2, SET: 2, BLOB: 1, VAR_STRING: 2, STRING: 2, GEOMETRY: 1,
-    _COMPRESSED_BLOB: 1, _COMPRESSED_VARCHAR: 2,
-}  # fmt: skip
-_NUMERIC = {TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE, YEAR}
-_CHARACTER = {STRING, VAR_STRING, VARCHAR, BLOB}
-_MARIADB_CHARACTER = {*_CHARACTER, GEOMETRY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class LogColumn:
     """One column as the log describes it; None where the log is silent.
 
     Attributes:
-        type: the server's type code; enum and set are told from strings.
+        type: the server's type code; enum and set are distinguished from strings.
         meta: its parameter: length, precision and scale, fraction digits, prefix bytes.
         collation: collation id of text; 63 is binary.
         labels: of an enum or set, in the bytes of its character set.
@@ -225,10 +228,10 @@ def _described(
     columns: list[LogColumn], field: int, value: _Reader, *, mariadb: bool
 ) -> list[LogColumn]:
     """Return the columns with one field of the optional metadata applied."""
-    character = _MARIADB_CHARACTER if mariadb else _CHARACTER
+    character = CHARACTER_CODES | {GEOMETRY} if mariadb else CHARACTER_CODES
     if field == 1:
         bits = value.data
-        numeric = [i for i, column in enumerate(columns) if column.type in _NUMERIC]
+        numeric = [i for i, column in enumerate(columns) if column.type in _NUMERIC_CODES]
         for n, i in enumerate(numeric):
             unsigned = bool(bits[n >> 3] & (0x80 >> (n & 7)))
             columns[i] = replace(columns[i], unsigned=unsigned)

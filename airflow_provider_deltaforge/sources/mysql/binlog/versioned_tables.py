@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sources.mysql.binlog import table_map as t
+from airflow_provider_deltaforge.sources.mysql import column_types as t
 from airflow_provider_deltaforge.sources.mysql.binlog.table_map import (
     LogColumn,
     TableMap,
@@ -73,19 +73,19 @@ def may_keep_history(table: TableMap) -> bool:
     return len(moments) >= 2 or len(counters) >= 2
 
 
-def period_of(table: TableMap, told: TableSchema | None) -> Period | None:
+def period_of(table: TableMap, schema: TableSchema | None) -> Period | None:
     """Return a table's period.
 
     Args:
         table: what the log says of it.
-        told: what somebody else says of it, of this time or another one; None when nobody does.
+        schema: from registry or catalog, of this time or another one; None without one.
 
     Raises:
-        SchemaError: the log may hold rows of the past, and nobody can tell.
+        SchemaError: the log may hold rows of the past, and which ones is unknown.
     """
-    table = listed_columns(table, told)
-    explicit = explicit_period(told) if told is not None else None
-    places = _places(table, explicit, told) if explicit is not None else None
+    table = listed_columns(table, schema)
+    explicit = explicit_period(schema) if schema is not None else None
+    places = _places(table, explicit, schema) if explicit is not None else None
     if places is not None:
         start, end = places
         if table.columns[end].type == t.LONGLONG:
@@ -93,19 +93,19 @@ def period_of(table: TableMap, told: TableSchema | None) -> Period | None:
         if _is_moment(table.columns[start]) and _is_moment(table.columns[end]):
             return Period(start, end, hidden=False)
     start, end = len(table.columns) - 2, len(table.columns) - 1
-    return Period(start, end, hidden=True) if _is_implicit(table, told) else None
+    return Period(start, end, hidden=True) if _is_implicit(table, schema) else None
 
 
-def _is_implicit(table: TableMap, told: TableSchema | None) -> bool:
+def _is_implicit(table: TableMap, schema: TableSchema | None) -> bool:
     """Return whether a table's last columns are those of versioning that no catalog lists."""
     last = table.columns[-2:]
     names = tuple(column.name for column in last)
     if len(table.columns) <= 2 or not all(map(_is_moment, last)):
         return False
-    versioned = told is not None and told.system_versioned
+    versioned = schema is not None and schema.system_versioned
     if names == (None, None):
-        return versioned and told is not None and len(told.columns) == len(table.columns) - 2
-    if names != IMPLICIT or (told is not None and _lists(told)):
+        return versioned and schema is not None and len(schema.columns) == len(table.columns) - 2
+    if names != IMPLICIT or (schema is not None and _lists(schema)):
         return False
     if table.primary_key:
         # The server itself adds ROW END to every key of a table with a history.
@@ -118,21 +118,21 @@ def _is_implicit(table: TableMap, told: TableSchema | None) -> bool:
     return True
 
 
-def as_told(table: TableMap, told: TableSchema) -> TableMap:
-    """Return a table's map as one who tells of the table would see it."""
-    table = listed_columns(table, told)
+def as_listed(table: TableMap, schema: TableSchema) -> TableMap:
+    """Return a table's map with the columns that the catalog lists."""
+    table = listed_columns(table, schema)
     try:
-        period = period_of(table, told)
+        period = period_of(table, schema)
     except SchemaError:
         return table
     return without_period(table, period)
 
 
-def listed_columns(table: TableMap, told: TableSchema | None) -> TableMap:
+def listed_columns(table: TableMap, schema: TableSchema | None) -> TableMap:
     """Return a table's map without the columns that MariaDB adds for its UNIQUE indexes."""
-    if told is None:
+    if schema is None:
         return without_hashes(table, (), 0)
-    return without_hashes(table, {c.name for c in told.columns}, told.hash_columns)
+    return without_hashes(table, {c.name for c in schema.columns}, schema.hash_columns)
 
 
 def without_period(table: TableMap, period: Period | None) -> TableMap:
@@ -161,22 +161,22 @@ def marked(schema: TableSchema, period: Period) -> TableSchema:
 
 
 def _places(
-    table: TableMap, names: tuple[str, str], told: TableSchema | None
+    table: TableMap, names: tuple[str, str], schema: TableSchema | None
 ) -> tuple[int, int] | None:
     """Return where the columns of these names are; None where the log has none of them."""
     found = [column.name for column in table.columns]
     if None in found:
-        if told is None or len(told.columns) != len(found):
+        if schema is None or len(schema.columns) != len(found):
             return None
-        found = [column.name for column in told.columns]
+        found = [column.name for column in schema.columns]
     if not set(names) <= set(found):
         return None
     return found.index(names[0]), found.index(names[1])
 
 
-def _lists(told: TableSchema) -> bool:
+def _lists(schema: TableSchema) -> bool:
     """Return whether a table has columns of its own that only look like those of versioning."""
-    return set(IMPLICIT) <= {column.name for column in told.columns}
+    return set(IMPLICIT) <= {column.name for column in schema.columns}
 
 
 def _is_moment(column: LogColumn) -> bool:

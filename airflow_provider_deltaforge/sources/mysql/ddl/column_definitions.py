@@ -9,35 +9,14 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column
+from airflow_provider_deltaforge.sources.mysql import column_types as t
+from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import NUMBER, TEXT, WORD, Token, written
 
 FIRST = ""
 """The place before all columns; every other place is the name of the column before."""
 
-TEXT_TYPES = frozenset(
-    {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"}
-)
-"""Types whose values are in a character set."""
-
-_SYNONYMS = {
-    "integer": "int", "int4": "int", "int1": "tinyint", "int2": "smallint", "int3": "mediumint",
-    "middleint": "mediumint", "int8": "bigint", "bool": "tinyint", "boolean": "tinyint",
-    "dec": "decimal", "numeric": "decimal", "fixed": "decimal", "float4": "float",
-    "float8": "double", "real": "double", "character": "char", "nchar": "char",
-    "varcharacter": "varchar", "nvarchar": "varchar", "long": "mediumtext",
-    "geometrycollection": "geomcollection",
-}  # fmt: skip
-_BYTES = {
-    "char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob",
-    "mediumtext": "mediumblob", "longtext": "longblob",
-}  # fmt: skip
-_WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
-_KNOWN = {
-    *_WIDTHS, *TEXT_TYPES, "decimal", "float", "double", "bit", "date", "time", "datetime",
-    "timestamp", "year", "binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob",
-    "json", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
-    "multipolygon", "geomcollection", "uuid", "inet4", "inet6", "vector",
-}  # fmt: skip
+_KNOWN = {row.name for row in t.TYPES if row.codes}
 _NATIONAL = {"nchar", "nvarchar", "national"}
 _SKIPPED = {
     "STORAGE": 1, "COLUMN_FORMAT": 1, "SRID": 1, "PERSISTENT": 0, "INVISIBLE": 0, "VISIBLE": 0,
@@ -130,27 +109,27 @@ def _type(name: str, words: _DefinitionTokens, *, mariadb: bool) -> Column:  # n
     first = words.take()
     if first.kind != WORD:
         raise _unknown([first])
-    said = first.text.lower()
-    charset = "utf8mb3" if said in _NATIONAL else None
-    if said == "national":
-        said = words.take().text.lower()
-    data_type = _SYNONYMS.get(said, said)
+    word = first.text.lower()
+    charset = "utf8mb3" if word in _NATIONAL else None
+    if word == "national":
+        word = words.take().text.lower()
+    data_type = t.BY_NAME[word].name if word in t.BY_NAME else word
     if data_type in ("char", "varchar") and words.accept("VARYING"):
         data_type = "varchar"
-    if said == "long":
+    if word == "long":
         if words.accept("VARBINARY"):
             data_type = "mediumblob"
         else:
             _ = words.accept("VARCHAR") or words.accept("VARCHARACTER")
     if data_type == "double":
         words.accept("PRECISION")
-    if said == "serial":
+    if word == "serial":
         shown = "bigint(20) unsigned" if mariadb else "bigint unsigned"
         return Column(name, "bigint", shown, nullable=False, unsigned=True)
     arguments = words.arguments()
     if data_type not in _KNOWN or (data_type == "varchar" and not arguments):
         raise _unknown([first])
-    if said in ("bool", "boolean"):
+    if word in ("bool", "boolean"):
         arguments = [Token(WORD, "1", "1", spaced=False)]
     if data_type == "json" and mariadb:
         data_type, charset = "longtext", "utf8mb4"
@@ -174,8 +153,8 @@ def _modified(  # noqa: C901 - one modifier after another
             unsigned = True
         elif words.accept("ZEROFILL"):
             unsigned = zerofill = True
-        elif data_type in _BYTES and words.accept("BYTE"):
-            data_type = _BYTES[data_type]
+        elif data_type in t.BYTES_TYPES and words.accept("BYTE"):
+            data_type = t.BYTES_TYPES[data_type]
         elif words.accept("ASCII"):
             charset = "latin1"
         elif words.accept("UNICODE"):
@@ -197,15 +176,15 @@ def _modified(  # noqa: C901 - one modifier after another
             break
     charset = charset or (collation.partition("_")[0] if collation else None)
     charset = "utf8mb3" if charset == "utf8" else charset
-    if charset == "binary" and data_type in _BYTES:
-        data_type, charset, collation = _BYTES[data_type], None, None
+    if charset == "binary" and data_type in t.BYTES_TYPES:
+        data_type, charset, collation = t.BYTES_TYPES[data_type], None, None
     column = Column(
         name,
         data_type,
         data_type,
         unsigned=unsigned,
-        charset=charset if data_type in TEXT_TYPES else None,
-        collation=collation if data_type in TEXT_TYPES else None,
+        charset=charset if data_type in t.TEXT_TYPES else None,
+        collation=collation if data_type in t.TEXT_TYPES else None,
         labels=tuple(a.text for a in arguments) if data_type in ("enum", "set") else (),
     )
     column = _sized(column, arguments, zerofill=zerofill, mariadb=mariadb)
@@ -215,34 +194,35 @@ def _modified(  # noqa: C901 - one modifier after another
 
 def _sized(column: Column, arguments: list[Token], *, zerofill: bool, mariadb: bool) -> Column:
     """Fill in the full type as the catalog prints it, and the numbers in it."""
-    kind = column.data_type
+    row = t.BY_NAME[column.data_type]
+    kind = row.kind
     numbers = [int(a.text) for a in arguments if a.kind in (WORD, NUMBER) and a.text.isdigit()]
     changes: dict[str, Any] = {}
     shown = ",".join(map(str, numbers))
-    if kind in ("enum", "set"):
+    if kind in (k.ENUM, k.SET):
         if not column.labels or any(a.kind != TEXT for a in arguments):
             raise _unknown(arguments)
         shown = ",".join("'" + label.replace("'", "''") + "'" for label in column.labels)
-    elif kind in _WIDTHS:
-        tiny = kind == "tinyint" and numbers == [1] and not column.unsigned
-        width = numbers[0] if numbers else _WIDTHS[kind] - column.unsigned * (kind != "bigint")
+    elif kind == k.INT:
+        tiny = row.size == 1 and numbers == [1] and not column.unsigned
+        width = numbers[0] if numbers else row.width - (column.unsigned and row.size < 8)
         shown = str(width) if mariadb or zerofill or tiny else ""
-    elif kind == "decimal":
+    elif kind == k.DECIMAL:
         precision, scale = (*numbers, *(10, 0)[len(numbers) :])[:2]
         changes = {"numeric_precision": precision, "numeric_scale": scale}
         shown = f"{precision},{scale}"
-    elif kind in ("char", "binary", "bit"):
+    elif kind == k.BIT or (t.STRING in row.codes and not row.size):
         shown = shown or "1"
-    elif kind in ("time", "datetime", "timestamp"):
+    elif kind in (k.TIME, k.DATETIME, k.TIMESTAMP):
         changes = {"datetime_precision": numbers[0] if numbers else 0}
         shown = "" if shown == "0" else shown
-    elif kind == "year":
+    elif kind == k.YEAR:
         shown = "4" if mariadb else ""
-    elif kind in ("text", "blob"):
+    elif row.length:
         shown = ""
-    if kind in ("char", "varchar"):
+    if kind == k.TEXT and not row.length:
         changes = {"char_max_length": int(shown)}
-    text = f"{kind}({shown})" if shown else kind
+    text = f"{row.name}({shown})" if shown else row.name
     text += " unsigned" * column.unsigned + " zerofill" * zerofill
     return replace(column, column_type=text, **changes)
 
@@ -276,7 +256,7 @@ def _constrained(column: Column, left: list[Token], *, mariadb: bool) -> tuple[C
             column = replace(column, default_value=f"'{text}'" if quoted else text)
         elif isinstance(kind, exp.AutoIncrementColumnConstraint):
             column = replace(column, extra="auto_increment", nullable=False)
-        elif isinstance(kind, exp.CollateColumnConstraint) and column.data_type in TEXT_TYPES:
+        elif isinstance(kind, exp.CollateColumnConstraint) and column.data_type in t.TEXT_TYPES:
             collation = kind.this.name.lower()
             charset = collation.partition("_")[0]
             charset = "utf8mb3" if charset == "utf8" else charset
@@ -285,7 +265,7 @@ def _constrained(column: Column, left: list[Token], *, mariadb: bool) -> tuple[C
 
 
 def _plain(tokens: list[Token]) -> list[Token]:
-    """Leave out the words sqlglot does not know, none of which decides how rows are read."""
+    """Leave out words that sqlglot does not know; no such word decides how rows are read."""
     kept: list[Token] = []
     at, depth = 0, 0
     while at < len(tokens):

@@ -1,7 +1,7 @@
-"""Table schemas, moved on by the statements that change them.
+"""Table schemas after the statements that change them.
 
 What a statement makes of a table is either known for sure or not at all: a clause, type or option
-that is not understood leaves the table unknown, and somebody else has to say what it looks like.
+that is not understood leaves the table unknown, and the catalog has to describe it.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.mysql.charsets import BYTES_MAX
+from airflow_provider_deltaforge.sources.mysql.column_types import TEXT_LENGTHS, TEXT_TYPES
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
 from airflow_provider_deltaforge.sources.mysql.ddl.column_definitions import (
     FIRST,
-    TEXT_TYPES,
     Definition,
     parse_definition,
 )
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import Token
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import Act, Key, Name, Statement
-from airflow_provider_deltaforge.sources.mysql.ddl.type_sizes import BYTES_MAX, TEXT_LENGTHS
 
 _KEYS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
 _NEUTRAL = {
@@ -196,7 +196,7 @@ class ChangingTable:
         )
 
     def is_key(self, clause: list[Token]) -> bool:
-        """Say whether an element of CREATE TABLE's list is a key or constraint, not a column."""
+        """Return whether an element of CREATE TABLE's list is a key or constraint, not a column."""
         upper = [token.upper for token in clause]
         return upper[0] in ("PRIMARY", "CONSTRAINT") or _opens_key(upper)
 
@@ -271,10 +271,10 @@ class ChangingTable:
             definitions = statements.clauses(inside)
         else:
             definitions = [rest]
-        for one in definitions:
-            if self._keyed(one):
+        for tokens in definitions:
+            if self._keyed(tokens):
                 continue
-            definition = parse_definition(one, mariadb=self._mariadb)
+            definition = parse_definition(tokens, mariadb=self._mariadb)
             if not (tolerant and self._has(definition.column.name)):
                 self._placed.append((_ColumnPlace(definition.column), definition.place))
                 self._take_key(definition)
@@ -312,7 +312,7 @@ class ChangingTable:
             raise SchemaError("an unknown way to alter a column")
 
     def _keyed(self, clause: list[Token]) -> bool:
-        """Say whether a clause is about a key or constraint; a primary key is taken note of."""
+        """Return whether a clause is about a key or constraint; record a primary key."""
         upper = [token.upper for token in clause]
         if upper[0] == "CONSTRAINT":
             start = next((at for at in (1, 2) if upper[at] in ("PRIMARY", *_KEYS)), 0)
@@ -382,7 +382,7 @@ class ChangingTable:
 
 
 def _opens_key(upper: list[str]) -> bool:
-    """Say whether a key or constraint begins here; PERIOD and VECTOR are names of columns too."""
+    """Return whether a key or constraint begins; PERIOD and VECTOR are names of columns too."""
     behind = {"PERIOD": (["FOR"],), "VECTOR": (["INDEX"], ["KEY"])}.get(upper[0])
     return upper[0] in _KEYS if behind is None else upper[1:2] in behind
 

@@ -9,13 +9,16 @@ from typing import Any
 
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql.catalog import TableSize, fetch, quote
+from airflow_provider_deltaforge.sources.mysql.column_types import BY_NAME
 from airflow_provider_deltaforge.sources.shared.table_chunks import Border, TableRange, sampled
 
-_INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "year"}
-_TEXTS = {"date", "datetime", "time", "timestamp", "uuid", "inet4", "inet6"}
-_STRINGS = {"char", "varchar"}
-_BINARIES = {"binary", "varbinary"}
+_INTEGERS = (k.INT, k.YEAR)
+_BYTES = (k.TEXT, k.BINARY)
+_EXACT = (
+    *_INTEGERS, *_BYTES, k.DECIMAL, k.DATE, k.TIME, k.DATETIME, k.TIMESTAMP, k.UUID, k.INET,
+)  # fmt: skip
 
 
 def plan_table(
@@ -52,8 +55,9 @@ def chunk_columns(schema: TableSchema) -> list[Column]:
     usable: list[Column] = []
     for name in schema.primary_key:
         column = known[name]
-        exact = _INTEGERS | _TEXTS | _STRINGS | _BINARIES | {"decimal"}
-        if column.data_type not in exact:
+        row = BY_NAME.get(column.data_type)
+        # Of a text or blob without a length the key holds a part only.
+        if row is None or row.kind not in _EXACT or row.length:
             break
         usable.append(column)
     return usable
@@ -138,18 +142,19 @@ def _border(
 
 def _sampled(column: Column) -> str:
     """Return what to select so that a key's value arrives exactly."""
-    name = quote(column.name)
-    if column.data_type in _STRINGS | _BINARIES:
+    name, kind = quote(column.name), BY_NAME[column.data_type].kind
+    if kind in _BYTES:
         return f"HEX({name})"
-    return name if column.data_type in _INTEGERS else f"CAST({name} AS CHAR)"
+    return name if kind in _INTEGERS else f"CAST({name} AS CHAR)"
 
 
 def _stored(column: Column, value: Any) -> Any:
     """Return a sampled value in its JSON form."""
-    if column.data_type in _INTEGERS:
+    kind = BY_NAME[column.data_type].kind
+    if kind in _INTEGERS:
         return int(value)
-    if column.data_type in _STRINGS and column.charset not in (None, "binary"):
+    if kind not in _BYTES:
+        return str(value)
+    if kind == k.TEXT and column.charset not in (None, "binary"):
         return {"hex": value, "charset": column.charset}
-    if column.data_type in _STRINGS | _BINARIES:
-        return {"hex": value}
-    return str(value)
+    return {"hex": value}

@@ -19,7 +19,9 @@ from airflow_provider_deltaforge.columns.json_text_kernel import (
 )
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql.catalog import quote
+from airflow_provider_deltaforge.sources.mysql.column_types import BY_NAME
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_value_kernel import (
     BINARY,
     BIT,
@@ -45,27 +47,19 @@ _PART_MAX = 0xFFFFFF
 # Bytes that the kernels' words may touch behind the last row.
 _SPILL = 64
 
-_INTEGERS = "tinyint smallint mediumint int integer bigint year"
-_STRINGS = (
-    "date time char varchar tinytext text mediumtext longtext enum set uuid inet4 inet6 xmltype"
-)
-_BINARIES = "binary varbinary tinyblob blob mediumblob longblob vector"
-_GEOMETRIES = (
-    "geometry point linestring polygon multipoint multilinestring multipolygon "
-    "geomcollection geometrycollection"
-)
-_KINDS = {
-    **dict.fromkeys(_INTEGERS.split(), INTEGER),
-    **dict.fromkeys(_STRINGS.split(), STRING),
-    **dict.fromkeys(_BINARIES.split(), BINARY),
-    **dict.fromkeys(_GEOMETRIES.split(), GEOMETRY),
-    "decimal": DECIMAL,
-    "float": FLOAT32,
-    "double": FLOAT64,
-    "datetime": DATETIME,
-    "timestamp": TIMESTAMP,
-    "json": JSON,
+_FORMS = {
+    k.INT: INTEGER,
+    k.YEAR: INTEGER,
+    k.DECIMAL: DECIMAL,
+    k.FLOAT: FLOAT32,
+    k.DOUBLE: FLOAT64,
+    k.DATETIME: DATETIME,
+    k.TIMESTAMP: TIMESTAMP,
+    k.BINARY: BINARY,
+    k.JSON: JSON,
+    k.GEOMETRY: GEOMETRY,
 }
+"""How the text of a kind's values becomes JSON; all other kinds are strings."""
 
 # They can hold halves of surrogate pairs, which the servers would print as no valid UTF-8.
 _AS_BYTES = {"ucs2": UCS2, "utf32": WIDE}
@@ -96,15 +90,13 @@ def shape_of(schema: TableSchema, *, decimal_numbers: bool = False) -> RowShape:
     Raises:
         SchemaError: a column has a type this release cannot print.
     """
+    forms = [_form(schema, column) for column in schema.columns]
     names = [_json_name(column.name) for column in schema.columns]
     order = {column.name: index for index, column in enumerate(schema.columns)}
     return RowShape(
         select=", ".join(_expression(column) for column in schema.columns),
         kinds=np.array(
-            [
-                INTEGER if decimal_numbers and kind == DECIMAL else kind
-                for kind in (_kind(schema, column) for column in schema.columns)
-            ],
+            [INTEGER if decimal_numbers and form == DECIMAL else form for form in forms],
             np.uint8,
         ),
         names=np.frombuffer(b"".join(names) + bytes(8), np.uint8),
@@ -119,18 +111,16 @@ def _json_name(name: str) -> bytes:
     return b"," + orjson.dumps(name) + b":"
 
 
-def _kind(schema: TableSchema, column: Column) -> int:
-    if column.data_type == "bit":
-        return BIT1 if column.numeric_precision == 1 else BIT
-    kind = _KINDS.get(column.data_type)
-    if kind == STRING and column.charset in _AS_BYTES:
-        return _AS_BYTES[column.charset]
-    if kind is None:
+def _form(schema: TableSchema, column: Column) -> int:
+    row = BY_NAME.get(column.data_type)
+    if row is None:
         raise SchemaError(
             f"{schema.full_name}: column {column.name!r} has type {column.data_type!r}, which this "
             "release cannot read; leave the table out of 'tables' or change the column"
         )
-    return kind
+    if row.kind == k.BIT:
+        return BIT1 if column.numeric_precision == 1 else BIT
+    return _AS_BYTES.get(column.charset or "", _FORMS.get(row.kind, STRING))
 
 
 def _expression(column: Column) -> str:
@@ -139,11 +129,11 @@ def _expression(column: Column) -> str:
     The servers print FLOAT with six digits and DOUBLE(M,D) with D decimals; as the result of an
     expression both come as doubles with all their digits. Multiplying keeps the sign of zero.
     """
-    name = quote(column.name)
+    name, kind = quote(column.name), BY_NAME[column.data_type].kind
     if column.charset in _AS_BYTES:
         return f"CAST({name} AS BINARY)"
-    rounded = column.data_type == "double" and column.numeric_scale is not None
-    return f"{name} * 1e0" if column.data_type == "float" or rounded else name
+    rounded = kind == k.DOUBLE and column.numeric_scale is not None
+    return f"{name} * 1e0" if kind == k.FLOAT or rounded else name
 
 
 @kernel
@@ -304,10 +294,10 @@ def rows_bound(shape: RowShape, count: int, payload_bytes: int) -> int:
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from the cache, before rows are waiting."""
+    """Compile the kernels, or load them from the cache, before rows come."""
     shape = shape_of(TableSchema("db", None, "t", (Column("c", "int", "int"),)))
     data, marks = np.array([1, 0, 0, 0, 0xFB], np.uint8), np.zeros(1, np.int64)
     frame_rows(data, 0, len(data), marks, marks.copy(), 0)
-    given = shape.kinds, shape.names, shape.name_ends, shape.key
+    arrays = shape.kinds, shape.names, shape.name_ends, shape.key
     text, ends = np.empty(256, np.uint8), np.zeros(1, np.int64)
-    render_rows(data, marks[:0], marks[:0], *given, text, ends, text.copy(), ends.copy())
+    render_rows(data, marks[:0], marks[:0], *arrays, text, ends, text.copy(), ends.copy())
