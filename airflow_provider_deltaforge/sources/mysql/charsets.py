@@ -60,7 +60,7 @@ def method_of(charset: str) -> int:
     """Return how the kernels read a charset: the method, perhaps with ``ASCII_AS_IS``.
 
     Raises:
-        SchemaError: nobody taught us that charset.
+        SchemaError: there is no table for that charset.
     """
     if charset in _DIRECT:
         return _DIRECT[charset]

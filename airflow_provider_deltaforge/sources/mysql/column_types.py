@@ -174,7 +174,7 @@ def names_of(code: int) -> frozenset[str]:
 
 
 def type_in_log(code: int, meta: int, *, binary: bool) -> ColumnType:
-    """Return the type that the log alone tells of.
+    """Return the type that the log alone describes.
 
     Args:
         code: the log's number, a known one.

@@ -27,7 +27,7 @@ _KEEP = "keep the log longer (binlog_expire_logs_seconds)"
 
 
 def identity_of(info: MySqlServer) -> Identity:
-    """Return what tells servers apart; MariaDB has no more than its server id."""
+    """Return what identifies a server; MariaDB has no more than its server id."""
     if info.mariadb:
         return {"type": "maria_db", "server_id": int(info.uuid.rpartition("-")[2])}
     return {"type": "my_sql", "server_uuid": info.uuid}

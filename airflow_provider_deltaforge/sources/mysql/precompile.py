@@ -8,8 +8,8 @@ def precompile() -> None:
     from airflow_provider_deltaforge.sources.mysql.binlog import decoder
     from airflow_provider_deltaforge.sources.mysql.snapshot import text_rows_kernel
 
-    decoder.warm("")
-    text_rows_kernel.warm()
+    decoder.precompile("")
+    text_rows_kernel.precompile()
     precompile_row_ids()
 
 

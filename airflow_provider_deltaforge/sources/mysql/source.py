@@ -75,7 +75,7 @@ class MySqlSource(Source):
     server_id: int | None = Field(default=None, ge=1, le=4_294_967_295)
     """Our id as a replica; by default drawn from the source's id."""
     heartbeat_s: float = Field(default=15, gt=0)
-    """How often an idle server tells that it is there, in seconds."""
+    """How often an idle server sends a sign of life, in seconds."""
     connect_timeout_s: float = Field(default=30, gt=0)
     """How long connecting may take, in seconds."""
     read_timeout_s: float = Field(default=90, gt=0)

@@ -40,7 +40,7 @@ def described(
 
     Args:
         columns: (kind, p1, p2, p3) each.
-        name_ends: int64 per column and one, the borders of the names.
+        name_ends: int64 per column and one, where each name begins and the last one ends.
         roles: one per column.
     """
     table = np.zeros((len(columns), FIELDS), np.int64)

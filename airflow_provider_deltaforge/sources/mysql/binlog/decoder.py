@@ -89,7 +89,7 @@ def decode_segment(segment: BinlogSegment, key: Any, *, mariadb: bool) -> Change
     )
 
 
-def warm(server_uuid: str) -> None:
+def precompile(server_uuid: str) -> None:
     """Compile the kernels, or load them, so that the first rows need not wait for it."""
     nothing = np.zeros(0, np.uint8)
     state = np.zeros(framing_kernel.STATE_SIZE, np.int64)

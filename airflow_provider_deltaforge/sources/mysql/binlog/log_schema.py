@@ -2,7 +2,7 @@
 
 The log knows names, types and keys, but neither defaults nor comments. So a table's schema is that
 of the catalog or the registry as long as it agrees with the log in everything both know; if it
-does not, it describes the table of another time, and the log's own description stands.
+does not, it describes the table of another time, and the log's own description counts.
 """
 
 from collections.abc import Mapping

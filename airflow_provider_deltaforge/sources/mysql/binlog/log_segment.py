@@ -1,4 +1,4 @@
-"""A piece of log, understood down to transactions and tables; its rows are not decoded yet."""
+"""A segment of the log: transactions and tables are known, rows are not decoded yet."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.mysql.binlog.catalog_view import CatalogView
-from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_segment, warm
+from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_segment, precompile
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import DumpSocket, start_dump
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import POS
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import BinlogSegment
@@ -86,7 +86,7 @@ class MySqlReader:
         )
         catalog: Catalog = recorder or self._view
         self._segmenter = BinlogSegmenter(self._info, on_server(position, self._info), catalog)
-        warm(self._info.uuid)
+        precompile(self._info.uuid)
 
     @property
     def position(self) -> Position:

@@ -1,4 +1,4 @@
-"""From received bytes to log segments, cut at the borders of transactions.
+"""From received bytes to log segments, cut between transactions.
 
 A segment holds whole transactions. Only a transaction larger than a segment is cut, and then after
 all but the last row event that is captured, so that the segment that sees the commit always has a
@@ -40,7 +40,7 @@ class BinlogSegmenter(OpenSegment):
     """Turns the bytes of a dump into segments.
 
     Attributes:
-        ready: segments that nobody has taken yet.
+        ready: segments to be taken, oldest first.
     """
 
     def __init__(self, info: MySqlServer, position: LogPosition, catalog: Catalog) -> None:

@@ -177,7 +177,7 @@ def without_hashes(table: TableMap, listed: Collection[str], count: int) -> Tabl
     Args:
         table: what the log says.
         listed: names of the columns that the catalog lists, if it is known.
-        count: how many such columns there are, if the catalog is known; a log with names tells it.
+        count: how many such columns there are, if the catalog is known; a log with names shows it.
     """
     seen = len(table.columns)
     if table.named:

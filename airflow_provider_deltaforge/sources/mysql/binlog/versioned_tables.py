@@ -1,9 +1,9 @@
-"""MariaDB's system-versioned tables: which columns say how long a row was current.
+"""MariaDB's system-versioned tables: which columns hold the period in which a row was current.
 
 Such a table keeps its rows of the past beside the current ones. Its log has them as well: an update
 is followed by an insert of the old row, and a deletion is an update that ends the row. Only current
 rows are delivered, so the decoder must know the column ROW END. The log does not mark it; the
-catalog does, and what was registered of it.
+catalog does, and so does a schema registered from it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.table_map import (
 
 ROW_START, ROW_END = "ROW START", "ROW END"
 IMPLICIT = ("row_start", "row_end")
-"""Names of the columns that a table has whose statement names none; no catalog lists them."""
+"""Names of the columns that the server adds if a statement names none; no catalog lists them."""
 
 _MICROSECONDS = 6
 
@@ -112,8 +112,8 @@ def _is_implicit(table: TableMap, schema: TableSchema | None) -> bool:
         return len(table.columns) - 1 in table.primary_key
     if not versioned:
         raise SchemaError(
-            f"it has columns {' and '.join(IMPLICIT)}, and nobody says any more whether the server "
-            "keeps them for system versioning"
+            f"it has columns {' and '.join(IMPLICIT)}, and it is not known any more whether the "
+            "server keeps them for system versioning"
         )
     return True
 

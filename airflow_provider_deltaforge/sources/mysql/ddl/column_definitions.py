@@ -45,7 +45,7 @@ def parse_definition(tokens: list[Token], *, mariadb: bool) -> Definition:
     """Read a column's name, type, constraints and place.
 
     Raises:
-        SchemaError: something in it is not understood.
+        SchemaError: a part of it is not understood.
     """
     tokens, place = _place(tokens)
     if len(tokens) < 2 or not tokens[0].is_name:
@@ -145,7 +145,7 @@ def _modified(  # noqa: C901 - one modifier after another
     *,
     mariadb: bool,
 ) -> Column:
-    """Take what stands between type and constraints."""
+    """Take what is between type and constraints."""
     unsigned = zerofill = compressed = False
     collation = None
     while True:

@@ -1,4 +1,4 @@
-"""The words of a MySQL or MariaDB statement, comments and quoting understood."""
+"""Splits a MySQL or MariaDB statement into tokens, with regard to comments and quoting."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Token:
         kind: ``word``, ``quoted``, ``text``, ``number`` or ``sign``.
         text: what it says, without quotes.
         raw: as written.
-        spaced: something stood between it and the token before.
+        spaced: something lies between it and the token before.
     """
 
     kind: str
@@ -55,7 +55,7 @@ def tokens_of(sql: str, *, mariadb: bool = True, ansi_quotes: bool = False) -> l
 
     Args:
         sql: the statement.
-        mariadb: who logged it.
+        mariadb: MariaDB logged it, not MySQL.
         ansi_quotes: double quotes enclose names, not texts.
     """
     return list(_tokens(sql, mariadb, ansi_quotes))

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _JudgedStatement:
-    """What a server said of names; forgotten whenever a statement may have changed it."""
+    """What a server knows of names; asked again after a statement that may have changed it."""
 
     functions: dict[str, bool] = field(default_factory=dict)
     objects: dict[Key, str | None] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class StatementJudge:
 
     Args:
         captures: whether a table's rows are delivered.
-        connect: opens a connection, used only while a question is asked.
+        connect: opens a connection, closed after each question.
         mariadb: which server logged the statements.
     """
 
@@ -71,7 +71,7 @@ class StatementJudge:
         Args:
             sql: the statement.
             db: the database it ran in.
-            place: where it stands in the log.
+            place: where it is in the log.
             session: the number of its session, which alone sees its temporary tables.
             ansi_quotes: the session puts names in double quotes.
 
@@ -143,7 +143,7 @@ class StatementJudge:
             )
 
     def _reason(self, connection: Any, key: Key, seen: set[Key]) -> str | None:
-        """Return why who writes a table may also write a captured one; None when he does not."""
+        """Return why a write of a table may also write a captured one; None if it cannot."""
         if key in seen:
             return None
         seen.add(key)
@@ -219,5 +219,5 @@ def _reads_call(connection: Any, function: str) -> bool:
 def _unclear(verb: str, place: str, why: str) -> FatalError:
     return FatalError(
         f"{place}: {verb or 'a statement'} was logged as a statement, and whether it changed a "
-        f"captured table cannot be told ({why}); {REMEDY}, and take a new snapshot"
+        f"captured table is not known ({why}); {REMEDY}, and take a new snapshot"
     )

@@ -39,16 +39,16 @@ def evolve(
     *,
     mariadb: bool,
 ) -> dict[Key, TableSchema | None]:
-    """Return every table that looks different, or may, behind a statement.
+    """Return every table that looks different, or may, after a statement.
 
     Args:
-        statement: understood.
+        statement: what ``understand`` returned.
         db: the database it ran in.
         known: a table's schema before it, or None.
         mariadb: whose catalog the result is to look like.
 
     Returns:
-        None for a table that is gone, or that nobody can tell from the statement alone.
+        None for a table that is gone, or that the statement alone does not describe.
     """
     changed: dict[Key, TableSchema | None] = {}
 
@@ -133,7 +133,7 @@ def _name(tokens: Sequence[Token]) -> Name | None:
 
 
 def parenthesised(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
-    """Return what is in the parentheses that begin here, and what stands behind them."""
+    """Return what is in the parentheses that begin here, and what follows them."""
     depth = 0
     for at, token in enumerate(tokens):
         depth += (token.raw == "(") - (token.raw == ")")
@@ -407,7 +407,7 @@ def _past(tokens: list[Token], word: str) -> list[Token]:
 
 
 def _tolerant(tokens: list[Token]) -> tuple[list[Token], bool]:
-    """Return tokens behind IF [NOT] EXISTS, and whether it stood there."""
+    """Return the tokens after IF [NOT] EXISTS, and whether it was there."""
     upper = [token.upper for token in tokens[:3]]
     if upper[:2] == ["IF", "EXISTS"]:
         return tokens[2:], True

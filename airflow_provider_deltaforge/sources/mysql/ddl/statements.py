@@ -38,8 +38,8 @@ class Act:
         other: the new name, or the table a partition is exchanged with.
         body: of a creation or alteration, what follows the name; of a change of UNIQUE indexes,
             the clause that would alter the table so.
-        gains: rows came in that no event of the log says.
-        loses: rows went out that no event of the log says.
+        gains: rows came in without an event in the log.
+        loses: rows went out without an event in the log.
         tolerant: a table that is there already, or not there, is left alone.
     """
 
@@ -71,7 +71,7 @@ class Statement:
 def understand(  # noqa: PLR0911 - one per kind
     sql: str, *, mariadb: bool = True, ansi_quotes: bool = False
 ) -> Statement:
-    """Return what a QUERY event's statement does; comments and quoting are understood.
+    """Return what a QUERY event's statement does.
 
     Args:
         sql: the statement.
@@ -311,11 +311,11 @@ def unlogged_rows(
 
     A table renamed into the captured names is copied, with two exceptions. What gh-ost and pt-osc
     swap in holds the rows of the table that leaves, so its consumers have them already. And a
-    captured table that takes a name nobody left in the same statement has its rows delivered,
+    captured table that takes a name which was free before the statement has its rows delivered,
     under its former name.
 
     Args:
-        statement: understood.
+        statement: what ``understand`` returned.
         db: the database it ran in.
         captures: whether rows of a table are delivered.
     """

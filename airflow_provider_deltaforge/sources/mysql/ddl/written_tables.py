@@ -1,4 +1,4 @@
-"""What a statement that was logged instead of rows writes, as far as its text tells.
+"""What a statement that was logged instead of rows writes, as far as its text shows.
 
 The words are read by our own lexer: sqlglot, which reads columns' constraints elsewhere, takes
 ``UPDATE LOW_PRIORITY t`` for an update of a table LOW_PRIORITY, and no statement may be judged by
@@ -35,7 +35,7 @@ class Writes:
         verb: what it does.
         tables: the tables it names as those to be written.
         temporary: temporary tables that it makes or drops, by its verb.
-        calls: what stands in front of parentheses, as (database or None, name as written): it
+        calls: what precedes parentheses, as (database or None, name as written): it
             may be a stored function, which may write anything.
         names: every name that could be a table's, if the statement was not understood.
     """
@@ -197,7 +197,7 @@ def _name_at(tokens: Sequence[Token], at: int) -> tuple[Name, int]:
 
 
 def _calls(tokens: Sequence[Token], targets: set[int]) -> tuple[tuple[str | None, str], ...]:
-    """Return what stands in front of parentheses, but for names of tables and subqueries."""
+    """Return what precedes parentheses, but for names of tables and subqueries."""
     own = _common_tables(tokens)
     found: list[tuple[str | None, str]] = []
     for at, token in enumerate(tokens[:-1]):

@@ -73,7 +73,7 @@ class RowShape:
         select: the column list of the SELECT, in table order.
         kinds: uint8 per column, which text form it has.
         names: uint8, ``,"name":`` of every column, and some bytes behind the last.
-        name_ends: int64 per column and one, borders in ``names``.
+        name_ends: int64 per column and one, where each name ends in ``names``.
         key: int64, the key's columns in key order, as indexes into the columns.
     """
 
@@ -255,7 +255,7 @@ def render_rows(data, starts, stops, kinds, names, name_ends, key, rows, row_end
         name_ends: see ``RowShape``.
         key: int64, columns of the key; may be empty.
         rows: uint8, where row JSON goes; of at least ``rows_bound`` bytes.
-        row_ends: int64, rows + 1, filled with its borders.
+        row_ends: int64, rows + 1, filled with where each row ends.
         keys: uint8, where key JSON goes; as large as ``rows``, or empty without a key.
         key_ends: int64, rows + 1.
 
@@ -293,7 +293,7 @@ def rows_bound(shape: RowShape, count: int, payload_bytes: int) -> int:
     return 6 * payload_bytes + count * per_row + _SPILL
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile the kernels, or load them from the cache, before rows come."""
     shape = shape_of(TableSchema("db", None, "t", (Column("c", "int", "int"),)))
     data, marks = np.array([1, 0, 0, 0, 0xFB], np.uint8), np.zeros(1, np.int64)
