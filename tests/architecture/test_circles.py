@@ -3,16 +3,8 @@
 import grimp
 import pytest
 
-_CLEAN = (
-    "airflow_provider_deltaforge.columns",
-    "airflow_provider_deltaforge.encodings",
-    "airflow_provider_deltaforge.engine",
-    "airflow_provider_deltaforge.envelopes",
-    "airflow_provider_deltaforge.events",
-    "airflow_provider_deltaforge.processors",
-    "airflow_provider_deltaforge.sinks",
-    "airflow_provider_deltaforge.spec",
-)
+_CIRCLING = "airflow_provider_deltaforge.sources."
+"""Circles within this folder are still to be ended."""
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:
@@ -67,6 +59,6 @@ def test_no_import_leads_back():
     graph = grimp.build_graph("airflow_provider_deltaforge", exclude_type_checking_imports=False)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
 
-    found = [group for group in circles(imports) if any(m.startswith(_CLEAN) for m in group)]
+    found = [group for group in circles(imports) if not all(m.startswith(_CIRCLING) for m in group)]
 
     assert found == []
