@@ -31,6 +31,7 @@ class Away:
     """A sink and its writer in one; ``slow_open`` waits in ``open``, else in ``write``."""
 
     id = "away"
+    holds_position = False
 
     def __init__(self, *, slow_open):
         self.slow_open = slow_open
