@@ -25,8 +25,8 @@ from airflow_provider_deltaforge.cli.options import (
 )
 from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import pipelines, snapshots
-from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.snapshots import why_not_due
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import status

@@ -16,7 +16,9 @@ from airflow_provider_deltaforge.control.pipelines import changed, existing, now
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.status import START_PATIENCE_S, PipelineStatus, status
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS
 from airflow_provider_deltaforge.storage.records.requests import (
@@ -316,3 +318,32 @@ def _settled(result: SnapshotResult) -> RequestState:
         result.tables,
         result.ticket,
     )
+
+
+def why_not_due(store: Store, name: str, *, expand: bool = False) -> str | None:
+    """Return why the applied document has no snapshot to take; None when its driver must decide.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        expand: this process has its driver's environment. Without it the document is read
+            unexpanded, so a mode that comes from a variable counts with its default.
+
+    Raises:
+        SpecError: there is no such pipeline, or its document cannot be expanded here.
+    """
+    source = load(existing(store, name).document() or "", expand=expand).spec.source
+    if source.snapshot.mode == "never":
+        return "its snapshot mode is never, or there is no `snapshot` block"
+    if source.snapshot.mode == "initial" and Checkpoints(store, name, source.id).load():
+        return "its stream has begun before, and its sinks have checkpoints"
+    return None
+
+
+def found_nothing(store: Store, name: str, generation: int) -> bool:
+    """Return whether the job of a generation has ended by itself without anything to take."""
+    run = Snapshots(store, name).current()
+    progress = existing(store, name).progress()
+    stopped = (generation, "stopped")
+    ended = progress is not None and (progress.generation, progress.status) == stopped
+    return ended and (run is None or run.finished_at_ms is not None)

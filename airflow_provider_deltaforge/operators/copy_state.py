@@ -7,9 +7,9 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.due import found_nothing
 from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.snapshots import found_nothing
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask, TriggerArguments

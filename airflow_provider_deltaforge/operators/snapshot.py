@@ -7,9 +7,13 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_deltaforge.control.due import why_not_due
 from airflow_provider_deltaforge.control.pipelines import apply
-from airflow_provider_deltaforge.control.snapshots import CopySelection, is_done, request
+from airflow_provider_deltaforge.control.snapshots import (
+    CopySelection,
+    is_done,
+    request,
+    why_not_due,
+)
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments, owner_token, request_id
 from airflow_provider_deltaforge.operators.copy_request import CopyingOperator

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.engine.base import lane_stats as board_module
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats, SinkCounts
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
-from airflow_provider_deltaforge.engine.base.processor_stats import LATENCY_BUCKETS_S
+from airflow_provider_deltaforge.engine.base.processor_stats import (
+    LATENCY_BUCKETS_S,
+    BatchStats,
+    SinkCounts,
+)
 
 
 class Clock:

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats, SinkCounts
 from airflow_provider_deltaforge.engine.base.last_error import LastError, last_error
 from airflow_provider_deltaforge.engine.base.processor_stats import (
+    BatchStats,
     DeadLetterStats,
     Latency,
     ProcessorStats,
+    SinkCounts,
 )
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.errors import RetryableError

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.sources.contract import TableChunk
 

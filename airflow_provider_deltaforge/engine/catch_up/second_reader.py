@@ -10,8 +10,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorSta
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
-from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, SourceBatch
-from airflow_provider_deltaforge.engine.read.cutting_batcher import CuttingBatcher
+from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
 from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages

@@ -6,6 +6,7 @@ there twice after a kill: memory is bounded. Of a batch for a sink that holds th
 they are stored before the sink holds it, and known when they come again.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +20,18 @@ from airflow_provider_deltaforge.engine.dead_letters.dead_letter import (
     DeadLetterWriter,
     PreparedDeadLetter,
 )
-from airflow_provider_deltaforge.engine.dead_letters.queue_log import QueueLog
 from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrdering
-from airflow_provider_deltaforge.engine.dead_letters.stored_entries import StoredEntries
 from airflow_provider_deltaforge.engine.render.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.dead_letters import (
+    DeadLetter,
+    DeadLetterRecords,
+    stored_early,
+)
 
 NAME = "dead-letter queue"
 
@@ -280,3 +284,132 @@ class DeadLetterQueue:
             self._news.count(lost=evicted)
         self._news.say_now_and_then()
         self._news.fills(min(count, most) / most)
+
+
+_Known = tuple[str, str | None, str | None]
+_MARK, _LENGTH = b'"event_id":"', 36
+_COPIED = b',"source_cursor":null,"event":'
+
+
+class StoredEntries:
+    """Leaves out what is in the queue already. Used by one thread.
+
+    Entries are stored before a sink holds the rest of their batch. Killed between the two, the
+    batch comes again, and the same events are refused again. Sent again before that, an entry would
+    arrive in front of what is older: so each one holds where the sinks stood.
+
+    Args:
+        context: the opened job; where no sink holds the position itself, nothing is left out.
+    """
+
+    def __init__(self, context: TaskContext) -> None:
+        spec, self._context = context.pipeline.spec, context
+        self._wanted = any(sink.holds_position for sink in spec.sinks)
+        self._known: set[_Known] = set()
+
+    def begin(self) -> None:
+        """Forget what is there: the queue is read again."""
+        self._known = set()
+
+    def know(self, dead_letter: DeadLetter) -> None:
+        """Take note of an entry of the queue."""
+        if self._wanted:
+            self._known.add(
+                (dead_letter.event_id, dead_letter.meta.sink_id, dead_letter.meta.processor_id)
+            )
+
+    def unknown(self, dead_letters: list[PreparedDeadLetter]) -> list[PreparedDeadLetter]:
+        """Return the entries that are not there yet; from now on they are known."""
+        if not self._wanted:
+            return dead_letters
+        found = [dead_letter for dead_letter in dead_letters if _of(dead_letter) not in self._known]
+        self._known.update(map(_of, found))
+        return found
+
+    def texts(self, dead_letters: Sequence[PreparedDeadLetter], *, early: bool) -> list[bytes]:
+        """Return what is stored of entries.
+
+        Args:
+            dead_letters: the entries.
+            early: they are stored before sinks hold their batch.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        if not early or not dead_letters or not self._wanted:
+            return [dead_letter.text for dead_letter in dead_letters]
+        source_id = self._context.pipeline.spec.source.id
+        stood = Checkpoints(self._context.store, self._context.pipeline.name, source_id).load()
+        # The rows of a snapshot have no place in the log.
+        return [
+            each.text if _COPIED in each.text else stored_early(each.text, stood)
+            for each in dead_letters
+        ]
+
+
+def _of(dead_letter: PreparedDeadLetter) -> _Known:
+    start = dead_letter.text.index(_MARK) + len(_MARK)
+    event_id = dead_letter.text[start : start + _LENGTH].decode()
+    return event_id, dead_letter.refusal.sink_id, dead_letter.refusal.processor_id
+
+
+_SAY_S = 10.0
+_WARN, _ALARM = 0.8, 0.95
+
+_log = logging.getLogger(__name__)
+
+
+class QueueLog:
+    """Gathers what happens, and says it now and then. Used by one thread.
+
+    Args:
+        pipeline: whose queue it is.
+        overflow_policy: why something is lost.
+    """
+
+    def __init__(self, pipeline: str, overflow_policy: str) -> None:
+        self._pipeline, self._overflow_policy = pipeline, overflow_policy
+        self._stored = self._lost = 0
+        self._said_at = self._level = 0.0
+
+    def count(self, *, stored: int = 0, lost: int = 0) -> None:
+        """Take note of entries."""
+        self._stored += stored
+        self._lost += lost
+
+    def say(self) -> None:
+        """Log what was not logged yet."""
+        self._said_at = time.monotonic()
+        stored, lost = self._stored, self._lost
+        self._stored = self._lost = 0
+        if stored:
+            _log.warning(
+                "pipeline %s: events set aside: %s; see `deltaforge dlq list %s`",
+                self._pipeline,
+                stored,
+                self._pipeline,
+            )
+        if lost:
+            _log.error(
+                "pipeline %s: the dead-letter queue is full; events lost: %s (%s)",
+                self._pipeline,
+                lost,
+                self._overflow_policy,
+            )
+
+    def say_now_and_then(self) -> None:
+        """Log it, unless something was logged a moment ago."""
+        if time.monotonic() - self._said_at >= _SAY_S:
+            self.say()
+
+    def fills(self, ratio: float) -> None:
+        """Warn of a queue that fills, at each level once."""
+        level = _ALARM if ratio >= _ALARM else _WARN if ratio >= _WARN else 0.0
+        if level > self._level:
+            _log.log(
+                logging.ERROR if level == _ALARM else logging.WARNING,
+                "pipeline %s: the dead-letter queue is %s%% full",
+                self._pipeline,
+                int(ratio * 100),
+            )
+        self._level = level

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, PendingBatch

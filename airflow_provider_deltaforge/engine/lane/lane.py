@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from airflow_provider_deltaforge.engine.base.batch_stats import BatchStats
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
-from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
@@ -35,8 +34,7 @@ from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueu
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery, RenderedBatch
 from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity, advised
-from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, SourceBatch
-from airflow_provider_deltaforge.engine.read.cutting_batcher import CuttingBatcher
+from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
 from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
 from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of

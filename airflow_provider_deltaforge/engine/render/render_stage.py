@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
-from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
-from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats, SinkCounts
 from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_until
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
 from airflow_provider_deltaforge.engine.render.processor_chain import (

@@ -7,11 +7,14 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from airflow_provider_deltaforge.engine.base.batch_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
-from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
+from airflow_provider_deltaforge.engine.base.processor_stats import (
+    DeadLetterStats,
+    ProcessorStats,
+    SinkCounts,
+)
 from airflow_provider_deltaforge.engine.base.runner import ChunkResult
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
