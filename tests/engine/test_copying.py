@@ -110,7 +110,7 @@ def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
 
 
 def test_tables_that_were_never_begun_are_not_waited_for(monkeypatch, caplog):
-    monkeypatch.setattr(chunk_copy, "_HANDS_S", 0)
+    monkeypatch.setattr(chunk_copy, "_WORKERS_S", 0)
     begun, over = threading.Event(), threading.Event()
     pool = ThreadPoolExecutor(1)
     working = [pool.submit(lambda: begun.set() or over.wait()), pool.submit(over.wait)]

@@ -4,7 +4,7 @@ import threading
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkThread
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages
@@ -66,7 +66,7 @@ def end_while_away(sink):
     """Give up a batch that waits in the sink, as a lane does; close its sinks."""
     ending = threading.Event()
     group = SinkGroup([sink], "pipeline", Watcher(), ending)
-    assert group.deliver({"away": SinkBatch(messages())}, sink.inside.is_set) is None
+    assert group.deliver({"away": SinkBatch(messages())}, DeliveryRules(sink.inside.is_set)) is None
     ending.set()
     group.close()
 
@@ -133,9 +133,8 @@ def test_sinks_that_will_not_do_wait_for_one_that_joins():
         comes = asked.count(True) == 3
         return {"second": SinkBatch(messages())} if comes else {}
 
-    outcomes = group.deliver(
-        {"first": SinkBatch(messages())}, lambda: False, lambda taken: len(taken) == 2, joining
-    )
+    rules = DeliveryRules(lambda: False, lambda taken: len(taken) == 2, joining)
+    outcomes = group.deliver({"first": SinkBatch(messages())}, rules)
     group.close()
     assert outcomes is not None
     assert set(outcomes) == {"first", "second"}

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
@@ -37,6 +38,27 @@ def _cannot(sink_id: str, rejections: Sequence[Rejection]) -> None:
 
 def _unfilled(sink_id: str) -> SinkBatch:
     raise FatalError(f"sink {sink_id}: nothing here renders for it")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRules:
+    """What a delivery asks its owner while it waits for sinks.
+
+    Attributes:
+        give_up: True leaves the batch undelivered.
+        enough: returns whether the sinks that have taken the batch will do. The others are left
+            with it if they fail or take too long. None: every sink is waited for.
+        joining: returns sinks that are given the batch now.
+        set_aside: stores what a sink refuses that takes all of a batch or nothing; the rest is
+            given to it then.
+        filled: returns what a sink is given whose messages are rendered now.
+    """
+
+    give_up: Callable[[], bool]
+    enough: Enough | None = None
+    joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]] = dict
+    set_aside: SetAside = _cannot
+    filled: Filled = _unfilled
 
 
 def _rest(
@@ -93,40 +115,24 @@ class SinkGroup:
     def deliver(
         self,
         sink_batches: Mapping[str, SinkBatch | DeferredRender],
-        give_up: Callable[[], bool],
-        enough: Enough | None = None,
-        joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]] = dict,
-        set_aside: SetAside = _cannot,
-        filled: Filled = _unfilled,
+        rules: DeliveryRules,
     ) -> dict[str, SinkResult] | None:
         """Write to every named sink and wait until it is enough.
 
         Args:
             sink_batches: by sink id, or what is to be rendered first; a sink that is not named gets
                 nothing.
-            give_up: asked while waiting; True leaves the batch undelivered.
-            enough: says whether the sinks that have taken it will do. The others are left with
-                the batch if they fail or take too long. None: every sink is waited for.
-            joining: asked while waiting, for sinks that are given the batch now.
-            set_aside: stores what a sink refuses that takes all of a parcel or nothing; the rest
-                is given to it then.
-            filled: returns what a sink is given whose messages are rendered now.
+            rules: asked while waiting.
 
         Returns:
             How each ended that was waited for, or None if given up.
         """
         for sink_id, sink_batch in sink_batches.items():
             self._threads[sink_id].submit(sink_batch)
-        return self._results(sink_batches, give_up, enough, joining, set_aside, filled)
+        return self._results(sink_batches, rules)
 
     def _results(
-        self,
-        sink_batches: Mapping[str, SinkBatch | DeferredRender],
-        give_up: Callable[[], bool],
-        enough: Enough | None,
-        joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]],
-        set_aside: SetAside,
-        filled: Filled,
+        self, sink_batches: Mapping[str, SinkBatch | DeferredRender], rules: DeliveryRules
     ) -> dict[str, SinkResult] | None:
         begun = dict.fromkeys(sink_batches, time.monotonic())
         given = dict(sink_batches)
@@ -138,8 +144,8 @@ class SinkGroup:
                 outcome = self._threads[sink_id].result(0)
                 if outcome is not None and (outcome.is_nothing or outcome.is_made):
                     if outcome.is_nothing:
-                        set_aside(sink_id, outcome.rejections)
-                    given[sink_id] = _rest(given[sink_id], outcome, partial(filled, sink_id))
+                        rules.set_aside(sink_id, outcome.rejections)
+                    given[sink_id] = _rest(given[sink_id], outcome, partial(rules.filled, sink_id))
                     self._threads[sink_id].submit(given[sink_id])
                 elif outcome is not None:
                     outcomes[sink_id] = outcome
@@ -147,11 +153,11 @@ class SinkGroup:
                         self._watcher.report_sink_error(sink_id, outcome.error)
             waiting = begun.keys() - outcomes.keys()
             late |= self._late({name: begun[name] for name in waiting - late})
-            if self._is_over(outcomes, waiting, late, enough):
+            if self._is_over(outcomes, waiting, late, rules.enough):
                 return outcomes
-            if give_up():
+            if rules.give_up():
                 return None
-            for sink_id, sink_batch in joining().items():
+            for sink_id, sink_batch in rules.joining().items():
                 begun[sink_id], given[sink_id] = time.monotonic(), sink_batch
                 self._threads[sink_id].submit(sink_batch)
             self._news.wait(_POLL_S)

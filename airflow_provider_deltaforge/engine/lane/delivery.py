@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
-from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import (
     SinkBatch,
     SinkResult,
@@ -142,14 +142,14 @@ class Delivery:
         position = ready.batch.position
         sink_batches = self._sink_batches(ready, self._skip_list.behind(position))
         self._retry(self._heartbeat.confirm)
-        outcomes = self._sinks.deliver(
-            sink_batches,
+        rules = DeliveryRules(
             self._heartbeat.gives_up,
-            lambda taken: self._is_enough(taken, position),
-            (lambda: self._joining(ready)) if self._lagging.any else dict,
-            lambda name, refused: self._refused(ready, name, refused),
-            lambda name: self._made(ready, name),
+            enough=lambda taken: self._is_enough(taken, position),
+            joining=(lambda: self._joining(ready)) if self._lagging.any else dict,
+            set_aside=lambda name, refused: self._refused(ready, name, refused),
+            filled=lambda name: self._made(ready, name),
         )
+        outcomes = self._sinks.deliver(sink_batches, rules)
         return None if outcomes is None else self._taken(ready, outcomes)
 
     def _joining(self, ready: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:

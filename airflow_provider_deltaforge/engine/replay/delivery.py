@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterSt
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
-from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkResult
 from airflow_provider_deltaforge.engine.read.registrar import lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
@@ -179,7 +179,7 @@ class ReplayDelivery:
                 return None
         group = self._groups[sink_id]
         over = lambda: here.gives_up() or (group.thread(sink_id).failing and leaves())  # noqa: E731
-        outcomes = group.deliver({sink_id: sink_batch}, over)
+        outcomes = group.deliver({sink_id: sink_batch}, DeliveryRules(over))
         if outcomes is None:
             self._groups.pop(sink_id).close()
         return outcomes

@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.engine.base.task_context import DriverAssignmen
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
-from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
@@ -192,7 +192,7 @@ class _Copier:
             self._watcher.confirm()
             messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
             sink_batches = {name: SinkBatch(each) for name, each in messages.items()}
-            outcomes = self._sinks.deliver(sink_batches, self._ending.is_set)
+            outcomes = self._sinks.deliver(sink_batches, DeliveryRules(self._ending.is_set))
             if outcomes is None:
                 return None
             refused = {
