@@ -36,6 +36,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
 )
 from airflow_provider_deltaforge.sources.mysql.column_types import sized
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
 from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import StatementJudge
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
@@ -126,7 +127,7 @@ class CatalogView:
         self._settled = dict(self._now)
         self._settled_moved = set(self._moved)
 
-    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+    def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Return if a statement that was logged instead of rows changed no captured table.
 
         Raises:
@@ -134,7 +135,7 @@ class CatalogView:
             FatalError: it may have.
             RetryableError, AccessError: the server could not be asked.
         """
-        self._judge.judge(sql, db, place, session=session, ansi_quotes=ansi_quotes)
+        self._judge.judge(sql, db, place, session=session, mode=mode)
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Apply a statement to the schemas; return those of captured tables that are known.

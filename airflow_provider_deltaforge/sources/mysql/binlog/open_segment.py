@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.table_map import (
     table_name,
 )
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import Statement
 from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_COLUMNS,
@@ -53,7 +54,7 @@ class Catalog(Protocol):
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Record a schema change; return how captured tables look after it."""
 
-    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+    def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Return if a statement that was logged instead of rows changed no captured table."""
 
     def plan(self, table: TableMap) -> TableDecodePlan:

@@ -14,10 +14,11 @@ from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import SchemaC
 from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import Catalog, OpenSegment
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
 
 _IGNORABLE = 0x80
 _PREPARED = 0x40
-_ANSI_QUOTES = 4
+_ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 4, 1 << 20
 # Status variables of a statement: the client's collation, and how long those before it are.
 _CLIENT = 4
 _SIZES = {0: 4, 1: 8, 3: 4}
@@ -124,14 +125,14 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     inside = bool(segment.state[f.BEGUN]) or (
         segment.info.mariadb and not segment.state[f.STANDALONE] and bool(segment.state[f.IN_TX])
     )
-    ansi_quotes = _ansi_quotes(body[status:names])
-    statement = statements.understand(sql, mariadb=segment.info.mariadb, ansi_quotes=ansi_quotes)
+    mode = _sql_mode(body[status:names])
+    statement = statements.understand(sql, mariadb=segment.info.mariadb, mode=mode)
     if statement.kind == statements.CONTROL:
         if _control(segment, statement.verb, sql):
             return
     elif statement.kind in (statements.DML, statements.OTHER):
         session = int.from_bytes(body[:4], "little")
-        catalog.judge(sql, db, segment.place, session=session, ansi_quotes=ansi_quotes)
+        catalog.judge(sql, db, segment.place, session=session, mode=mode)
     elif statement.kind in (statements.DDL, statements.TRUNCATE):
         if not segment.state[f.IN_TX]:
             seconds = int.from_bytes(event[:4], "little")
@@ -168,14 +169,15 @@ def _client_collation(status: bytes) -> int | None:
     return None
 
 
-def _ansi_quotes(status: bytes) -> bool:
-    """Return whether the statement's session put names in double quotes.
+def _sql_mode(status: bytes) -> SqlMode:
+    """Return how the statement's session reads quotes.
 
     Its status variables begin with the flags (code 0, four bytes) and the SQL mode (code 1).
     """
     if status[:1] == b"\0":
         status = status[5:]
-    return status[:1] == b"\1" and bool(int.from_bytes(status[1:9], "little") & _ANSI_QUOTES)
+    bits = int.from_bytes(status[1:9], "little") if status[:1] == b"\1" else 0
+    return SqlMode(bool(bits & _ANSI_QUOTES), not bits & _NO_BACKSLASH_ESCAPES)
 
 
 def _control(segment: OpenSegment, verb: str, sql: str) -> bool:

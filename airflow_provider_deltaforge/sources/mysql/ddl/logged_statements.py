@@ -15,7 +15,7 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError, TableError
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch
 from airflow_provider_deltaforge.sources.mysql.connection import translated
-from airflow_provider_deltaforge.sources.mysql.ddl.lexer import Token, tokens_of
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode, Token, tokens_of
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import Key, Name
 from airflow_provider_deltaforge.sources.mysql.ddl.written_tables import (
     Writes,
@@ -65,7 +65,7 @@ class StatementJudge:
         """Ask again about triggers, views and functions."""
         self._known = _JudgedStatement()
 
-    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+    def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Return if a statement cannot have changed a captured table.
 
         Args:
@@ -73,14 +73,14 @@ class StatementJudge:
             db: the database it ran in.
             place: where it is in the log.
             session: the number of its session, which alone sees its temporary tables.
-            ansi_quotes: the session puts names in double quotes.
+            mode: of the session.
 
         Raises:
             TableError: it wrote a captured table.
             FatalError: it may have.
             RetryableError, AccessError: the server could not be asked.
         """
-        tokens = tokens_of(sql, mariadb=self._mariadb, ansi_quotes=ansi_quotes)
+        tokens = tokens_of(sql, mariadb=self._mariadb, mode=mode)
         writes = writes_of(tokens)
         if writes.verb in _CHANGES_OBJECTS and not writes.temporary:
             self.forget()
@@ -157,12 +157,12 @@ class StatementJudge:
             return f"{key[0]}.{key[1]} is a view"
         triggers = fetch(
             connection,
-            "SELECT TRIGGER_NAME, ACTION_STATEMENT FROM information_schema.TRIGGERS "
+            "SELECT TRIGGER_NAME, ACTION_STATEMENT, SQL_MODE FROM information_schema.TRIGGERS "
             "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s",
             key,
         )
-        for trigger, body in triggers:
-            tokens = tokens_of(str(body), mariadb=self._mariadb)
+        for trigger, body, mode in triggers:
+            tokens = tokens_of(str(body), mariadb=self._mariadb, mode=SqlMode.of(str(mode)))
             if self._may_write(connection, tokens, key[0], seen):
                 return f"the trigger {trigger} of {key[0]}.{key[1]} may write another table"
         return None

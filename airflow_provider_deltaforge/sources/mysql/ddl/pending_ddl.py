@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
     log_says_all,
 )
 from airflow_provider_deltaforge.sources.mysql.connection import translated
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import INDEX, TRUNCATE, Key, Statement
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, compare, file_number
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -101,7 +102,7 @@ class Recorder:
         self._since.append(PendingDdl(db, statement, sql))
         return ()
 
-    def judge(self, sql: str, db: str, place: str, *, session: int, ansi_quotes: bool) -> None:
+    def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Accept every statement."""
 
     def plan(self, table: TableMap) -> TableDecodePlan:

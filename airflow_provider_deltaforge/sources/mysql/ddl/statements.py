@@ -4,7 +4,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_deltaforge.sources.mysql.ddl.lexer import QUOTED, SIGN, WORD, Token, tokens_of
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import (
+    PLAIN_MODE,
+    QUOTED,
+    SIGN,
+    WORD,
+    SqlMode,
+    Token,
+    tokens_of,
+)
 
 DDL, TRUNCATE, DML, CONTROL, OTHER = "ddl", "truncate", "dml", "control", "other"
 
@@ -69,16 +77,16 @@ class Statement:
 
 
 def understand(  # noqa: PLR0911 - one per kind
-    sql: str, *, mariadb: bool = True, ansi_quotes: bool = False
+    sql: str, *, mariadb: bool = True, mode: SqlMode = PLAIN_MODE
 ) -> Statement:
     """Return what a QUERY event's statement does.
 
     Args:
         sql: the statement.
         mariadb: which server logged it.
-        ansi_quotes: its session reads double quotes as those of names.
+        mode: of its session.
     """
-    words = _StatementTokens(tokens_of(sql, mariadb=mariadb, ansi_quotes=ansi_quotes))
+    words = _StatementTokens(tokens_of(sql, mariadb=mariadb, mode=mode))
     verb = words.take_upper()
     if verb in _DML:
         return Statement(DML, verb)

@@ -19,9 +19,8 @@ _HARMLESS = {
 """They leave the rows of tables alone, or never stand in a log in place of rows."""
 
 _VERBS = {"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "SELECT"}
-_MODIFIERS = {
-    "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "CONCURRENT", "QUICK", "IGNORE", "LOCAL", "INTO",
-}  # fmt: skip
+_MODIFIERS = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "INTO"}
+"""No table is called so without quotes."""
 _REFERENCE_ENDS = {"SET", "WHERE", "ORDER", "LIMIT", "RETURNING"}
 # Words in front of parentheses that one of the servers does not know as such.
 _NO_CALLS = {"AGAINST", "JSON_TABLE"}
@@ -103,7 +102,7 @@ def _main_verb(tokens: Sequence[Token]) -> int:
 def _written(verb: str, tokens: list[Token]) -> tuple[list[Name], list[Token]] | None:
     """Return the tables that are written and the tokens of their names; None: not understood."""
     at = 1
-    while _upper(tokens, at) in _MODIFIERS:
+    while _upper(tokens, at) in _MODIFIERS or (verb == "DELETE" and _upper(tokens, at) == "QUICK"):
         at += 1
     if verb in ("INSERT", "REPLACE"):
         return _one_name(tokens, at)
