@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import AppearedTable, NamedTables
@@ -20,7 +19,6 @@ from airflow_provider_deltaforge.sources.postgres.publication import NewTables
 from airflow_provider_deltaforge.sources.postgres.server import end_of_log
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.housekeeping import Housekeeping
-from airflow_provider_deltaforge.sources.postgres.wal.log_segment import WalSegment
 from airflow_provider_deltaforge.sources.postgres.wal.messages import (
     LogicalMessage,
     Relation,
@@ -38,7 +36,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.replication_session import
 from airflow_provider_deltaforge.sources.postgres.wal.segmenter import WalSegmenter
 from airflow_provider_deltaforge.sources.postgres.wal.table_names import TableNamesWatch
 from airflow_provider_deltaforge.sources.postgres.wal.untouched_values import UntouchedValues
-from airflow_provider_deltaforge.sources.shared.backoff import Backoff
+from airflow_provider_deltaforge.sources.shared.reconnecting_reader import ReconnectingReader
 from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
 
 log = logging.getLogger(__name__)
@@ -52,13 +50,15 @@ _KEEPALIVE_SLACK_S = 1.0
 _LEAVING_S = 3.0
 
 
-class PostgresReader:
+class PostgresReader(ReconnectingReader[LogSocket]):
     """Implements ``sources.contract.LogReader`` for PostgreSQL.
 
     The server is answered from ``read``. A pipeline that is blocked for longer than the server's
     ``wal_sender_timeout`` therefore loses its connection, and opens another one when it goes on:
     a server that is to be stopped would otherwise wait for us.
     """
+
+    sign_of_life = "keepalive"
 
     def __init__(
         self,
@@ -67,17 +67,11 @@ class PostgresReader:
         stopping: Callable[[], bool],
         history: SchemaHistory | None = None,
     ) -> None:
+        super().__init__(reading.source_id, reading.read_timeout_s, stopping)
         self._reading = reading
-        self._stopping = stopping
-        self._key = id_key(reading.source_id)
-        self._socket: LogSocket | None = None
-        self._closed = False
-        self._backoff = Backoff()
         self._left_out: frozenset[str] = frozenset()
-        self._away: str | None = None
-        self._lost: PositionLostError | None = None
         self._in_use_since: float | None = None
-        self._heard_at = self._sent_at = self._cut_at = 0.0
+        self._sent_at = self._cut_at = 0.0
         self._appeared: list[AppearedTable] = []
         self._named: NamedTables | None = None
         self._info, slot = ask(reading, position)
@@ -107,47 +101,9 @@ class PostgresReader:
         names = None if reading.original is not None else self._names
         self._watch = Housekeeping(connection, self._newcomers(), reading.heartbeat_s, names)
 
-    @property
-    def position(self) -> Position:
-        """Where the next segment begins."""
-        return self._segmenter.position.as_json()
-
     def skip_tables(self, tables: Collection[str]) -> None:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
         self._left_out = frozenset(tables)
-
-    def read(self, timeout_s: float) -> WalSegment | None:
-        """Return the next segment, or None when nothing came in time.
-
-        Raises:
-            RetryableError: the server is away; the call may be repeated at once, it paces itself.
-            ServerChangedError: another server answers.
-            TableError: a table's rows cannot be decoded.
-            PositionLostError, AccessError, FatalError: a person must act.
-        """
-        with self._silence.reading():
-            return self._read(timeout_s)
-
-    def _read(self, timeout_s: float) -> WalSegment | None:
-        ready = self._segmenter.ready
-        deadline = time.monotonic() + timeout_s
-        while not ready and not self._closed and not self._stopping():
-            if self._lost is not None:
-                raise self._lost
-            left = deadline - time.monotonic()
-            if not self._opened(left):
-                if self._away is not None and not self._closed:
-                    raise RetryableError(self._away)  # Nothing came because nobody is there.
-                return None
-            try:
-                if not self._receive(max(left, 0.0)) and left <= 0:
-                    return None
-            except (OSError, RetryableError) as error:
-                self._broke(error)
-            except PositionLostError as error:
-                self._lost = error  # Raised behind what came before it.
-                self._segmenter.cut()
-        return ready.popleft() if ready else None
 
     def decode(self, segment: Any) -> ChangeBatch:
         """Decode a segment that this reader read."""
@@ -171,27 +127,19 @@ class PostgresReader:
         """Return which table has which name, as far as ``appeared_tables`` covers it."""
         return self._named
 
-    def silence(self) -> tuple[float, str] | None:
-        """Return for how long the server answered nothing; None while all is well."""
-        silent_s = self._silence.for_s
-        if silent_s is None:
-            return None
-        return silent_s, f"no keepalive, which it is asked for every {self._status_s:g} s"
-
     def close(self) -> None:
-        """Close the connection. Safe to call twice, and from another thread."""
-        self._closed = True
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            try:
-                if self._flushed > self._sent_flushed:
-                    socket.send(status_message(self._segmenter.written, self._flushed, ask=False))
-            except (OSError, RetryableError):
-                log.debug("the last position did not reach the server")
-            socket.close()
+        """Close the connections. Safe to call twice, and from another thread."""
+        super().close()
         self._watch.close()
         self._catalog.close()
         self._untouched.close()
+
+    def _leave(self, socket: LogSocket) -> None:
+        try:
+            if self._flushed > self._sent_flushed:
+                socket.send(status_message(self._segmenter.written, self._flushed, ask=False))
+        except (OSError, RetryableError):
+            log.debug("the last position did not reach the server")
 
     def _copied_upto(self) -> int:
         """Return behind which place no row was written before a copy of the tables ended."""
@@ -203,56 +151,33 @@ class PostgresReader:
     def _has_ended(self) -> bool:
         return self._closed or self._stopping()
 
-    def _opened(self, left: float) -> bool:
-        """Open the log if it is not open; return False if the time for it has not come."""
-        if self._socket is not None:
-            return True
-        if self._backoff.naps(left):
-            return left > 0
-        try:
-            position = self._segmenter.position
-            info, _ = ask(self._reading, position, self._info)
-            self._socket = start(self._reading, position, info)
-        except RetryableError as error:
-            self._failed(error)
-            if self._in_use_since and time.monotonic() - self._in_use_since < _LEAVING_S:
-                return left > 0  # The reader before us has gone, and the server will notice.
-            self._away = f"{error}; trying again"
-            raise RetryableError(self._away) from error
-        self._segmenter.restart()
-        self._heard_at = self._sent_at = time.monotonic()
-        self._silence.heard()
-        self._away = None
-        if self._closed:
-            self.close()
-        return not self._closed
+    def _connect_log(self) -> LogSocket:
+        position = self._segmenter.position
+        info, _ = ask(self._reading, position, self._info)
+        self._sent_at = time.monotonic()
+        return start(self._reading, position, info)
 
-    def _receive(self, timeout_s: float) -> int:
-        """Read what the server has sent and cut it into segments; return the bytes read."""
-        socket, segmenter = self._socket, self._segmenter
-        if socket is None:
-            return 0
+    def _waits(self) -> bool:
+        """Return whether the reader before us has gone, which the server will soon notice."""
+        since = self._in_use_since
+        return since is not None and time.monotonic() - since < _LEAVING_S
+
+    def _receive(self, socket: LogSocket, timeout_s: float) -> int:
+        segmenter = self._segmenter
         self._answer(socket)
         view = segmenter.room()
         if segmenter.ready:
             return 1
         soon_s = _ANSWER_S if segmenter.asked else _IDLE_S if segmenter.moved else timeout_s
         size = socket.receive(view, min(timeout_s, soon_s))
+        self._heard(size)
         now = time.monotonic()
         if size:
-            self._heard_at = now
-            self._silence.heard()
-            self._backoff.worked()
             self._in_use_since = None
             segmenter.take(size)
             # The room was not filled: the server has nothing more to send just now.
             if size < len(view):
                 segmenter.cut()
-        elif now - self._heard_at > self._reading.read_timeout_s:
-            silent = self._reading.read_timeout_s
-            raise TimeoutError(f"nothing came for {silent:g} s, no keepalive")
-        else:
-            self._silence.nothing()
         if segmenter.ready:
             self._cut_at = now
         elif segmenter.moved and (segmenter.asked or now - self._cut_at >= _IDLE_S):
@@ -281,20 +206,13 @@ class PostgresReader:
         self._named = self._names.known
 
     @property
+    def _missing(self) -> str:
+        return f"no keepalive, which it is asked for every {self._status_s:g} s"
+
+    @property
     def _status_s(self) -> float:
         most = self._info.sender_timeout_s / 2 or _STATUS_S
         return min(_STATUS_S, most, self._reading.read_timeout_s / 3)
-
-    def _broke(self, error: BaseException) -> None:
-        """Close a broken connection: the next call opens another where the last segment ended."""
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.close()
-        if self._closed:
-            return
-        self._silence.broke()
-        self._failed(error)
-        log.warning("the log connection broke (%s); reconnecting", error)
 
     def _failed(self, error: BaseException) -> None:
         """Note a failed attempt, and wait longer before each next one."""
@@ -307,7 +225,7 @@ class PostgresReader:
                     "or end the other reader: SELECT pg_terminate_backend(active_pid) FROM "
                     f"pg_replication_slots WHERE slot_name = '{self._reading.slot}'"
                 ) from error
-        self._backoff.failed()
+        super()._failed(error)
 
     def _plan(self, relation: Relation) -> WalTablePlan | None:
         captured = self._reading.matcher.matches(relation.schema, relation.table)
