@@ -46,7 +46,7 @@ class Publication:
         complete: it publishes inserts, updates, deletes and truncates.
         via_root: a partition's rows come under its root.
         owned: the user may change it.
-        narrowed: tables of which it publishes some columns or some rows only.
+        narrowed: tables that it publishes only in part, some columns or some rows.
     """
 
     all_tables: bool

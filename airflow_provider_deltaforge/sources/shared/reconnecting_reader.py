@@ -138,7 +138,7 @@ class ReconnectingReader(ABC, Generic[Socket]):
             socket.close()
 
     def _leave(self, socket: Socket) -> None:
-        """Say what the server should know before the connection is closed."""
+        """Send the server what it should know before the connection is closed."""
 
     def _opened(self, left: float) -> bool:
         """Open the log if it is not open; return False if the time for it has not come."""
