@@ -26,7 +26,7 @@ class Backoff:
         self._not_before = time.monotonic() + wait * random.uniform(0.5, 1.0)  # noqa: S311
 
     def naps(self, most_s: float) -> bool:
-        """Sleep a little, ``most_s`` at most, if it is too early for the next attempt; return whether so."""
+        """Sleep up to ``most_s`` if it is too early for the next attempt; return whether it was."""
         wait = self._not_before - time.monotonic()
         if wait <= 0:
             return False
