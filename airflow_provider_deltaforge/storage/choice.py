@@ -25,7 +25,7 @@ def store_in(document: str) -> StoreLocation | None:
         ) from error
 
 
-def check_store(document: str, given: StoreLocation) -> None:
+def check_store(document: str, location: StoreLocation) -> None:
     """Refuse a document that names another store than the one its driver was started with.
 
     A relative path means the working directory of whoever started the driver, so it cannot be
@@ -37,27 +37,27 @@ def check_store(document: str, given: StoreLocation) -> None:
     settings = load(document, expand=False).spec.storage
     path = settings.path if settings is not None else None
     if path is None or path.startswith(("/", "~", "${")):
-        store_of(document, given)
+        store_of(document, location)
 
 
-def store_of(document: str, given: StoreLocation | None) -> StoreLocation:
+def store_of(document: str, location: StoreLocation | None) -> StoreLocation:
     """Return the store a pipeline runs with.
 
     Args:
         document: its text, unexpanded.
-        given: what ``--store``, ``DELTAFORGE_STORE`` or an Airflow connection names; None when
+        location: what ``--store``, ``DELTAFORGE_STORE`` or an Airflow connection names; None when
             nobody named one.
 
     Raises:
-        SpecError: the document names another store than ``given``, or is wrong.
+        SpecError: the document names another store than ``location``, or is wrong.
     """
     own = store_in(document)
     if own is None:
-        return given or StoreLocation.from_environment({})
-    if given is not None and not own.is_same(given):
+        return location or StoreLocation.from_environment({})
+    if location is not None and not own.is_same(location):
         raise SpecError(
             f"spec.storage: the document names the state store {own.shown()}, but this process was "
-            f"given {given.shown()} (--store, DELTAFORGE_STORE or an Airflow connection); take one "
-            "of them out, or make them equal"
+            f"given {location.shown()} (--store, DELTAFORGE_STORE or an Airflow connection); take "
+            "one of them out, or make them equal"
         )
     return own

@@ -45,13 +45,13 @@ def say(distress: Distress | None, environment: Mapping[str, str] = os.environ) 
         return
     text = b""
     if distress is not None:
-        told = {
+        fields = {
             "boot": moments.boot(),
             "at_s": moments.now(),
             "since_ms": distress.since_ms,
             "reason": distress.reason[:_REASON_MAX],
         }
-        text = json.dumps(told).encode()
+        text = json.dumps(fields).encode()
     with suppress(OSError), (Path(directory) / _NAME).open("r+b") as file:
         file.write(text[:_SIZE].ljust(_SIZE))
 
@@ -59,10 +59,10 @@ def say(distress: Distress | None, environment: Mapping[str, str] = os.environ) 
 def heard(directory: Path) -> Distress | None:
     """Return what a driver of this machine has said there in the last seconds."""
     try:
-        told = json.loads((directory / _NAME).read_bytes())
-        ago_s = moments.since(told["boot"], told["at_s"])
+        fields = json.loads((directory / _NAME).read_bytes())
+        ago_s = moments.since(fields["boot"], fields["at_s"])
         if ago_s is None or ago_s > _FRESH_S:
             return None
-        return Distress(str(told["reason"]), int(told["since_ms"]))
+        return Distress(str(fields["reason"]), int(fields["since_ms"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # Never written, blank, or half written.

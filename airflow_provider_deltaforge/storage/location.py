@@ -49,10 +49,10 @@ class StoreLocation(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _anchor(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and given.get("path"):
-            return {**given, "path": _absolute(os.fspath(given["path"]))}
-        return given
+    def _anchor(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("path"):
+            return {**value, "path": _absolute(os.fspath(value["path"]))}
+        return value
 
     @model_validator(mode="after")
     def _complete(self) -> "StoreLocation":

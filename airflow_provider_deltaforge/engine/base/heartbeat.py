@@ -248,7 +248,7 @@ class Heartbeat:
     def _sinks(self) -> dict[str, SinkProgress]:
         return {
             sink_id: SinkProgress(
-                **_told(state, begins=not self.has_begun),
+                **_sink_fields(state, begins=not self.has_begun),
                 position=dict(state.position) if state.position is not None else None,
                 checkpoint_ms=state.checkpoint_ms,
                 events=state.events,
@@ -260,23 +260,23 @@ class Heartbeat:
         }
 
 
-def _told(state: SinkStats, *, begins: bool) -> dict[str, object]:
+def _sink_fields(state: SinkStats, *, begins: bool) -> dict[str, object]:
     last_error = state.last_error
     if state.status == "running" and last_error is None:
         return {"status": "starting"} if begins else {}
     word = "blocked" if state.status == "running" else state.status
-    told: dict[str, object] = {"status": word}
+    fields: dict[str, object] = {"status": word}
     if last_error is not None:
-        told |= {
+        fields |= {
             "since_ms": last_error.since_ms,
             "reason": last_error.reason,
             "error_class": last_error.error_class,
         }
     if state.status != "running":
-        told["since_ms"] = state.status_since_ms
+        fields["since_ms"] = state.status_since_ms
     if state.lacks_ms is not None:
-        told["lag_ms"] = max(0, _now_ms() - state.lacks_ms)
-    return told
+        fields["lag_ms"] = max(0, _now_ms() - state.lacks_ms)
+    return fields
 
 
 def _now_ms() -> int:

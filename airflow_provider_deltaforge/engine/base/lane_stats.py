@@ -76,13 +76,17 @@ class LaneStats:
         """Ask a reader from now on whether its server is heard; None: there is none."""
         self._reader = reader
 
-    def resume(self, told: dict[str, Any]) -> None:
+    def resume(self, progress: dict[str, Any]) -> None:
         """Go on counting from an earlier lane's progress, so that counters never fall."""
-        self.events, self.bytes, self.batches = told["events"], told["bytes"], told["batches"]
-        for table, counts in told["tables"].items():
+        self.events, self.bytes, self.batches = (
+            progress["events"],
+            progress["bytes"],
+            progress["batches"],
+        )
+        for table, counts in progress["tables"].items():
             for op, count in counts.get("events", {}).items():
                 self.by_table[table, op] += count
-        for sink_id, sink in told["sinks"].items():
+        for sink_id, sink in progress["sinks"].items():
             state = self.sinks.get(sink_id)
             if state is None:
                 continue  # Taken out of the document since.
@@ -90,7 +94,7 @@ class LaneStats:
             state.batches, state.retries = sink["batches"], sink["retries"]
             if sink.get("status") in ("behind", "catching_up"):
                 state.status_since_ms = sink.get("since_ms")
-        extra = told["extra"]
+        extra = progress["extra"]
         self.last_commit_ms = extra.get("last_commit_ms")
         self.splits = extra.get("transaction_splits", 0)
         self.reconnects = extra.get("source_reconnects", 0)
@@ -285,7 +289,7 @@ class LaneStats:
         if well == going or (self.policy is not None and self.policy.holds(well)):
             return None
         required = self.policy.required if self.policy is not None else frozenset()
-        name = min(going - well, key=lambda one: one not in required)
+        name = min(going - well, key=lambda sink_id: sink_id not in required)
         blocking = self.sinks[name].last_error
         return (f"sink {name}", blocking) if blocking is not None else None
 
@@ -310,10 +314,10 @@ class LaneStats:
         return f"processor {processor_id}", LastError(reason, RetryableError.error_class, since_ms)
 
     def _count(self, taken: Mapping[str, SinkCounts]) -> None:
-        for sink_id, told in taken.items():
+        for sink_id, counts in taken.items():
             state = self.sinks.setdefault(sink_id, SinkStats())
-            state.events += told.events
-            state.bytes += told.nbytes
+            state.events += counts.events
+            state.bytes += counts.nbytes
             state.batches += 1
 
     def _measure(self, commit_ms: np.ndarray, now_ms: float) -> None:

@@ -28,11 +28,11 @@ class Latency:
         self._counts += np.bincount(slots, minlength=self._counts.size)
         self._sum_s += float(seconds.sum())
 
-    def add(self, told: Mapping[str, Any] | None) -> None:
+    def add(self, former: Mapping[str, Any] | None) -> None:
         """Add what ``as_dict`` said elsewhere; of another release's buckets nothing is known."""
-        if told is not None and told["buckets_s"] == list(LATENCY_BUCKETS_S):
-            self._counts += np.asarray(told["counts"], dtype=np.int64)
-            self._sum_s += told["sum_s"]
+        if former is not None and former["buckets_s"] == list(LATENCY_BUCKETS_S):
+            self._counts += np.asarray(former["counts"], dtype=np.int64)
+            self._sum_s += former["sum_s"]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -51,12 +51,12 @@ class _Counters:
     counts: Counter[str] = field(default_factory=Counter)
     latency: Latency = field(default_factory=Latency)
 
-    def add(self, told: Mapping[str, Any]) -> None:
-        self.events_in += told["events_in"]
-        self.events_out += told["events_out"]
-        self.errors += told["errors"]
-        self.counts.update(told["counts"])
-        self.latency.add(told["latency"])
+    def add(self, former: Mapping[str, Any]) -> None:
+        self.events_in += former["events_in"]
+        self.events_out += former["events_out"]
+        self.errors += former["errors"]
+        self.counts.update(former["counts"])
+        self.latency.add(former["latency"])
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -104,15 +104,15 @@ class ProcessorStats:
             counters.latency.measure(np.array([seconds]))
             counters.errors += failed
 
-    def add(self, told: Mapping[str, Any], *, known_only: bool = False) -> None:
+    def add(self, former: Mapping[str, Any], *, known_only: bool = False) -> None:
         """Add what ``as_dict`` said elsewhere.
 
         Args:
-            told: by processor id.
+            former: by processor id.
             known_only: leave out processors that are not in the document any more.
         """
         with self._lock:
-            for processor_id, counted in told.items():
+            for processor_id, counted in former.items():
                 if not known_only or processor_id in self._counters:
                     self._counters.setdefault(processor_id, _Counters()).add(counted)
 
@@ -134,7 +134,7 @@ class DeadLetterStats:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._events: Counter[tuple[str, str, str]] = Counter()
-        self._told: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter()
 
     def set_aside(self, sink_id: str | None, processor_id: str | None, kind: str) -> None:
         """Count an event that is durable in the queue."""
@@ -144,14 +144,16 @@ class DeadLetterStats:
     def count(self, what: str, events: int) -> None:
         """Count what became of events otherwise, by a name of ``_DEAD_LETTER_COUNTS``."""
         with self._lock:
-            self._told[what] += events
+            self._totals[what] += events
 
-    def add(self, told: Mapping[str, Any]) -> None:
+    def add(self, former: Mapping[str, Any]) -> None:
         """Add what ``as_dict`` said elsewhere."""
         with self._lock:
-            for one in told.get("events", ()):
-                self._events[one["sink"], one["processor"], one["error_kind"]] += one["count"]
-            self._told.update({key: told[key] for key in told if key in _DEAD_LETTER_COUNTS})
+            for series in former.get("events", ()):
+                self._events[series["sink"], series["processor"], series["error_kind"]] += series[
+                    "count"
+                ]
+            self._totals.update({key: former[key] for key in former if key in _DEAD_LETTER_COUNTS})
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -160,14 +162,14 @@ class DeadLetterStats:
                 {"sink": sink, "processor": processor, "error_kind": kind, "count": count}
                 for (sink, processor, kind), count in sorted(self._events.items())
             ]
-            return {"events": events, **{what: self._told[what] for what in _DEAD_LETTER_COUNTS}}
+            return {"events": events, **{what: self._totals[what] for what in _DEAD_LETTER_COUNTS}}
 
     def take(self) -> dict[str, Any]:
         """Return everything as plain data, and begin anew."""
         taken = self.as_dict()
         with self._lock:
             self._events.clear()
-            self._told.clear()
+            self._totals.clear()
         return taken
 
 

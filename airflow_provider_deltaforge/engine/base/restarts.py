@@ -23,14 +23,14 @@ def say(control: Control, fence: Fence, status: Status, outcome: Outcome | None 
     if progress is None:
         return
     now_ms = int(time.time() * 1000)
-    said = {
+    update = {
         "status": status,
         "reason": outcome.reason if outcome else None,
         "error_class": outcome.error_class if outcome else None,
         **heartbeat(progress),
         "since_ms": progress.since_ms if progress.status == status else now_ms,
     }
-    control.store.transact([control.put_progress(progress.model_copy(update=said))], fence)
+    control.store.transact([control.put_progress(progress.model_copy(update=update))], fence)
 
 
 def rest(context: TaskContext) -> Outcome | None:

@@ -175,8 +175,8 @@ class CatchUp:
         messages, held = self._retry(lambda: self._dead_letters.held_back(rendered, [self._id]))
         pending = replace(pending, held=held.get(self._id, ()))
         if self._sink_thread.is_exact:
-            told = pending.held or rendered.rejections[self._id]
-            if told or self._dead_letters.order.would_tell(rendered, [self._id]):
+            refused = pending.held or rendered.rejections[self._id]
+            if refused or self._dead_letters.order.would_tell(rendered, [self._id]):
                 self._set_aside(pending, pending.held)
         self._sink_thread.submit(self._sink_batch(pending, messages[self._id]))
         self._settle(pending, self._result(pending))

@@ -96,7 +96,9 @@ class LaggingSinks:
             if time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + _WISHES_S
                 self._retry(lambda: self._hear(joined))
-            for name in [name for name, one in self._behind.items() if one.given_up]:
+            for name in [
+                name for name, catching_up in self._behind.items() if catching_up.given_up
+            ]:
                 del self._behind[name]
                 self._given_up = self._retry(self._gaps.open)
         for name, position in self.rejoin_point.taken().items() if self._behind else ():
@@ -115,7 +117,7 @@ class LaggingSinks:
 
         Whoever is given up does not count.
         """
-        behind = [one.at for one in self._behind.values()]
+        behind = [catching_up.at for catching_up in self._behind.values()]
         found: Position | None = self._source.earliest([position, *behind])
         return position if found is None else found
 
@@ -127,7 +129,9 @@ class LaggingSinks:
         if position is None:
             return []
         covers = self._source.covers
-        return [name for name, one in self._behind.items() if covers(one.at, position)]
+        return [
+            name for name, catching_up in self._behind.items() if covers(catching_up.at, position)
+        ]
 
     @property
     def any(self) -> bool:
@@ -136,11 +140,11 @@ class LaggingSinks:
 
     def close(self) -> None:
         """End catching up; it goes on with the next lane."""
-        for one in self._behind.values():
-            one.end()
+        for catching_up in self._behind.values():
+            catching_up.end()
         deadline = time.monotonic() + _CLOSE_S
-        for one in self._behind.values():
-            one.join(max(0.1, deadline - time.monotonic()))
+        for catching_up in self._behind.values():
+            catching_up.join(max(0.1, deadline - time.monotonic()))
 
     def _leave(
         self,
@@ -173,9 +177,9 @@ class LaggingSinks:
     def _forget_wishes(self) -> None:
         """Remove commands that came too late: they must not give up a sink that lags later."""
         concerned = self._behind.keys() | self._given_up.keys()
-        late = [one for one in self._gaps.wishes() if one.sink not in concerned]
+        late = [command for command in self._gaps.wishes() if command.sink not in concerned]
         if late:
-            self._store([self._gaps.granted(one) for one in late])
+            self._store([self._gaps.granted(command) for command in late])
 
     def _hear(self, resumed: list[str]) -> None:
         """Do what people want of sinks.

@@ -130,7 +130,7 @@ class TableWatch:
 
     def history(self) -> "TrustedHistory":
         """Return what was registered, without what a stop has made worthless."""
-        doubted = {name: told.sequence for name, told in self._records.marked().items()}
+        doubted = {name: record.sequence for name, record in self._records.marked().items()}
         return TrustedHistory(self._registry, self._context.pipeline.spec.source.compare, doubted)
 
     def begin(self, reader: LogReader) -> None:
@@ -165,10 +165,10 @@ class TableWatch:
 
     def watch(self, rows: pa.RecordBatch) -> None:
         """Take note of what delivered statements say of rows without events."""
-        told = rows.column("ddl")
-        if told.null_count == len(told):
+        ddl = rows.column("ddl")
+        if ddl.null_count == len(ddl):
             return
-        for row in rows.filter(pc.is_valid(told)).to_pylist():
+        for row in rows.filter(pc.is_valid(ddl)).to_pylist():
             change = json.loads(row["ddl"])
             for name in change.get("lost", ()):
                 sql = redacted(change["sql"])

@@ -48,8 +48,8 @@ class PreparedDeadLetter:
     def overtaken_by(self, sink_id: str) -> None:
         """Note that a sink was given a newer event of the row."""
         if sink_id not in self.refusal.overtaken:
-            told = [*self.refusal.overtaken, sink_id]
-            self.refusal = self.refusal.model_copy(update={"overtaken": told})
+            sink_ids = [*self.refusal.overtaken, sink_id]
+            self.refusal = self.refusal.model_copy(update={"overtaken": sink_ids})
             self.text = with_refusal(self.text, self.refusal)
 
 
@@ -74,8 +74,8 @@ class DeadLetterWriter:
         dead_letters: list[PreparedDeadLetter] = []
         for refused in chained.refused:
             reasons = [
-                DeadLetterReason(processor_id=refused.processor_id, **_why(one))
-                for one in refused.rejections
+                DeadLetterReason(processor_id=refused.processor_id, **_why(rejection))
+                for rejection in refused.rejections
             ]
             dead_letters += self._dead_letters(
                 refused.rows, reasons, refused.origins, masked=refused.masked
@@ -92,7 +92,7 @@ class DeadLetterWriter:
             rejections: why; the row of an event and of its tombstone is the same.
             chained: what was rendered.
         """
-        first = {one.event_row: one for one in reversed(rejections)}
+        first = {rejection.event_row: rejection for rejection in reversed(rejections)}
         at = sorted(first)
         reasons = [DeadLetterReason(sink_id=sink_id, **_why(first[row])) for row in at]
         origins = np.array([chained.origin(row) for row in at], np.int64)
@@ -113,7 +113,7 @@ class DeadLetterWriter:
         columns = zip(
             reasons,
             events.to_pylist(),
-            [one or not masked for one in cut],
+            [is_cut or not masked for is_cut in cut],
             uuid_texts(rows["event_id"]).to_pylist(),
             rows["source_position"].to_pylist(),
             places,

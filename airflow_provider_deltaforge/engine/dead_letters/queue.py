@@ -112,11 +112,11 @@ class DeadLetterQueue:
         if self.enabled:
             dead_letters = self._writer.of_processors(rendered.chained)
         for sink_id, rejections in refused.items():
-            told = [*rendered.rejections[sink_id], *rejections]
+            all_of_sink = [*rendered.rejections[sink_id], *rejections]
             if not self.enabled:
-                stop_for_sink(sink_id, told, rendered.chained, source)
-            elif told:
-                dead_letters += self._writer.of_sink(sink_id, told, rendered.chained)
+                stop_for_sink(sink_id, all_of_sink, rendered.chained, source)
+            elif all_of_sink:
+                dead_letters += self._writer.of_sink(sink_id, all_of_sink, rendered.chained)
         # Whoever refused them: sent again, the events of a row go in this order.
         self._held += sorted(
             self._known.unknown(dead_letters), key=lambda dead_letter: dead_letter.at
@@ -339,10 +339,10 @@ class StoredEntries:
         if not early or not dead_letters or not self._wanted:
             return [dead_letter.text for dead_letter in dead_letters]
         source_id = self._context.pipeline.spec.source.id
-        stood = Checkpoints(self._context.store, self._context.pipeline.name, source_id).load()
+        positions = Checkpoints(self._context.store, self._context.pipeline.name, source_id).load()
         # The rows of a snapshot have no place in the log.
         return [
-            each.text if _COPIED in each.text else stored_early(each.text, stood)
+            each.text if _COPIED in each.text else stored_early(each.text, positions)
             for each in dead_letters
         ]
 

@@ -22,12 +22,12 @@ def restored(stored: Sequence[StoredDeadLetter]) -> pa.RecordBatch:
     Args:
         stored: entries that can be sent again; each is a transaction of its own.
     """
-    texts = pa.array([one.text for one in stored], pa.binary())
+    texts = pa.array([entry.text for entry in stored], pa.binary())
     columns: dict[str, list[Any] | pa.Array] = {
         name: [] for name in CHANGE_SCHEMA.names if name not in _RAW
     }
-    for number, one in enumerate(stored):
-        for name, value in _plain(one.dead_letter, number).items():
+    for number, entry in enumerate(stored):
+        for name, value in _plain(entry.dead_letter, number).items():
             columns[name].append(value)
     spans = json_fields.locate_each(texts, [*_RAW.values(), ("source_cursor",)])
     for name, found in zip(_RAW, spans, strict=False):

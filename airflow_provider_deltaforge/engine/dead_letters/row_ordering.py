@@ -111,15 +111,15 @@ class RowOrdering:
         messages = {name: rendered.messages[name] for name in sink_ids}
         held: dict[str, list[Rejection]] = {}
         again = self._read_again(rendered.chained) if self._holds else {}
-        for name, given in list(messages.items()) if self._holds else ():
+        for name, sent in list(messages.items()) if self._holds else ():
             refused = [*_refused_by_processors(rendered.chained), *_unrendered(rendered, name)]
             entries = self._missed(name, [*_entries_of(pending, name), *refused])
             rows = self._rows_held(entries, rendered.chained, again) if entries.tables else []
-            held_back = np.isin(given.event_rows.to_numpy(), rows)
+            held_back = np.isin(sent.event_rows.to_numpy(), rows)
             if held_back.any():
-                there = np.unique(given.event_rows.to_numpy()[held_back]).tolist()
+                there = np.unique(sent.event_rows.to_numpy()[held_back]).tolist()
                 held[name] = [Rejection(row, HELD, _HELD_REASON) for row in there]
-                messages[name] = given.take(pa.array(np.flatnonzero(~held_back)))
+                messages[name] = sent.take(pa.array(np.flatnonzero(~held_back)))
         return messages, held
 
     def _rows_held(
@@ -174,7 +174,7 @@ class RowOrdering:
                 continue
             chained = rendered.chained
             rows = np.unique(rendered.messages[sink_id].event_rows.to_numpy())
-            rows = rows[~np.isin(rows, [one.event_row for one in rejections])]
+            rows = rows[~np.isin(rows, [rejection.event_row for rejection in rejections])]
             taken = chained.rows.take(pa.array(rows))
             at = _at(chained)[rows]
             for row, entry in entries.met(RowKeys.of(taken), at):
@@ -193,8 +193,8 @@ class RowOrdering:
             return {}
         known = pa.array(list(self._ids), pa.binary(16))
         found: dict[bytes, int] = {}
-        told = [(refused.rows, refused.origins) for refused in chained.refused]
-        for rows, at in [*told, (chained.rows, _at(chained))]:
+        parts = [(refused.rows, refused.origins) for refused in chained.refused]
+        for rows, at in [*parts, (chained.rows, _at(chained))]:
             ids = rows["event_id"]
             for row in np.flatnonzero(np.asarray(pc.is_in(ids, value_set=known))).tolist():
                 found[ids[row].as_py()] = int(at[row])
@@ -207,7 +207,7 @@ class RowOrdering:
                 if by == sink_id:
                     self._marks.setdefault(entry.seq, {})[sink_id] = False
                     self._missing.setdefault(sink_id, QueueEntries()).add(entry)
-            left = [told for told in self._overtaken.get(event_id, ()) if told[1] != sink_id]
+            left = [mark for mark in self._overtaken.get(event_id, ()) if mark[1] != sink_id]
             self._overtaken[event_id] = left
 
     def writes(self) -> list[Write]:
@@ -216,15 +216,15 @@ class RowOrdering:
         Raises:
             RetryableError: the store is away.
         """
-        told: list[Write] = []
+        writes: list[Write] = []
         for seq, marks in self._marks.items():
             stored = self._queue.find(seq)
             if stored is not None:
                 why = stored.dead_letter.meta
                 marked = {**dict.fromkeys(why.overtaken, True), **marks}
                 by = [sink_id for sink_id, overtaken in marked.items() if overtaken]
-                told.append(self._queue.amend(stored, why.model_copy(update={"overtaken": by})))
-        return told
+                writes.append(self._queue.amend(stored, why.model_copy(update={"overtaken": by})))
+        return writes
 
     def written(self) -> None:
         """Go on after the writes are stored: who was overtaken once need not be watched."""
@@ -268,7 +268,7 @@ def _refused_by_processors(chained: ProcessedBatch) -> Iterable[QueueEntry]:
 
 def _unrendered(rendered: SinkMessages, sink_id: str) -> Iterable[QueueEntry]:
     chained = rendered.chained
-    rows = sorted({one.event_row for one in rendered.rejections[sink_id]})
+    rows = sorted({rejection.event_row for rejection in rendered.rejections[sink_id]})
     places = places_of(chained.rows.take(pa.array(rows, pa.int32())))
     for row, place in zip(rows, places, strict=True):
         yield QueueEntry(place, at=chained.origin(row))

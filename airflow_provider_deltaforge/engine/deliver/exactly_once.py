@@ -144,14 +144,14 @@ class ExactlyOnceGuard:
 
     def _take_over(self, stand: StoredPosition) -> SinkPosition:
         """Shut former writers out, and see that the sink stands where its checkpoint does."""
-        told = known = self._writer.recover()
-        is_foreign = told is not None and self._owner.is_of_another_store(told)
+        found = known = self._writer.recover()
+        is_foreign = found is not None and self._owner.is_of_another_store(found)
         if stand.held is not None:
-            known = None if told is None else _known(told, stand.held)
-        if not tells(told, stand.held) if stand.held is not None else is_foreign:
+            known = None if found is None else _known(found, stand.held)
+        if not tells(found, stand.held) if stand.held is not None else is_foreign:
             raise FencedError(f"sink {self._id}: it holds something else than its checkpoint says")
-        self._held = _texts(told)
-        self._adopted = told if is_foreign else None
+        self._held = _texts(found)
+        self._adopted = found if is_foreign else None
         self._cursor = self._owner.at(stand.position)
         if known is not None and _lies_behind(known, stand, self._owner):
             self._sought = known.event_id
@@ -178,16 +178,16 @@ class ExactlyOnceGuard:
             )
 
 
-def tells(told: SinkPosition | None, held: Sequence[str]) -> bool:
+def tells(found: SinkPosition | None, held: Sequence[str]) -> bool:
     """Say whether what a sink tells is what it may tell."""
-    if told is None:
+    if found is None:
         return not held
-    return _known(told, held) is not None
+    return _known(found, held) is not None
 
 
-def adopted(told: SinkPosition, owner: PositionOwner) -> tuple[str, ...]:
+def adopted(found: SinkPosition, owner: PositionOwner) -> tuple[str, ...]:
     """Return what a sink may tell whose cursor, of another store, is now this pipeline's own."""
-    return _texts(replace(told, store=owner.store, source=owner.source), told)
+    return _texts(replace(found, store=owner.store, source=owner.source), found)
 
 
 def moved(
@@ -200,33 +200,37 @@ def moved(
     """
     if stand.held is None:
         return None
-    told = [SinkPosition.from_text(text, "a checkpoint") for text in stand.held]
+    held = [SinkPosition.from_text(text, "a checkpoint") for text in stand.held]
     return _texts(
         *(
-            replace(one, position=position) if _lies_behind(one, stand, owner) else one
-            for one in told
+            replace(known, position=position) if _lies_behind(known, stand, owner) else known
+            for known in held
         )
     )
 
 
-def _lies_behind(told: SinkPosition, stand: StoredPosition, owner: PositionOwner) -> bool:
+def _lies_behind(found: SinkPosition, stand: StoredPosition, owner: PositionOwner) -> bool:
     """Return whether an event that the sink holds comes with the log behind its checkpoint."""
-    behind = told.event_id is not None and told.position == stand.position
-    return behind and owner.owns(told)
+    behind = found.event_id is not None and found.position == stand.position
+    return behind and owner.owns(found)
 
 
-def _known(told: SinkPosition, held: Sequence[str]) -> SinkPosition | None:
+def _known(found: SinkPosition, held: Sequence[str]) -> SinkPosition | None:
     """Return what is stored of a cursor: behind which place its event lies may be known better."""
     known = [SinkPosition.from_text(text, "a checkpoint") for text in held]
-    same = [one for one in known if told.event_id is not None and one.event_id == told.event_id]
-    if told not in known and not any(_wrote_alike(one, told) for one in same):
+    same = [
+        candidate
+        for candidate in known
+        if found.event_id is not None and candidate.event_id == found.event_id
+    ]
+    if found not in known and not any(_wrote_alike(candidate, found) for candidate in same):
         return None
-    return same[0] if same else told  # As an own one first, if it was adopted.
+    return same[0] if same else found  # As an own one first, if it was adopted.
 
 
-def _wrote_alike(one: SinkPosition, other: SinkPosition) -> bool:
-    return (one.store, one.source) == (other.store, other.source)
+def _wrote_alike(first: SinkPosition, second: SinkPosition) -> bool:
+    return (first.store, first.source) == (second.store, second.source)
 
 
 def _texts(*cursors: SinkPosition | None) -> tuple[str, ...]:
-    return tuple(one.as_text().decode() for one in cursors if one is not None)
+    return tuple(cursor.as_text().decode() for cursor in cursors if cursor is not None)

@@ -28,22 +28,28 @@ class OtherStores:
         self._records = ForeignPositions(context.store, context.pipeline.name)
         self.owner = PositionOwner.of(context)
 
-    def counts(self, told: SinkPosition | None, stand: StoredPosition | None) -> bool:
+    def counts(self, sink_position: SinkPosition | None, stand: StoredPosition | None) -> bool:
         """Return whether a cursor says how far a sink holds this pipeline's log.
 
         Args:
-            told: by the sink.
+            sink_position: what the sink holds.
             stand: the sink's checkpoint.
         """
-        return told is None or self.owner.owns(told) or _is_known(told, stand)
+        return (
+            sink_position is None
+            or self.owner.owns(sink_position)
+            or _is_known(sink_position, stand)
+        )
 
     def refuse(
-        self, told: Mapping[str, SinkPosition | None], stand: Callable[[str], StoredPosition | None]
+        self,
+        sink_positions: Mapping[str, SinkPosition | None],
+        stand: Callable[[str], StoredPosition | None],
     ) -> None:
         """End the pipeline if a sink holds a position of another store that nobody has adopted.
 
         Args:
-            told: what sinks tell, by their ids.
+            sink_positions: what sinks hold, by their ids.
             stand: returns a sink's checkpoint.
 
         Raises:
@@ -57,7 +63,7 @@ class OtherStores:
         }
         found = {
             name: cursor
-            for name, cursor in told.items()
+            for name, cursor in sink_positions.items()
             if cursor is not None
             and self.owner.is_of_another_store(cursor)
             and not _is_known(cursor, stand(name))
@@ -104,5 +110,5 @@ class OtherStores:
         )
 
 
-def _is_known(told: SinkPosition, stand: StoredPosition | None) -> bool:
-    return stand is not None and stand.held is not None and tells(told, stand.held)
+def _is_known(sink_position: SinkPosition, stand: StoredPosition | None) -> bool:
+    return stand is not None and stand.held is not None and tells(sink_position, stand.held)

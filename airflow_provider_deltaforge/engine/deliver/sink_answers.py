@@ -75,7 +75,9 @@ class SinkAnswers:
         pool.shutdown(wait=False)
         count = len(self._context.pipeline.spec.sinks)
         may_lag = self._policy.may_lag
-        needed = {name: one for name, one in asked.items() if waits and not may_lag(name, count)}
+        needed = {
+            name: answer for name, answer in asked.items() if waits and not may_lag(name, count)
+        }
         while wait(needed.values(), _POLL_S).not_done:
             self._abandon_if_ending()
         deadline = time.monotonic() + _OPTIONAL_S
@@ -83,8 +85,10 @@ class SinkAnswers:
             self._abandon_if_ending()
         late.set()
         self._abandon()
-        found = {name: one.result() for name, one in needed.items()}
-        optional = {name: one for name, one in asked.items() if name not in needed and one.done()}
+        found = {name: answer.result() for name, answer in needed.items()}
+        optional = {
+            name: answer for name, answer in asked.items() if name not in needed and answer.done()
+        }
         return found | _answers(optional)
 
     def _abandon_if_ending(self) -> None:
@@ -138,11 +142,11 @@ class SinkAnswers:
 
 def answer_of(writer: SinkWriter) -> SinkAnswer:
     """Shut former writers out, and return what the sink holds."""
-    told = exact_writer(writer).recover()
+    sink_position = exact_writer(writer).recover()
     loses_both = isinstance(writer, LosesPositionWithMessages)
     has_expired = isinstance(writer, LosesPositionWithMessages) and writer.has_expired
-    return SinkAnswer(told, has_expired, loses_both, isinstance(writer, BeginsEmpty))
+    return SinkAnswer(sink_position, has_expired, loses_both, isinstance(writer, BeginsEmpty))
 
 
 def _answers(asked: Mapping[str, "Future[SinkAnswer]"]) -> dict[str, SinkAnswer]:
-    return {name: one.result() for name, one in asked.items() if one.exception() is None}
+    return {name: answer.result() for name, answer in asked.items() if answer.exception() is None}

@@ -141,9 +141,9 @@ class SinkFence:
     def former(self) -> Sequence[FormerWriter]:
         """Return who has begun in earlier epochs and is not closed; see ``Claim``."""
         return [
-            _FormerWriter(one.name, one.lives_s, not _is_gone(one), key, one.host)
-            for key, one in self._records()
-            if one.token != self.token
+            _FormerWriter(record.name, record.lives_s, not _is_gone(record), key, record.host)
+            for key, record in self._records()
+            if record.token != self.token
         ]
 
     def outlive(self, writers: Sequence[FormerWriter]) -> None:
@@ -152,8 +152,8 @@ class SinkFence:
         None of them can renew its lease since this worker's epoch was taken.
         """
         began = now_s()
-        while waited := [one for one in self._present(writers) if one.may_write]:
-            longest_s = max(LEASE_S * _DRIFT + one.lives_s for one in waited)
+        while waited := [writer for writer in self._present(writers) if writer.may_write]:
+            longest_s = max(LEASE_S * _DRIFT + writer.lives_s for writer in waited)
             left_s = self._claims.since + longest_s - now_s()
             if left_s <= 0:
                 return
@@ -166,12 +166,12 @@ class SinkFence:
 
     def _present(self, writers: Sequence[FormerWriter]) -> list[FormerWriter]:
         """Return how writers are by now, without those that are closed."""
-        wanted = {one.name for one in writers}
-        return [one for one in self.former() if one.name in wanted]
+        wanted = {writer.name for writer in writers}
+        return [writer for writer in self.former() if writer.name in wanted]
 
     def forget(self, writers: Sequence[FormerWriter]) -> None:
         """Forget writers that are shut out; see ``Claim``."""
-        keys = [one.key for one in writers if isinstance(one, _FormerWriter)]
+        keys = [writer.key for writer in writers if isinstance(writer, _FormerWriter)]
         if keys:
             gone = [Delete(names.WRITERS, key) for key in keys]
             self._context.store.transact(gone, self._context.fence)
@@ -204,8 +204,8 @@ class SinkFence:
 
     def _records(self) -> list[tuple[str, WriterRecord]]:
         stored = self._context.store.items(names.WRITERS, self._prefix)
-        told = [(key, WriterRecord.from_stored(text, f"writer {key}")) for key, text in stored]
-        return [(key, one) for key, one in told if one.sink == self._sink]
+        records = [(key, WriterRecord.from_stored(text, f"writer {key}")) for key, text in stored]
+        return [(key, record) for key, record in records if record.sink == self._sink]
 
 
 def now_s() -> float:
@@ -224,7 +224,7 @@ def _since(epoch: str) -> float:
 
 
 def _on(writers: Sequence[FormerWriter]) -> str:
-    hosts = {one.host for one in writers if isinstance(one, _FormerWriter)}
+    hosts = {writer.host for writer in writers if isinstance(writer, _FormerWriter)}
     return f" on {', '.join(sorted(hosts))}" if hosts else ""
 
 
@@ -261,10 +261,10 @@ def _started(pid: int) -> str | None:
     Nothing of one that is dead and not yet waited for: it writes nothing any more.
     """
     try:
-        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return "" if told[0] in "ZX" else told[19]
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _is_there(pid: int) -> bool:

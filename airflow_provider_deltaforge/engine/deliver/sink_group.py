@@ -62,10 +62,10 @@ class DeliveryRules:
 
 
 def _rest(
-    given: SinkBatch | DeferredRender, outcome: SinkResult, filled: Callable[[], SinkBatch]
+    sink_batch: SinkBatch | DeferredRender, outcome: SinkResult, filled: Callable[[], SinkBatch]
 ) -> SinkBatch:
     """Return what a sink is given next of a batch, of which it has nothing yet."""
-    return given.without(outcome.rejections) if isinstance(given, SinkBatch) else filled()
+    return sink_batch.without(outcome.rejections) if isinstance(sink_batch, SinkBatch) else filled()
 
 
 class SinkGroup:
@@ -135,7 +135,7 @@ class SinkGroup:
         self, sink_batches: Mapping[str, SinkBatch | DeferredRender], rules: DeliveryRules
     ) -> dict[str, SinkResult] | None:
         begun = dict.fromkeys(sink_batches, time.monotonic())
-        given = dict(sink_batches)
+        submitted = dict(sink_batches)
         outcomes: dict[str, SinkResult] = {}
         late: set[str] = set()
         while True:
@@ -145,8 +145,10 @@ class SinkGroup:
                 if outcome is not None and (outcome.is_nothing or outcome.is_made):
                     if outcome.is_nothing:
                         rules.set_aside(sink_id, outcome.rejections)
-                    given[sink_id] = _rest(given[sink_id], outcome, partial(rules.filled, sink_id))
-                    self._threads[sink_id].submit(given[sink_id])
+                    submitted[sink_id] = _rest(
+                        submitted[sink_id], outcome, partial(rules.filled, sink_id)
+                    )
+                    self._threads[sink_id].submit(submitted[sink_id])
                 elif outcome is not None:
                     outcomes[sink_id] = outcome
                     if sink_id in late:
@@ -158,7 +160,7 @@ class SinkGroup:
             if rules.give_up():
                 return None
             for sink_id, sink_batch in rules.joining().items():
-                begun[sink_id], given[sink_id] = time.monotonic(), sink_batch
+                begun[sink_id], submitted[sink_id] = time.monotonic(), sink_batch
                 self._threads[sink_id].submit(sink_batch)
             self._news.wait(_POLL_S)
 

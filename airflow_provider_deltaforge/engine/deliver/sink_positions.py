@@ -96,16 +96,16 @@ class SinkPositions:
         writes: list[Write] = []
         lost: list[PositionLostError] = []
         for name, answer in self._found.items():
-            told, stand, gap = answer.cursor, checkpoints.stand(name), given_up.get(name)
+            cursor, stand, gap = answer.cursor, checkpoints.stand(name), given_up.get(name)
             if gap is not None:
-                writes += self._back(gap, told, stand)
-            elif stand is not None and self._is_taken(told, stand):
+                writes += self._back(gap, cursor, stand)
+            elif stand is not None and self._is_taken(cursor, stand):
                 _log.warning("sink %s is taken over; it goes on at %s", name, dict(stand.position))
-                writes.append(checkpoints.put(name, stand.position, _texts(told)))
+                writes.append(checkpoints.put(name, stand.position, _texts(cursor)))
             elif stand is not None:
                 writes += self._compared(checkpoints, name, answer, stand, lost)
-            elif told is not None and not is_reset:
-                writes += self._unknown(checkpoints, name, told)
+            elif cursor is not None and not is_reset:
+                writes += self._unknown(checkpoints, name, cursor)
         self._store(writes)
         if lost:
             raise lost[0]
@@ -123,12 +123,12 @@ class SinkPositions:
             if stand is None or name in given_up:
                 continue
             is_new = stand.held is None
-            told = answer.cursor
-            if answer.begins_empty and (is_new or (not stand.held and told is None)):
-                told = self._begun(self._sinks[name], self._others.owner.at(stand.position))
-                writes.append(checkpoints.put(name, stand.position, _texts(told)))
+            cursor = answer.cursor
+            if answer.begins_empty and (is_new or (not stand.held and cursor is None)):
+                cursor = self._begun(self._sinks[name], self._others.owner.at(stand.position))
+                writes.append(checkpoints.put(name, stand.position, _texts(cursor)))
             elif is_new:
-                writes.append(checkpoints.put(name, stand.position, _texts(told)))
+                writes.append(checkpoints.put(name, stand.position, _texts(cursor)))
         writes += self._others.forget(self._found)
         if self._sinks and self._is_reset():
             writes.append(Delete(names.CURSORS, self._bench.pipeline.name))
@@ -164,31 +164,33 @@ class SinkPositions:
 
     def _refuse_others(self, checkpoints: Checkpoints) -> None:
         given_up = self._gaps.open()  # Those are given nothing.
-        told = {name: answer.cursor for name, answer in self._found.items() if name not in given_up}
-        self._others.refuse(told, checkpoints.stand)
+        cursors = {
+            name: answer.cursor for name, answer in self._found.items() if name not in given_up
+        }
+        self._others.refuse(cursors, checkpoints.stand)
 
-    def _is_taken(self, told: SinkPosition | None, stand: StoredPosition) -> bool:
+    def _is_taken(self, cursor: SinkPosition | None, stand: StoredPosition) -> bool:
         """Return whether a sink holds a position of another, of which nothing follows for us.
 
         A checkpoint without ``held`` is left to ``adopt``.
         """
-        return stand.held is not None and not self._others.counts(told, stand)
+        return stand.held is not None and not self._others.counts(cursor, stand)
 
-    def _unknown(self, checkpoints: Checkpoints, name: str, told: SinkPosition) -> list[Write]:
+    def _unknown(self, checkpoints: Checkpoints, name: str, cursor: SinkPosition) -> list[Write]:
         """Return what is to be stored of a sink that holds a position, and has no checkpoint."""
         owner = self._others.owner
-        if not owner.reads(told):
+        if not owner.reads(cursor):
             _log.warning(
-                "sink %s holds a position of another source, %s: it begins", name, told.source
+                "sink %s holds a position of another source, %s: it begins", name, cursor.source
             )
             return []
         _log.warning(
             "sink %s: the state store knows no position of it; it goes on at its own, %s",
             name,
-            dict(told.position),
+            dict(cursor.position),
         )
-        held = _texts(told) if owner.owns(told) else adopted(told, owner)
-        return [checkpoints.put(name, told.position, held, begins=False)]
+        held = _texts(cursor) if owner.owns(cursor) else adopted(cursor, owner)
+        return [checkpoints.put(name, cursor.position, held, begins=False)]
 
     def _resumed(self, checkpoints: Checkpoints) -> list[Write]:
         """Let sinks go on at their checkpoints that somebody has emptied, as somebody says."""
@@ -223,17 +225,17 @@ class SinkPositions:
             stand: its checkpoint.
             lost: gets the reason why the pipeline cannot go on.
         """
-        at, told = stand.position, answer.cursor
+        at, cursor = stand.position, answer.cursor
         if (without_rows := self._rows_lost(name)) is not None:
-            return self._given_up(name, stand, told, without_rows, lost)
+            return self._given_up(name, stand, cursor, without_rows, lost)
         if stand.held is None:
             _log.info("sink %s delivers exactly once from %s on", name, dict(at))
             return []  # ``adopt`` stores what it tells.
-        if tells(told, stand.held):
+        if tells(cursor, stand.held):
             return []
-        if told is not None and self._source.covers(told.position, at):
-            return [checkpoints.put(name, told.position, _texts(told))]
-        if told is not None or not answer.has_expired:
+        if cursor is not None and self._source.covers(cursor.position, at):
+            return [checkpoints.put(name, cursor.position, _texts(cursor))]
+        if cursor is not None or not answer.has_expired:
             return self._went_back(checkpoints, name, answer, stand, lost)
         _log.warning(
             "sink %s holds no position any more: its messages have expired, or were purged. "
@@ -252,11 +254,11 @@ class SinkPositions:
         lost: list[PositionLostError],
     ) -> list[Write]:
         """Return what is to be stored where a sink has lost what it held."""
-        at, told = stand.position, answer.cursor
+        at, cursor = stand.position, answer.cursor
         try:
             back = self._data_end(name, answer, stand)
         except PositionLostError as error:
-            return self._given_up(name, stand, told, error, lost)
+            return self._given_up(name, stand, cursor, error, lost)
         _log.warning(
             "sink %s has lost what it held: its checkpoint is %s, it holds the log up to %s. "
             "It goes on from there",
@@ -265,18 +267,18 @@ class SinkPositions:
             dict(back.position),
         )
         # What it tells of an earlier time does not count: ``adopt`` lets it begin there.
-        held = _texts(back) if back is told else None
+        held = _texts(back) if back is cursor else None
         return [checkpoints.put(name, back.position, held, back=True)]
 
     def _back(
-        self, gap: Gap, told: SinkPosition | None, stand: StoredPosition | None
+        self, gap: Gap, cursor: SinkPosition | None, stand: StoredPosition | None
     ) -> list[Write]:
         """Let a sink go on that has again what it had lost."""
-        if gap.goes_on is None or told is None or stand is None or stand.held is None:
+        if gap.goes_on is None or cursor is None or stand is None or stand.held is None:
             return []
-        if not self._others.counts(told, stand):
+        if not self._others.counts(cursor, stand):
             return []
-        if not (tells(told, stand.held) or self._source.covers(told.position, stand.position)):
+        if not (tells(cursor, stand.held) or self._source.covers(cursor.position, stand.position)):
             return []
         if self._rows_lost(gap.sink) is not None:
             return []
@@ -290,10 +292,10 @@ class SinkPositions:
             PositionLostError: nobody knows, or the log cannot be read from there.
             RetryableError: the source is away.
         """
-        told, covers = answer.cursor, self._source.covers
-        if told is not None and (stand.begun is None or covers(told.position, stand.begun)):
-            self._source.reach(told.position)
-            return told
+        cursor, covers = answer.cursor, self._source.covers
+        if cursor is not None and (stand.begun is None or covers(cursor.position, stand.begun)):
+            self._source.reach(cursor.position)
+            return cursor
         if not answer.loses_both:
             raise PositionLostError(
                 f"sink {name} holds no position any more, although its messages may be there: was "
@@ -333,14 +335,14 @@ class SinkPositions:
         self,
         name: str,
         stand: StoredPosition,
-        told: SinkPosition | None,
+        cursor: SinkPosition | None,
         error: PositionLostError,
         lost: list[PositionLostError],
     ) -> list[Write]:
         """Record what a sink lacks that lost what it held; stop if the pipeline needs it."""
         pipeline = self._bench.pipeline.name
         needed = not self._policy.may_lag(name, len(self._bench.pipeline.spec.sinks))
-        start = told.position if told is not None else (stand.begun or {})
+        start = cursor.position if cursor is not None else (stand.begun or {})
         why = redacted(str(error))
         if needed:
             why += (
@@ -386,5 +388,5 @@ class SinkPositions:
             self._bench.store.transact(writes, self._bench.fence)
 
 
-def _texts(told: SinkPosition | None) -> tuple[str, ...]:
-    return () if told is None else (told.as_text().decode(),)
+def _texts(cursor: SinkPosition | None) -> tuple[str, ...]:
+    return () if cursor is None else (cursor.as_text().decode(),)

@@ -63,7 +63,7 @@ class SinkBatch:
 
     def without(self, refused: Collection[Rejection]) -> "SinkBatch":
         """Return the parcel without what was refused of it."""
-        rows = pa.array({one.event_row for one in refused}, pa.int32())
+        rows = pa.array({rejection.event_row for rejection in refused}, pa.int32())
         kept = pc.invert(pc.is_in(self.messages.event_rows, rows))
         return replace(self, messages=self.messages.take(pc.indices_nonzero(kept)))
 
@@ -148,8 +148,8 @@ class SinkThread:
         """
         if not self.is_exact:
             return None
-        told = self._once.holds(position) if self._once is not None else None
-        return told if told is not None or stand is None else moved(stand, position, self._owner)
+        held = self._once.holds(position) if self._once is not None else None
+        return held if held is not None or stand is None else moved(stand, position, self._owner)
 
     def read_again(self) -> None:
         """Note that the log is read from the checkpoint again; nothing is being written."""

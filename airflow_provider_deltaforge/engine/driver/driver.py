@@ -231,7 +231,9 @@ def _carry(context: TaskContext, runner: Runner, window_s: float) -> Outcome:
     """Run lanes; until one is placed, which may take a while, nobody else speaks."""
     control = context.control
     with suppress(RetryableError):
-        said = control.progress()
-        if said is not None and said.status != "starting":  # That may say why it begins again.
+        progress = control.progress()
+        if (
+            progress is not None and progress.status != "starting"
+        ):  # That may say why it begins again.
             say(control, control.held_epoch(context.job.driver), "starting")
     return runner.stream(context.job, window_s)

@@ -77,7 +77,7 @@ class Delivery:
         self._dead_letters, self._heartbeat, self._retry = dead_letters, heartbeat, shared.retry
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
-        self._given: list[str] = []
+        self._receivers: list[str] = []
         self._held: dict[str, Sequence[Rejection]] = {}
 
     def begin(self, start_positions: StartPositions) -> None:
@@ -138,7 +138,7 @@ class Delivery:
         Raises:
             Exception: what a sink could not do that the pipeline does not go on without.
         """
-        self._given, self._held = [], {}
+        self._receivers, self._held = [], {}
         position = ready.batch.position
         sink_batches = self._sink_batches(ready, self._skip_list.behind(position))
         self._retry(self._heartbeat.confirm)
@@ -158,15 +158,17 @@ class Delivery:
             self._retry(self._dead_letters.read_on)
         # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
         lacking = self._skip_list.behind(ready.batch.position)
-        return self._sink_batches(ready, [name for name in lacking if name not in self._given])
+        return self._sink_batches(ready, [name for name in lacking if name not in self._receivers])
 
     def _sink_batches(
         self, ready: RenderedBatch, sink_ids: Sequence[str]
     ) -> dict[str, SinkBatch | DeferredRender]:
         """Return what sinks are given of a batch, or what is to be rendered for them first."""
-        self._given += sink_ids
+        self._receivers += sink_ids
         ready.rendered = ready.rendered.grown(sink_ids)
-        deferred = {name: one for name, one in ready.rendered.deferred.items() if name in sink_ids}
+        deferred = {
+            name: queue for name, queue in ready.rendered.deferred.items() if name in sink_ids
+        }
         return {
             **self._filled(ready, [name for name in sink_ids if name not in deferred]),
             **deferred,
@@ -196,9 +198,9 @@ class Delivery:
         exact = [name for name in sink_batches if name in self._exact]
         held = {name: self._held.get(name, ()) for name in exact}
         rendered = ready.rendered
-        told = any(held[name] or rendered.rejections[name] for name in exact)
-        told = told or self._dead_letters.order.would_tell(rendered, exact)
-        if exact and (told or rendered.chained.refused):
+        is_refused = any(held[name] or rendered.rejections[name] for name in exact)
+        is_refused = is_refused or self._dead_letters.order.would_tell(rendered, exact)
+        if exact and (is_refused or rendered.chained.refused):
             self._set_aside(ready, held)
 
     def _refused(self, ready: RenderedBatch, name: str, refused: Sequence[Rejection]) -> None:
@@ -227,7 +229,7 @@ class Delivery:
         if not self._is_enough(durable, ready.batch.position):
             for outcome in outcomes.values():
                 outcome.durable()
-        for name in self._given:
+        for name in self._receivers:
             if name in durable:
                 continue
             failed = outcomes[name].error if name in outcomes else None

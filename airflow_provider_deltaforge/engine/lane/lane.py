@@ -286,9 +286,9 @@ class Lane:
             return
         self._empty_progress.ends()
         names = self._skip_list.reached(position)
-        told, ends_by = self._source_identity.passed(position)
-        told = [*told, *self._tables.passed(position, reader)]
-        self._store([*(self._delivery.put(name, position) for name in names), *told])
+        writes, ends_by = self._source_identity.passed(position)
+        writes = [*writes, *self._tables.passed(position, reader)]
+        self._store([*(self._delivery.put(name, position) for name in names), *writes])
         reach(CrashPoint.CHECKPOINT_STORED)
         self._retry(self._tables.stored)
         self._stats.checkpointed(position, names)

@@ -107,14 +107,14 @@ class SourceIdentity:
             return
         changes = schema_changes(rows)
         news = [
-            told
-            for told in record.drift
-            if any(_explains(db, change, Delta(**told)) for db, change in changes)
+            delta
+            for delta in record.drift
+            if any(_explains(db, change, Delta(**delta)) for db, change in changes)
         ]
         self._reading = record.model_copy(
             update={
                 "explained": [*record.explained, *news],
-                "drift": [told for told in record.drift if told not in news],
+                "drift": [delta for delta in record.drift if delta not in news],
             }
         )
 
@@ -126,7 +126,7 @@ class SourceIdentity:
         if not self._source.covers(position, record.head):
             return [self._records.put(record)], None
         self._reading = None
-        found = [Delta(**told) for told in record.drift]
+        found = [Delta(**delta) for delta in record.drift]
         try:
             self._judge(found)
         except SchemaError as error:
@@ -145,7 +145,7 @@ class SourceIdentity:
             return self._records.end(_ended(record))
         found: list[Delta] = []
         try:
-            for each in (at, *(one for one in held if one != at)):
+            for each in (at, *(place for place in held if place != at)):
                 self._source.reach(each)
             found, head = self._look(record)
             record = record.model_copy(update={"drift": [asdict(delta) for delta in found]})
@@ -180,7 +180,7 @@ class SourceIdentity:
 
         A failed record is judged at once: what it failed for must not pass a restart.
         """
-        known = [Delta(**told) for told in record.drift]
+        known = [Delta(**delta) for delta in record.drift]
         if record.state == "reading" and record.head is not None:
             return known, record.head
         stored = [version.schema for version in self._registry.all()]
@@ -330,6 +330,6 @@ def schema_changes(rows: pa.RecordBatch) -> list[tuple[str, Any]]:
     """Return the schema changes among rows, each with its database."""
     if rows.column("ddl").null_count == rows.num_rows:
         return []
-    told = rows.filter(pc.equal(rows.column("op").cast(pa.utf8()), "ddl"))
-    texts = zip(told.column("db").to_pylist(), told.column("ddl").to_pylist(), strict=True)
+    ddl = rows.filter(pc.equal(rows.column("op").cast(pa.utf8()), "ddl"))
+    texts = zip(ddl.column("db").to_pylist(), ddl.column("ddl").to_pylist(), strict=True)
     return [(db, json.loads(text or "{}")) for db, text in texts]

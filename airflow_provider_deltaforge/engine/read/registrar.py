@@ -182,12 +182,12 @@ def _by_table(rows: pa.RecordBatch, schemas: Sequence[TableSchema]) -> pa.Array:
     known: dict[int, int] = {}
     for ordinal, schema in enumerate(schemas):
         number = 0
-        told = (schema.db, schema.schema, schema.table, schema.fingerprint)
-        for place, size, text in zip(places, sizes, told, strict=True):
+        texts = (schema.db, schema.schema, schema.table, schema.fingerprint)
+        for place, size, text in zip(places, sizes, texts, strict=True):
             at = size - 1 if text is None else place.get(text, -1)
             number = number * size + at if at >= 0 and number >= 0 else -1
         if number >= 0:
             known[number] = ordinal
     codes, inverse = np.unique(code, return_inverse=True)
-    found = np.array([known.get(int(one), -1) for one in codes], np.int32)[inverse]
+    found = np.array([known.get(int(value), -1) for value in codes], np.int32)[inverse]
     return pa.array(found, pa.int32(), mask=found < 0)

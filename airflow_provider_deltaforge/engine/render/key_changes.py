@@ -62,12 +62,12 @@ def _merged(
     headers: pa.MapArray, there: np.ndarray, names: pa.Array, texts: pa.Array
 ) -> pa.MapArray:
     """Return headers that processors gave, with ours behind them: both are rare."""
-    told: list[Any] = headers.to_pylist()
+    changed: list[Any] = headers.to_pylist()
     for row, *header in zip(
         np.flatnonzero(there).tolist(), names.to_pylist(), texts.to_pylist(), strict=True
     ):
-        told[row] = [*(told[row] or ()), tuple(header)]
-    return pa.array(told, headers.type)
+        changed[row] = [*(changed[row] or ()), tuple(header)]
+    return pa.array(changed, headers.type)
 
 
 def _replaced(messages: Messages, headers: pa.MapArray) -> Messages:

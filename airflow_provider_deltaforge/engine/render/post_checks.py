@@ -40,7 +40,7 @@ def checked(processor_id: str, before: pa.RecordBatch, done: Processed) -> Proce
         wrong = "origins that are not rows of its input"
     elif done.origins is not None and _repeats(numbers(done.origins), done.made):
         wrong = "two events with one id, of which none is marked as made"
-    elif any(not 0 <= one.event_row < before.num_rows for one in done.rejections):
+    elif any(not 0 <= rejection.event_row < before.num_rows for rejection in done.rejections):
         wrong = "rejections of events it was not given"
     if wrong is not None:
         raise FatalError(f"processor {processor_id} returned {wrong}: report this to its author")
@@ -59,8 +59,8 @@ def _fits(origins: pa.Int32Array, count: int, below: int) -> bool:
 
 def _repeats(origins: np.ndarray, made: pa.BooleanArray | None) -> bool:
     """Return whether two rows that nobody made stand for one row of the input."""
-    given = origins if made is None else origins[~flags(made)]
-    return len(given) > 1 and int(np.bincount(given).max()) > 1
+    own = origins if made is None else origins[~flags(made)]
+    return len(own) > 1 and int(np.bincount(own).max()) > 1
 
 
 def marked(processor_id: str, key: Any, before: pa.RecordBatch, done: Processed) -> pa.RecordBatch:

@@ -162,9 +162,9 @@ class ProcessorChain:
                 if done.rejections:
                     refused.append(_refused(link, rows, origins, done.rejections))
                 origins = _composed(origins, done.origins)
-                given = rows
+                before = rows
                 rows = marked(link.id, link.key, rows, done)
-                rows = without_foreign(given, rows, done.origins)
+                rows = without_foreign(before, rows, done.origins)
                 own = transactions if origins is None else transactions[origins]
                 rows = with_ends(rows, own, int(ends.sum()))
                 if not rows.num_rows:
@@ -259,14 +259,14 @@ def _refused(
     origins: np.ndarray | None,
     rejections: Sequence[Rejection],
 ) -> RefusedEvents:
-    first = {one.event_row: one for one in reversed(rejections)}
+    first = {rejection.event_row: rejection for rejection in reversed(rejections)}
     at = np.array(sorted(first), np.int32)
-    told = [
+    moved = [
         Rejection(row, first[event].kind, first[event].reason)
         for row, event in enumerate(at.tolist())
     ]
     own = at if origins is None else origins[at]
-    return RefusedEvents(link.id, rows.take(pa.array(at)), own, told, link.masked)
+    return RefusedEvents(link.id, rows.take(pa.array(at)), own, moved, link.masked)
 
 
 def _composed(origins: np.ndarray | None, following: pa.Int32Array | None) -> np.ndarray | None:

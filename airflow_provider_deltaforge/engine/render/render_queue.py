@@ -94,18 +94,18 @@ class RenderQueue:
     def drop(self, deferred: DeferredRender) -> None:
         """Render a batch ahead no more."""
         with self._changing:
-            self._due = [one for one in self._due if one is not deferred]
+            self._due = [waiting for waiting in self._due if waiting is not deferred]
 
     def _make_due(self) -> None:
-        for one in list(self._due):
+        for waiting in list(self._due):
             try:
-                self._render(one, asks=False)
+                self._render(waiting, asks=False)
             except EventError:
                 raise
             except UnaskedError:
                 return  # No trouble: the sink's thread asks.
             except Exception as error:  # noqa: BLE001 - the sink's thread meets it, or tells it
-                one.error = error if isinstance(error, RetryableError) else None
+                waiting.error = error if isinstance(error, RetryableError) else None
                 return
 
     def _render(self, deferred: DeferredRender, *, asks: bool) -> None:

@@ -67,7 +67,7 @@ class SinkMessages:
         messages = self.messages[sink_id]
         rows = messages.event_rows.to_numpy()
         events = int(np.count_nonzero(np.diff(rows))) + 1 if len(rows) else 0
-        events -= len({one.event_row for one in refused})
+        events -= len({rejection.event_row for rejection in refused})
         return SinkCounts(events, messages.values.nbytes)
 
 
@@ -102,7 +102,7 @@ class RenderStage:
             for sink in pipeline.spec.sinks
             if only is None or sink.id in only
         }
-        self._splits = any(one.splits for one in self._renderers.values())
+        self._splits = any(renderer.splits for renderer in self._renderers.values())
 
     def open(self) -> None:
         """Start processors and encodings; see ``ProcessorChain.open`` and ``Encoding.open``."""
@@ -156,7 +156,7 @@ class RenderStage:
         Args:
             goes: says whether a sink is given what is read; for others nothing is rendered.
         """
-        queues = {name: RenderQueue(one) for name, one in self._renderers.items()}
+        queues = {name: RenderQueue(renderer) for name, renderer in self._renderers.items()}
         return RenderAhead(self._chain, queues, goes, splits=self._splits)
 
     def close(self) -> None:

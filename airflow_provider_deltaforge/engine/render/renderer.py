@@ -145,11 +145,13 @@ class Renderer:
             messages = replace(messages, values=encoded.values)
         if not encoded.rejections:
             return messages, rows, []
-        lost = together(messages.event_rows, [one.event_row for one in encoded.rejections])
+        lost = together(
+            messages.event_rows, [rejection.event_row for rejection in encoded.rejections]
+        )
         refused = {
-            row: replace(one, event_row=row)
-            for one in reversed(encoded.rejections)
-            for row in (messages.event_rows[one.event_row].as_py(),)
+            row: replace(rejection, event_row=row)
+            for rejection in reversed(encoded.rejections)
+            for row in (messages.event_rows[rejection.event_row].as_py(),)
         }
         kept = pa.array(np.flatnonzero(~lost))
         return messages.take(kept), rows.take(kept), [refused[row] for row in sorted(refused)]
@@ -201,20 +203,20 @@ class _Routing:
     """What processors said about where events go; nothing, most of the time."""
 
     def __init__(self, routing: pa.StructArray) -> None:
-        self._said = routing.null_count < len(routing)
-        if self._said:
+        self._is_routed = routing.null_count < len(routing)
+        if self._is_routed:
             # flatten, unlike field, carries the struct's own nulls into its children.
             self._topic, self._key, self._headers, self._raw = routing.flatten()
 
     def topics(self, configured: pa.DictionaryArray) -> pa.DictionaryArray:
-        if not self._said or self._topic.null_count == len(self._topic):
+        if not self._is_routed or self._topic.null_count == len(self._topic):
             return configured
-        given = pc.fill_null(pc.not_equal(self._topic, ""), fill_value=False)
-        chosen = pc.if_else(given, self._topic, configured.cast(pa.utf8()))
+        is_named = pc.fill_null(pc.not_equal(self._topic, ""), fill_value=False)
+        chosen = pc.if_else(is_named, self._topic, configured.cast(pa.utf8()))
         return chosen.dictionary_encode()
 
     def keys(self, configured: pa.BinaryArray) -> pa.BinaryArray:
-        if not self._said or self._key.null_count == len(self._key):
+        if not self._is_routed or self._key.null_count == len(self._key):
             return configured
         return pc.coalesce(self._key.cast(pa.binary()), configured)
 
@@ -224,11 +226,11 @@ class _Routing:
 
     def bare(self) -> pa.BooleanArray | None:
         """Return which messages are ``after`` alone; None when none is."""
-        if not self._said or not self._raw.true_count:
+        if not self._is_routed or not self._raw.true_count:
             return None
         return pc.fill_null(self._raw, fill_value=False)
 
     def headers(self) -> pa.MapArray | None:
-        if not self._said or self._headers.null_count == len(self._headers):
+        if not self._is_routed or self._headers.null_count == len(self._headers):
             return None
         return self._headers

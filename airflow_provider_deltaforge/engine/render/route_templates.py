@@ -162,7 +162,7 @@ class RouteTemplate:
             return pa.DictionaryArray.from_arrays(zeros, pa.array([self._template.text]))
         if all(isinstance(column, pa.DictionaryArray) for column in columns):
             wanted, found = combinations(columns)
-            texts = pa.array([self._one(values) for values in found], pa.utf8())
+            texts = pa.array([self._text_of(values) for values in found], pa.utf8())
             return pa.DictionaryArray.from_arrays(pa.array(wanted, pa.int32()), texts)
         return self._joined(columns).dictionary_encode()
 
@@ -202,7 +202,7 @@ class RouteTemplate:
             )
         return [_quoted(column) for column in columns] if self._quoted else columns
 
-    def _one(self, values: Sequence[str | None]) -> str:
+    def _text_of(self, values: Sequence[str | None]) -> str:
         rest = iter(values)
         parts = self._template.parts
         return "".join(part if isinstance(part, str) else next(rest) or "" for part in parts)
@@ -222,8 +222,8 @@ def _quoted(texts: pa.Array) -> pa.Array:
         return pa.DictionaryArray.from_arrays(texts.indices, _quoted(texts.dictionary))
     if not pc.any(pc.match_substring_regex(texts, "[^A-Za-z0-9._~-]")).as_py():
         return texts
-    given = texts.to_pylist()
-    return pa.array([None if text is None else quote(text, safe="") for text in given], pa.utf8())
+    values = texts.to_pylist()
+    return pa.array([None if text is None else quote(text, safe="") for text in values], pa.utf8())
 
 
 def _lacking(columns: Sequence[pa.Array], needed: pa.BooleanArray | None) -> bool:

@@ -31,7 +31,11 @@ class Cancellation:
             RetryableError: the store is away.
         """
         record = self._control.read()
-        asked = [one for one in record.replays if one.ticket == self._ticket] if record else []
+        asked = (
+            [request for request in record.replays if request.ticket == self._ticket]
+            if record
+            else []
+        )
         self.reason = asked[0].cancelled if asked else "withdrawn"
         self._looked_at = time.monotonic()
         return self.reason

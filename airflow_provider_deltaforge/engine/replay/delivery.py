@@ -60,7 +60,7 @@ class ReplayedEntry:
 
     stored: StoredDeadLetter
     verdict: ReplayDecision
-    given: list[str] = field(default_factory=list)
+    receivers: list[str] = field(default_factory=list)
     refused: list[tuple[str | None, Rejection]] = field(default_factory=list)
     away: bool = False
 
@@ -121,9 +121,9 @@ class ReplayDelivery:
             sent: no two of them of one row.
             processor_id: all were refused by this one; ``""``: by sinks.
         """
-        rows = restored([one.stored for one in sent])
+        rows = restored([entry.stored for entry in sent])
         early = self._behind if processor_id else set()  # It refused what lies in front of these.
-        to = {name for one in sent for name in one.verdict.sinks} - self._away - early
+        to = {name for entry in sent for name in entry.verdict.sinks} - self._away - early
         rendered = self._rendering.render(rows, processor_id, to, self._lags)
         self._away |= to - rendered.messages.keys()
         for refused in rendered.chained.refused:
@@ -134,14 +134,16 @@ class ReplayDelivery:
 
     def _write(self, sink_id: str, sent: Sequence[ReplayedEntry], rendered: SinkMessages) -> bool:
         """Give one sink the entries that it misses."""
-        wanted = [one for one in sent if sink_id in one.verdict.sinks and not one.unprocessed]
+        wanted = [
+            entry for entry in sent if sink_id in entry.verdict.sinks and not entry.unprocessed
+        ]
         if not wanted:
             return True
         if sink_id not in rendered.messages or self._cancellation.reason is not None:
-            for one in wanted:
-                one.away = True
+            for entry in wanted:
+                entry.away = True
             return True
-        mine = {number for number, one in enumerate(sent) if one in wanted}
+        mine = {number for number, entry in enumerate(sent) if entry in wanted}
         chained, messages = rendered.chained, rendered.messages[sink_id]
         of = np.array([chained.origin(row) for row in messages.event_rows.to_pylist()], np.int64)
         chosen = messages.take(pa.array(np.flatnonzero(np.isin(of, sorted(mine)))))
@@ -151,17 +153,17 @@ class ReplayDelivery:
             outcomes = self._delivered(sink_id, SinkBatch(chosen))
             if outcomes is None:
                 self._away.add(sink_id)
-                for one in wanted:
-                    one.away = True
+                for entry in wanted:
+                    entry.away = True
                 return not self._here.gives_up()
             rejections += outcomes[sink_id].durable()
-        for one in wanted:
-            one.given.append(sink_id)
+        for entry in wanted:
+            entry.receivers.append(sink_id)
         for rejection in rejections:
-            one = sent[chained.origin(rejection.event_row)]
-            if one in wanted and sink_id in one.given:
-                one.given.remove(sink_id)
-                one.refused.append((sink_id, rejection))
+            entry = sent[chained.origin(rejection.event_row)]
+            if entry in wanted and sink_id in entry.receivers:
+                entry.receivers.remove(sink_id)
+                entry.refused.append((sink_id, rejection))
         return True
 
     def _delivered(self, sink_id: str, sink_batch: SinkBatch) -> dict[str, SinkResult] | None:

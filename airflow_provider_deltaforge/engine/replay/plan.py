@@ -105,8 +105,12 @@ class ReplayPlan:
             self.stays(dead_letter.seq, place, fresh)
             return ReplayDecision("behind", why=f"entry {ahead} of the same row comes first")
         # An exact sink was to hold the rest of its batch first, and does not: it is read again.
-        stood = dead_letter.stood or {}
-        early = [one for one in to if one in stood and stood[one] == self._stands.get(one)]
+        positions = dead_letter.stood or {}
+        early = [
+            sink_id
+            for sink_id in to
+            if sink_id in positions and positions[sink_id] == self._stands.get(sink_id)
+        ]
         if early:
             self.stays(dead_letter.seq, place, fresh)
             return ReplayDecision(
@@ -132,13 +136,14 @@ class ReplayPlan:
         if meta.processor_id is not None and meta.processor_id not in self._processor_ids:
             return f"the document has no processor {meta.processor_id} any more"
         if dead_letter.payload_truncated:
-            return f"its row images were not kept: {_told(dead_letter)}; copy the row again instead"
+            why = _reason_text(dead_letter)
+            return f"its row images were not kept: {why}; copy the row again instead"
         return ""
 
 
 _OLD = "an earlier release stored it without what sending it again takes; copy the row again"
 
 
-def _told(dead_letter: DeadLetter) -> str:
+def _reason_text(dead_letter: DeadLetter) -> str:
     images = (dead_letter.event.get(name) for name in ("after", "before", "ddl"))
     return next((image.strip("<>") for image in images if isinstance(image, str)), "left out")

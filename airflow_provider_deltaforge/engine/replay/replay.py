@@ -46,7 +46,7 @@ class ReplayRun:
         self._replays = Replays(context.store, context.pipeline.name)
         self._delivery = ReplayDelivery(context, here, self._cancellation)
         self._plan: ReplayPlan
-        self._told = Replay(ticket=request.ticket, started_at_ms=now_ms())
+        self._record = Replay(ticket=request.ticket, started_at_ms=now_ms())
 
     def run(self) -> Replay | None:
         """Replay until nothing is left, or it is withdrawn; None if asked to end before.
@@ -55,12 +55,12 @@ class ReplayRun:
             DeltaForgeError: a sink or processor cannot work at all.
         """
         known = self._here.retry(lambda: self._replays.of(self._request.ticket))
-        self._told = known.begun_again() if known else self._told
+        self._record = known.begun_again() if known else self._record
         try:
-            stood = self._here.retry(lambda: stands(self._context))
+            positions = self._here.retry(lambda: stands(self._context))
             spec, request = self._context.pipeline.spec, self._request
-            self._plan = ReplayPlan(spec, request.which, request.overtaken, stood)
-            opens = partial(self._delivery.open, stood)
+            self._plan = ReplayPlan(spec, request.which, request.overtaken, positions)
+            opens = partial(self._delivery.open, positions)
             if not self._here.retry(lambda: self._cancellation.outlives(opens)):
                 return self._ended("cancelled", self._cancellation.reason)
             last = max((stored.dead_letter.seq for stored in self._read()), default=0)
@@ -113,17 +113,19 @@ class ReplayRun:
 
     def _send(self, entries: Sequence[ReplayedEntry]) -> bool:
         """Send a round and store what became of it; False if asked to end meanwhile."""
-        sent = [one for one in entries if one.verdict.action == "send"]
+        sent = [entry for entry in entries if entry.verdict.action == "send"]
         by_processor: dict[str, list[ReplayedEntry]] = {}
-        for one in sent:
-            by_processor.setdefault(one.stored.dead_letter.meta.processor_id or "", []).append(one)
+        for entry in sent:
+            by_processor.setdefault(entry.stored.dead_letter.meta.processor_id or "", []).append(
+                entry
+            )
         for processor_id, chosen in by_processor.items():
             if not self._delivery.deliver(chosen, processor_id):
                 return False
         if sent:
             reach(CrashPoint.REPLAY_WRITTEN)
-        writes = [write for one in entries for write in self._outcome(one)]
-        replay = self._replays.put(self._told)
+        writes = [write for entry in entries for write in self._outcome(entry)]
+        replay = self._replays.put(self._record)
         self._here.retry(
             lambda: self._context.store.transact([*writes, replay], self._context.fence)
         )
@@ -131,42 +133,44 @@ class ReplayRun:
             reach(CrashPoint.REPLAY_STORED)
         return True
 
-    def _outcome(self, one: ReplayedEntry) -> list[Write]:
+    def _outcome(self, entry: ReplayedEntry) -> list[Write]:
         """Count an entry, and return the writes that take it out or keep what was learnt."""
-        dead_letter, verdict = one.stored.dead_letter, one.verdict
-        self._told = self._told.model_copy(update={"at_seq": dead_letter.seq})
+        dead_letter, verdict = entry.stored.dead_letter, entry.verdict
+        self._record = self._record.model_copy(update={"at_seq": dead_letter.seq})
         if verdict.action != "send":
             self._count("dropped" if verdict.action == "drop" else verdict.action)
             return [self._queue.take(dead_letter.seq)] if verdict.action == "drop" else []
-        if not one.refused and not one.away:
+        if not entry.refused and not entry.away:
             self._count("sent")
             self._here.dead_letters.count("replayed", 1)
             return [self._queue.take(dead_letter.seq)]
         if verdict.place is not None:
-            self._plan.stays(dead_letter.seq, verdict.place, set(verdict.sinks) - set(one.given))
-        if one.refused or self._cancellation.reason is None:
-            self._count("refused" if one.refused else "away")
-        told: dict[str, Any] = {"delivered": [*dead_letter.meta.delivered, *one.given]}
-        if one.refused:
-            sink_id, rejection = one.refused[0]
+            self._plan.stays(
+                dead_letter.seq, verdict.place, set(verdict.sinks) - set(entry.receivers)
+            )
+        if entry.refused or self._cancellation.reason is None:
+            self._count("refused" if entry.refused else "away")
+        update: dict[str, Any] = {"delivered": [*dead_letter.meta.delivered, *entry.receivers]}
+        if entry.refused:
+            sink_id, rejection = entry.refused[0]
             why = rejection.reason
-            told["attempts"] = dead_letter.meta.attempts + 1
-            told["error_kind"] = rejection.kind
-            told["error_message"] = shown(
+            update["attempts"] = dead_letter.meta.attempts + 1
+            update["error_kind"] = rejection.kind
+            update["error_message"] = shown(
                 why if dead_letter.meta.sink_id or sink_id is None else f"sink {sink_id}: {why}"
             )
         if dead_letter.meta.sink_id is not None:
-            del told["delivered"]
-        return [self._queue.amend(one.stored, dead_letter.meta.model_copy(update=told))]
+            del update["delivered"]
+        return [self._queue.amend(entry.stored, dead_letter.meta.model_copy(update=update))]
 
     def _count(self, what: str) -> None:
-        self._told = self._told.model_copy(update={what: getattr(self._told, what) + 1})
+        self._record = self._record.model_copy(update={what: getattr(self._record, what) + 1})
 
     def _ended(
         self, state: str, reason: str | None = None, error_class: str | None = None
     ) -> Replay:
-        told = {"finished_at_ms": now_ms(), "reason": reason, "error_class": error_class}
-        self._told = self._told.model_copy(update={"state": state, **told})
-        writes = [self._replays.put(self._told), *self._replays.forget_old()]
+        ending = {"finished_at_ms": now_ms(), "reason": reason, "error_class": error_class}
+        self._record = self._record.model_copy(update={"state": state, **ending})
+        writes = [self._replays.put(self._record), *self._replays.forget_old()]
         self._here.retry(lambda: self._context.store.transact(writes, self._context.fence))
-        return self._told
+        return self._record

@@ -85,9 +85,8 @@ def replay_here(
     try:
         control = Control(store, pipeline)
         document, record = control.document(), control.read()
-        request = (
-            next((one for one in record.replays if one.ticket == ticket), None) if record else None
-        )
+        requests = record.replays if record is not None else []
+        request = next((asked for asked in requests if asked.ticket == ticket), None)
         if document is None or record is None or request is None:
             raise SpecError(f"pipeline {pipeline!r} has no replay {ticket} to serve any more")
         driver = uuid.uuid4().hex
@@ -98,12 +97,12 @@ def replay_here(
         try:
             context.pipeline.refuse_unbuilt()
             check_store(document, location)
-            told = _told(context, request, _Here(context, tell, ending))
+            replay = _replayed(context, request, _Here(context, tell, ending))
         finally:
             context.store.close()
-        if told is not None:
+        if replay is not None:
             remove(control, ticket)
-        return told
+        return replay
     finally:
         store.close()
 
@@ -129,7 +128,7 @@ def _in_driver(context: TaskContext, request: ReplayRequest) -> Outcome | None:
     ended: Outcome | None = None
     try:
         heartbeat.start()
-        if _told(context, request, _InDriver(heartbeat, stats)) is None:
+        if _replayed(context, request, _InDriver(heartbeat, stats)) is None:
             ended = Outcome.of(heartbeat.failure) if heartbeat.failure else Outcome(heartbeat.why)
     except Exception as error:  # noqa: BLE001 - must reach the progress record
         ended = logged(error)
@@ -137,7 +136,9 @@ def _in_driver(context: TaskContext, request: ReplayRequest) -> Outcome | None:
     return ended
 
 
-def _told(context: TaskContext, request: ReplayRequest, here: "_InDriver | _Here") -> Replay | None:
+def _replayed(
+    context: TaskContext, request: ReplayRequest, here: "_InDriver | _Here"
+) -> Replay | None:
     """Replay; what cannot work at all fails the replay, and not the pipeline."""
     replaying = ReplayRun(context, request, here)
     try:

@@ -81,11 +81,11 @@ def _stands_as_noted(context: TaskContext, sink: Sink, ending: threading.Event) 
     try:
         with _abandoned(writer, ending):
             claim(sink, writer, right)
-            told = exact_writer(writer).recover()
+            cursor = exact_writer(writer).recover()
     finally:
         writer.close()
         right.leave()
-    if not tells(told, stand.held):
+    if not tells(cursor, stand.held):
         raise FatalError(
             f"sink {sink.id}: it holds something else than its checkpoint says, as after a driver "
             "that was killed; let the pipeline deliver something first, then ask again"

@@ -75,14 +75,14 @@ class CopyErrors:
                 self._store.delete(names.SNAPSHOTS, key)
                 return
             error_class = getattr(error, "error_class", "error")
-            told = json.dumps({"reason": redacted(str(error)), "error_class": error_class})
-            self._store.put(names.SNAPSHOTS, key, told.encode(), _ERROR_TTL_S)
+            text = json.dumps({"reason": redacted(str(error)), "error_class": error_class})
+            self._store.put(names.SNAPSHOTS, key, text.encode(), _ERROR_TTL_S)
 
     def read(self) -> dict[str, RetryableError]:
         """Return the troubles of now, by name."""
         return {
-            key.removeprefix(self._prefix): RetryableError(json.loads(told)["reason"])
-            for key, told in self._store.items(names.SNAPSHOTS, self._prefix)
+            key.removeprefix(self._prefix): RetryableError(json.loads(text)["reason"])
+            for key, text in self._store.items(names.SNAPSHOTS, self._prefix)
         }
 
 

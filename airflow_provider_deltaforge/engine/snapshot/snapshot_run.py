@@ -87,9 +87,9 @@ class SnapshotRun:
             snapshotter.close()
         done = self._records.done(run.id)
         remaining: dict[str, list[TableChunk]] = {}
-        for told in self._records.plan(run.id):
-            if told["id"] not in done:
-                chunk = TableChunk(**told)
+        for stored in self._records.plan(run.id):
+            if stored["id"] not in done:
+                chunk = TableChunk(**stored)
                 remaining.setdefault(full_name(chunk), []).append(chunk)
         return SnapshotPlan(run, remaining)
 
@@ -182,8 +182,8 @@ class SnapshotRun:
             state,
             started_at_ms=run.started_at_ms if run is not None else None,
             tables={
-                name: {"chunks": told["chunks_done"], "rows": told["rows"]}
-                for name, told in tables.items()
+                name: {"chunks": counts["chunks_done"], "rows": counts["rows"]}
+                for name, counts in tables.items()
             },
             **details,
         )
@@ -226,9 +226,9 @@ class SnapshotRun:
         chunks = list(self._wished(snapshotter))
         tables: dict[str, dict[str, int]] = {}
         for chunk in chunks:
-            told = tables.setdefault(full_name(chunk), {"chunks": 0, "rows_estimate": 0})
-            told["chunks"] += 1
-            told["rows_estimate"] += chunk.rows_estimate
+            counts = tables.setdefault(full_name(chunk), {"chunks": 0, "rows_estimate": 0})
+            counts["chunks"] += 1
+            counts["rows_estimate"] += chunk.rows_estimate
         run = SnapshotRecord(
             id=uuid.uuid4().hex[:12],
             generation=self._context.job.generation,

@@ -150,8 +150,8 @@ def _cancel(spark_context: SparkContext) -> None:
     spark_context.cancelAllJobs()
     deadline = time.monotonic() + _CANCEL_S
     while time.monotonic() < deadline:
-        told = [tracker.getStageInfo(stage) for stage in stages]
-        if not any(stage.numActiveTasks for stage in told if stage is not None):
+        infos = [tracker.getStageInfo(stage) for stage in stages]
+        if not any(stage.numActiveTasks for stage in infos if stage is not None):
             return
         time.sleep(_POLL_S)
     _log.warning("cancelled snapshot tasks have not ended; what they still write is refused")

@@ -91,17 +91,17 @@ class SourceOptions:
         Raises:
             SpecError: an option is unknown or wrong; the text names it.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(set(given) - set(_OPTIONS))
+        values = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(values) - set(_OPTIONS))
         if unknown:
             raise SpecError(f"unknown option {unknown[0]!r} (known: {', '.join(_OPTIONS)})")
-        events = _positive(given, "maxEventsPerTrigger")
-        nbytes = _positive(given, "maxBytesPerTrigger")
+        events = _positive(values, "maxEventsPerTrigger")
+        nbytes = _positive(values, "maxBytesPerTrigger")
         if events is None and nbytes is None:
             nbytes = _MAX_BYTES
-        start = _starting(given.get("startingposition", "latest"))
-        reader = given.get("reader", "spark")
-        return cls(document_of(given), start, BatchLimit(events, nbytes), reader)
+        start = _starting(values.get("startingposition", "latest"))
+        reader = values.get("reader", "spark")
+        return cls(document_of(values), start, BatchLimit(events, nbytes), reader)
 
 
 class ChangeSource(DataSource):
@@ -253,8 +253,8 @@ def _position(offset: Mapping[str, str]) -> Position:
     return position
 
 
-def _positive(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
+def _positive(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name.lower())
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:

@@ -27,13 +27,13 @@ def document_of(options: Mapping[str, str]) -> str:
         SpecError: none or several are given, the document is wrong or asks for what is not
             built, or an option, which Spark shows in plans, holds a password.
     """
-    given = [name for name in _KNOWN if options.get(name)]
-    if len(given) != 1:
+    named = [name for name in _KNOWN if options.get(name)]
+    if len(named) != 1:
         raise SpecError(
             "name the log with exactly one option: 'path' or 'document' for a pipeline document, "
-            f"or 'source' for its spec.source block (given: {', '.join(given) or 'none'})"
+            f"or 'source' for its spec.source block (given: {', '.join(named) or 'none'})"
         )
-    name = given[0]
+    name = named[0]
     text = _read(options[name]) if name == "path" else options[name]
     if name != "path":
         _refuse_secrets(name, text)

@@ -70,22 +70,22 @@ def _read(data, begin, end, shape, word, places):
 
 
 @kernel
-def _permute(key0, key1, shape, word, places, count, told):
-    """Replace a word by another one of its shape; ``told`` is room for half of it, and two more."""
+def _permute(key0, key1, shape, word, places, count, scratch):
+    """Replace a word by another of its shape; ``scratch`` is room for half of it, and two more."""
     half = count // 2
     for turn in range(_TURNS):
         begin, end, other, behind = 0, half, half, count
         if turn % 2:
             begin, end, other, behind = half, count, 0, half
-        told[0] = turn
+        scratch[0] = turn
         for i in range(other, behind):
-            told[2 + i - other] = word[i]
+            scratch[2 + i - other] = word[i]
         first = second = _U(0)
         for i in range(begin, end):
             at = i - begin
             if at % (2 * _PLACES_PER_WORD) == 0:
-                told[1] = at // (2 * _PLACES_PER_WORD)
-                first, second = siphash(key0, key1, told, 0, 2 + behind - other)
+                scratch[1] = at // (2 * _PLACES_PER_WORD)
+                first, second = siphash(key0, key1, scratch, 0, 2 + behind - other)
             elif at % _PLACES_PER_WORD == 0:
                 first = second
             if shape[places[i]] == _ZERO:
@@ -143,7 +143,7 @@ def put_tokens(keys, data, offsets, kinds, out, out_offsets):
     shape = np.empty(LIKE_MAX, np.uint8)
     word = np.empty(LIKE_MAX, np.uint8)
     places = np.empty(LIKE_MAX, np.int64)
-    told = np.empty(LIKE_MAX // 2 + 2, np.uint8)
+    scratch = np.empty(LIKE_MAX // 2 + 2, np.uint8)
     used = np.int64(0)
     out_offsets[0] = 0
     for row in range(len(kinds)):
@@ -160,10 +160,10 @@ def put_tokens(keys, data, offsets, kinds, out, out_offsets):
             is_number &= shape[places[i]] == _ZERO
         keeps_zero, is_zero = is_number and count > 1, word[0] == 0
         key0, key1 = siphash(keys[0], keys[1], shape, 0, end - begin)
-        _permute(key0, key1, shape, word, places, count, told)
+        _permute(key0, key1, shape, word, places, count, scratch)
         # A number keeps its length: walking on until it does is a permutation as well.
         while keeps_zero and (word[0] == 0) != is_zero:
-            _permute(key0, key1, shape, word, places, count, told)
+            _permute(key0, key1, shape, word, places, count, scratch)
         for i in range(count):
             shape[places[i]] += word[i]
         # The exponent of a number is a letter: its token need not be a number.

@@ -48,11 +48,11 @@ class ControlRecord(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_first_written(cls, told: Any) -> Any:
+    def _as_first_written(cls, stored: Any) -> Any:
         """Pass over a field of the first release that nothing ever wrote."""
-        if not isinstance(told, dict):
-            return told
-        return {key: value for key, value in told.items() if key != "snapshot_request"}
+        if not isinstance(stored, dict):
+            return stored
+        return {key: value for key, value in stored.items() if key != "snapshot_request"}
 
 
 class SinkProgress(Settings):

@@ -226,10 +226,10 @@ class DeadLetterRecords:
         return dead_letter.model_copy(update={"seq": entry.seq})
 
 
-def stored_early(text: bytes, stood: Mapping[str, Any]) -> bytes:
+def stored_early(text: bytes, positions: Mapping[str, Any]) -> bytes:
     """Return an entry's text with where sinks are that do not hold what lies in front of it."""
     at = text.rindex(_META)
-    return b'%b,"stood":%b%b' % (text[:at], json.dumps(stood).encode(), text[at:])
+    return b'%b,"stood":%b%b' % (text[:at], json.dumps(positions).encode(), text[at:])
 
 
 def with_refusal(text: bytes, why: DeadLetterReason) -> bytes:

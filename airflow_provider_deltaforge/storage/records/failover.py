@@ -127,8 +127,8 @@ class Failovers:
         """
         writes: list[Write] = [self.put(record)]
         former = self.latest()
-        told = former is not None and _essence(former) == _essence(record)
-        if not told:
+        is_known = former is not None and _essence(former) == _essence(record)
+        if not is_known:
             text = record.model_dump_json().encode()
             writes.append(Append(names.FAILOVER, f"{self._source_id}/history", text))
         if record.state == "done":

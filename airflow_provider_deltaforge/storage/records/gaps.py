@@ -83,8 +83,8 @@ class Gaps:
 
     def close(self, gap: Gap, end: Position) -> Put:
         """Return the write that ends a gap: the sink goes on behind ``end``."""
-        told = {"end": dict(end), "resumed_at_ms": now_ms()}
-        return self._put(gap.model_copy(update=told))
+        update = {"end": dict(end), "resumed_at_ms": now_ms()}
+        return self._put(gap.model_copy(update=update))
 
     def wishes(self) -> list[SinkCommand]:
         """Return what is wanted and not done yet."""

@@ -38,7 +38,9 @@ class Record(Settings):
                     f"{name} in the state store has format {found}, this release knows formats up "
                     f"to {FORMAT}: upgrade airflow-provider-deltaforge here"
                 ) from None
-            fields = sorted({".".join(map(str, told["loc"])) or "JSON" for told in error.errors()})
+            fields = sorted(
+                {".".join(map(str, fault["loc"])) or "JSON" for fault in error.errors()}
+            )
             raise FatalError(
                 f"{name} in the state store cannot be read (wrong: {', '.join(fields)}): it was "
                 "damaged or written by another release; restore it from a backup"

@@ -166,7 +166,9 @@ class Snapshots:
         run = run or self._latest()
         if run is None:
             return None
-        tables = {name: {**told, "chunks_done": 0, "rows": 0} for name, told in run.tables.items()}
+        tables = {
+            name: {**counts, "chunks_done": 0, "rows": 0} for name, counts in run.tables.items()
+        }
         done = self.done(run.id)
         for chunk in done.values():
             tables[chunk.table]["chunks_done"] += 1

@@ -57,7 +57,9 @@ class TableRecords:
 
     def stopped(self) -> dict[str, StoppedTable]:
         """Return the tables that are stopped now, by full name."""
-        return {name: told for name, told in self.marked().items() if told.repaired_at_ms is None}
+        return {
+            name: record for name, record in self.marked().items() if record.repaired_at_ms is None
+        }
 
     def marked(self) -> dict[str, StoppedTable]:
         """Return every table that ever stopped, by full name."""
@@ -119,8 +121,8 @@ class TableRecords:
     def repair(self, copied: list[str]) -> list[Write]:
         """Return the writes that let copied tables stream again."""
         return [
-            self._put(told.model_copy(update={"repaired_at_ms": now_ms()}))
-            for name, told in self.stopped().items()
+            self._put(record.model_copy(update={"repaired_at_ms": now_ms()}))
+            for name, record in self.stopped().items()
             if name in copied
         ]
 
