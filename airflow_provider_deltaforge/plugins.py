@@ -36,7 +36,7 @@ class PluginRegistry:
             SpecError: no plug-in has that name, or an installed one lacks a method.
         """
         if name in self.shipped:
-            return load_class(self.shipped[name])
+            return load_object(self.shipped[name])
         for point in self._installed():
             if point.name == name:
                 return _whole(self.kind, name, point.load())
@@ -49,7 +49,7 @@ class PluginRegistry:
         return iter(entry_points(group=self.group))
 
 
-def load_class(place: str) -> Any:
+def load_object(place: str) -> Any:
     """Return what ``module:name`` names, importing it now.
 
     A description names its worker so: the worker imports the description, and more libraries.

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, load_class
+from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, load_object
 from airflow_provider_deltaforge.spec.choice import choose, refusal
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
@@ -392,7 +392,7 @@ class Sink(PluginSettings):
             SpecError: the extra is missing.
         """
         try:
-            return load_class(place)(self, pipeline)
+            return load_object(place)(self, pipeline)
         except ModuleNotFoundError as error:
             raise SpecError(
                 f"sink type {extra!r} needs an extra: pip install "

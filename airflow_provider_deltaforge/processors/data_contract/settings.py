@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from airflow_provider_deltaforge.plugins import load_class
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -132,7 +132,7 @@ class DataContract(Processor):
         Raises:
             SpecError: a schema is wrong, or what checks schemas is not installed.
         """
-        worker: Worker = load_class(_WORKER)(self)
+        worker: Worker = load_object(_WORKER)(self)
         return worker
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_deltaforge.plugins import load_class
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -102,7 +102,7 @@ class Filter(Processor):
 
     def open(self) -> Worker:
         """Prepare the comparisons and load the kernels."""
-        worker: Worker = load_class(_WORKER)(self)
+        worker: Worker = load_object(_WORKER)(self)
         return worker
 
 

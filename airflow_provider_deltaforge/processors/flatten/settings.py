@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator
 
-from airflow_provider_deltaforge.plugins import load_class
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 
 _WORKER = "airflow_provider_deltaforge.processors.flatten.worker:FlattenWorker"
@@ -34,5 +34,5 @@ class Flatten(Processor):
 
     def open(self) -> Worker:
         """Load the kernels."""
-        worker: Worker = load_class(_WORKER)(self)
+        worker: Worker = load_object(_WORKER)(self)
         return worker

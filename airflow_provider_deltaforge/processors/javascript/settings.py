@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from pydantic import Field, PositiveInt, PrivateAttr
 
-from airflow_provider_deltaforge.plugins import load_class
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.settings import Settings
 
@@ -59,5 +59,5 @@ class JavaScript(Processor):
             SpecError: the script does not compile, throws, or is no processor.
             FatalError: mini-racer is missing or does not work here.
         """
-        worker: Worker = load_class(_WORKER)(self, self._home)
+        worker: Worker = load_object(_WORKER)(self, self._home)
         return worker

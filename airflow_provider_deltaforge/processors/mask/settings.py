@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt, SecretStr, field_validator, model_valid
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.plugins import load_class
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.processors.mask.patterns import fits_column, parts_of
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -100,5 +100,5 @@ class Mask(Processor):
                 f"processor {self.id}: the secret is shorter than {_SECRET_MIN} characters, so it "
                 "can be guessed; make one with `openssl rand -hex 32`"
             )
-        worker: Worker = load_class(_WORKER)(self)
+        worker: Worker = load_object(_WORKER)(self)
         return worker

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.plugins import load_class
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -86,5 +86,5 @@ class Outbox(Processor):
 
     def open(self) -> Worker:
         """Start the worker."""
-        worker: Worker = load_class(_WORKER)(self)
+        worker: Worker = load_object(_WORKER)(self)
         return worker

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.sources.postgres.slots import (
     check_kind,
     find_slot,
 )
+from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from airflow_provider_deltaforge.sources.postgres.table_findings import (
     Publication,
     column_findings,
@@ -41,14 +42,11 @@ from airflow_provider_deltaforge.sources.shared.preflight import (
     risk,
 )
 
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
-
 _MAY_CREATE = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 
 def preflight(
-    source: "PostgresSource", sleep: Callable[[float], None] = time.sleep
+    source: PostgresSource, sleep: Callable[[float], None] = time.sleep
 ) -> Sequence[Finding]:
     """Check server settings, privileges, tables and retention; never raises for a finding.
 
@@ -62,7 +60,7 @@ def preflight(
 
 
 def _findings(
-    source: "PostgresSource", connection: Any, sleep: Callable[[float], None]
+    source: PostgresSource, connection: Any, sleep: Callable[[float], None]
 ) -> list[Finding]:
     wanted, name = source.slot_settings, source.publication_settings.name
     server = server_info(connection)
@@ -88,7 +86,7 @@ def _findings(
 
 
 def _publication(
-    source: "PostgresSource",
+    source: PostgresSource,
     connection: Any,
     server: PostgresServer,
     found: Publication | None,

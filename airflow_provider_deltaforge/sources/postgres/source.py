@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import (
     Finding,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 DEFAULT_SCHEMA = "public"
+
+_PREFLIGHT = "airflow_provider_deltaforge.sources.postgres.preflight:preflight"
 
 
 class PostgresSource(Source):
@@ -201,9 +204,8 @@ class PostgresSource(Source):
 
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
-        from airflow_provider_deltaforge.sources.postgres.preflight import preflight
-
-        return preflight(self)
+        found: Sequence[Finding] = load_object(_PREFLIGHT)(self)
+        return found
 
     def precompile(self) -> None:
         """Compile the decoders, or find them compiled."""

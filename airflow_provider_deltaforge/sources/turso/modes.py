@@ -7,11 +7,8 @@ stands.
 """
 
 import logging
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError, SpecError
+from airflow_provider_deltaforge.errors import PositionLostError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
@@ -19,64 +16,21 @@ from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
 from airflow_provider_deltaforge.sources.turso.file_reader import Pace
 from airflow_provider_deltaforge.sources.turso.files import Database, file_of, usual_engine
 from airflow_provider_deltaforge.sources.turso.native import NativeReader
+from airflow_provider_deltaforge.sources.turso.open_file import Log, OpenFile
 from airflow_provider_deltaforge.sources.turso.polling import Growth, PollReader
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows, shadow_name
 from airflow_provider_deltaforge.sources.turso.snapshot import TursoSnapshotter
+from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.sources.turso.tables import CapturedTables, captured_tables
 from airflow_provider_deltaforge.sources.turso.triggers import TriggerReader
-
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.turso.source import TursoSource
-
-Log = Capture | Shadows | Growth
 
 _MODES = ("native", "triggers", "polling")
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """A file, opened for one mode.
-
-    Attributes:
-        mode: how changes are found.
-        database: the file.
-        captured: the tables to follow.
-        log: where the changes are.
-        others: where modes that ``auto`` passed over would find them.
-    """
-
-    mode: str
-    database: Database
-    captured: CapturedTables
-    log: Log
-    others: tuple[Log, ...] = ()
-
-    def prepare(self) -> None:
-        """Check that changes are captured; make the triggers that are wanted."""
-        if isinstance(self.log, Shadows):
-            self.log.prepared()
-
-    def head(self) -> FilePosition:
-        """Return the place behind everything committed, inside a view."""
-        if isinstance(self.log, Capture):
-            self.log.check()
-        return self.log.head()
-
-    def heads(self) -> FilePosition:
-        """Prepare, and return that place in the other modes as well."""
-        self.prepare()
-        also = []
-        with self.database.view():
-            for log in self.others:
-                with suppress(FatalError, SchemaError):  # The file does not offer that mode.
-                    also.append(log.head())
-            return replace(self.head(), also=tuple(also))
-
-
-def open_mode(source: "TursoSource", position: Position | None = None) -> OpenFile:
+def open_mode(source: TursoSource, position: Position | None = None) -> OpenFile:
     """Open a source's file in the mode that applies.
 
     Raises:
@@ -105,7 +59,7 @@ def open_mode(source: "TursoSource", position: Position | None = None) -> OpenFi
     return OpenFile(mode, database, captured, log, tuple(others))
 
 
-def _log_of(source: "TursoSource", mode: str, database: Database, captured: CapturedTables) -> Log:
+def _log_of(source: TursoSource, mode: str, database: Database, captured: CapturedTables) -> Log:
     if mode == "native":
         return Capture(database, source.cdc_table_name, captured)
     if mode == "triggers":
@@ -113,7 +67,7 @@ def _log_of(source: "TursoSource", mode: str, database: Database, captured: Capt
     return Growth(database, captured, source.tracking_column)
 
 
-def chosen_mode(source: "TursoSource") -> str:
+def chosen_mode(source: TursoSource) -> str:
     """Return the first mode that the file offers: native, triggers, polling."""
     path = file_of(source.url)
     database = Database(path, usual_engine(path))
@@ -131,7 +85,7 @@ def chosen_mode(source: "TursoSource") -> str:
     return mode
 
 
-def open_reader(source: "TursoSource", position: Position | None, *, cleans: bool) -> LogReader:
+def open_reader(source: TursoSource, position: Position | None, *, cleans: bool) -> LogReader:
     """Return a reader behind ``position``; at the head when it is None."""
     opened = open_mode(source, position)
     database, log = opened.database, opened.log
@@ -150,7 +104,7 @@ def open_reader(source: "TursoSource", position: Position | None, *, cleans: boo
         raise
 
 
-def open_snapshot(source: "TursoSource") -> Snapshotter:
+def open_snapshot(source: TursoSource) -> Snapshotter:
     """Return what reads the tables."""
 
     def in_mode_of(position: Position) -> OpenFile:
@@ -159,7 +113,7 @@ def open_snapshot(source: "TursoSource") -> Snapshotter:
     return TursoSnapshotter(open_mode(source), source.id, in_mode_of)
 
 
-def head(source: "TursoSource") -> Position:
+def head(source: TursoSource) -> Position:
     """Return the position behind everything that is committed."""
     opened = open_mode(source)
     try:
@@ -168,7 +122,7 @@ def head(source: "TursoSource") -> Position:
         opened.database.close()
 
 
-def describe(source: "TursoSource") -> list[TableSchema]:
+def describe(source: TursoSource) -> list[TableSchema]:
     """Return every captured table as it is now."""
     opened = open_mode(source)
     try:

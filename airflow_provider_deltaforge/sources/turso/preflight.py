@@ -1,16 +1,17 @@
 """Looks before the leap: what would stop or spoil a snapshot and its stream."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.turso.audit import uncaptured
 from airflow_provider_deltaforge.sources.turso.capture import Capture
 from airflow_provider_deltaforge.sources.turso.files import Database
-from airflow_provider_deltaforge.sources.turso.modes import OpenFile, open_mode
+from airflow_provider_deltaforge.sources.turso.modes import open_mode
+from airflow_provider_deltaforge.sources.turso.open_file import OpenFile
 from airflow_provider_deltaforge.sources.turso.polling import Growth
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows, misfits, script
+from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
     TursoTable,
@@ -18,14 +19,11 @@ from airflow_provider_deltaforge.sources.turso.tables import (
     named_by,
 )
 
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.turso.source import TursoSource
-
 _NAMED_MAX = 20
 _CAPTURED_MANY = 1_000_000
 
 
-def preflight(source: "TursoSource") -> Sequence[Finding]:
+def preflight(source: TursoSource) -> Sequence[Finding]:
     """Check the file, its locks, capture and tables; never raises for a finding.
 
     Nothing is changed: triggers that are missing are only named.
@@ -46,7 +44,7 @@ def preflight(source: "TursoSource") -> Sequence[Finding]:
     return found
 
 
-def _findings(source: "TursoSource", opened: OpenFile) -> Iterator[Finding]:
+def _findings(source: TursoSource, opened: OpenFile) -> Iterator[Finding]:
     database, log = opened.database, opened.log
     tables = captured_tables(database, opened.captured)
     size = database.path.stat().st_size
@@ -67,7 +65,7 @@ def _findings(source: "TursoSource", opened: OpenFile) -> Iterator[Finding]:
         yield from _polling(log, tables)
 
 
-def _table_findings(source: "TursoSource", tables: Mapping[str, TursoTable]) -> Iterator[Finding]:
+def _table_findings(source: TursoSource, tables: Mapping[str, TursoTable]) -> Iterator[Finding]:
     wanted = ", ".join(source.tables)
     if not tables:
         yield Finding(
@@ -114,9 +112,7 @@ def _native(
         yield _listed("generated", generated, "computed columns may be missing in captured rows")
 
 
-def _triggers(
-    source: "TursoSource", database: Database, tables: Mapping[str, TursoTable]
-) -> Finding:
+def _triggers(source: TursoSource, database: Database, tables: Mapping[str, TursoTable]) -> Finding:
     missing = misfits(database, tables)
     if not missing:
         return Finding("triggers", "ok", "the triggers are there and fit their tables")

@@ -6,7 +6,7 @@ Tables are cut by their row numbers, those WITHOUT ROWID by their primary key.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     View,
 )
 from airflow_provider_deltaforge.sources.turso.files import Database, check_engine, quoted
+from airflow_provider_deltaforge.sources.turso.open_file import OpenFile
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
 from airflow_provider_deltaforge.sources.turso.tables import (
@@ -35,9 +36,6 @@ from airflow_provider_deltaforge.sources.turso.tables import (
     captured_tables,
     named_by,
 )
-
-if TYPE_CHECKING:
-    from airflow_provider_deltaforge.sources.turso.modes import OpenFile
 
 _ROWS = 2000
 
@@ -55,7 +53,7 @@ class TursoSnapshotter(TableSnapshotter[TursoTable]):
     pattern_hint = ""
 
     def __init__(
-        self, opened: "OpenFile", source_id: str, in_mode_of: Callable[[Position], "OpenFile"]
+        self, opened: OpenFile, source_id: str, in_mode_of: Callable[[Position], OpenFile]
     ) -> None:
         super().__init__(source_id)
         self._opened = opened

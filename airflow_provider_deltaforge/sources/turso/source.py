@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
 from airflow_provider_deltaforge.sources.turso import positions
@@ -15,6 +16,9 @@ from airflow_provider_deltaforge.sources.turso.files import file_of
 from airflow_provider_deltaforge.sources.turso.positions import polled_by_all
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
+
+_MODES = "airflow_provider_deltaforge.sources.turso.modes"
+_PREFLIGHT = "airflow_provider_deltaforge.sources.turso.preflight:preflight"
 
 
 class NativeCapture(Settings):
@@ -82,9 +86,8 @@ class TursoSource(Source):
         history: SchemaHistory | None = None,
     ) -> LogReader:
         """Start reading after ``position``; at the head of the changes when it is None."""
-        from airflow_provider_deltaforge.sources.turso.modes import open_reader
-
-        return open_reader(self, position, cleans=self._cleans)
+        found: LogReader = load_object(f"{_MODES}:open_reader")(self, position, cleans=self._cleans)
+        return found
 
     def beside(self, reader: str, *, once: bool = False) -> "TursoSource":
         """Return this source as a reader that never cleans up what it acknowledges."""
@@ -94,21 +97,18 @@ class TursoSource(Source):
 
     def open_snapshot(self) -> Snapshotter:
         """Open the file for reading tables."""
-        from airflow_provider_deltaforge.sources.turso.modes import open_snapshot
-
-        return open_snapshot(self)
+        found: Snapshotter = load_object(f"{_MODES}:open_snapshot")(self)
+        return found
 
     def preflight(self) -> Sequence[Finding]:
         """Check the file, its locks, capture and tables; never raises for a finding."""
-        from airflow_provider_deltaforge.sources.turso.preflight import preflight
-
-        return preflight(self)
+        found: Sequence[Finding] = load_object(_PREFLIGHT)(self)
+        return found
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the file describes it now."""
-        from airflow_provider_deltaforge.sources.turso.modes import describe
-
-        return describe(self)
+        found: Sequence[TableSchema] = load_object(f"{_MODES}:describe")(self)
+        return found
 
     def precompile(self) -> None:
         """Compile the kernel of the event ids, or find it compiled."""
@@ -130,6 +130,5 @@ class TursoSource(Source):
 
     def head(self) -> Position:
         """Return the current end of the changes."""
-        from airflow_provider_deltaforge.sources.turso.modes import head
-
-        return head(self)
+        found: Position = load_object(f"{_MODES}:head")(self)
+        return found
