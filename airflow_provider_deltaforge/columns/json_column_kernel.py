@@ -151,7 +151,7 @@ def locate(data, offsets, present, names, name_ends, path_ends, stack_bytes, sta
 
 @kernel
 def fill_kinds(data, starts, out):
-    """Say what each value is."""
+    """Return the kind of each value."""
     for row in range(len(starts)):
         out[row] = KIND_OF[data[starts[row]]] if starts[row] >= 0 else 0
 

@@ -169,7 +169,7 @@ def compare_both(data, starts, stops, other, other_starts, other_stops, out):
 
 @kernel
 def any_element(data, starts, stops, constant, stack_bytes, out):
-    """Say of each value whether it is an array with an element equal to a scalar constant.
+    """Return whether each value is an array with an element equal to a scalar constant.
 
     ``stack_bytes`` are uint8, from ``stack_for``.
     """
@@ -195,7 +195,7 @@ def any_element(data, starts, stops, constant, stack_bytes, out):
 
 @kernel
 def find_unchanged(data, starts, stops, out):
-    """Say of each value whether it is the mark of one that the server did not send."""
+    """Return whether each value is the mark for a value that the server did not send."""
     for row in range(len(starts)):
         same = starts[row] >= 0 and stops[row] - starts[row] == len(_UNCHANGED)
         i = 0

@@ -255,7 +255,7 @@ def skip_value(data, at, stop, limit, stack):
 
 @kernel
 def same_key(data, at, stop, escaped, name, begin, end):
-    """Say whether the key ``data[at:stop]``, without its quotes, is ``name[begin:end]``."""
+    """Return whether the key ``data[at:stop]``, without its quotes, is ``name[begin:end]``."""
     if escaped:
         return _same_decoded(data, at, stop, name, begin, end)
     if stop - at != end - begin:

@@ -75,7 +75,7 @@ def put_words(out, at, src, start, stop):
 
 @kernel
 def put_inside(out, at, src, start, stop):
-    """Copy bytes in words, of which none is read behind ``stop``; up to 7 more are written."""
+    """Copy bytes in words, reading none behind ``stop``; up to 7 bytes more are written."""
     length = stop - start
     if length >= 8:
         for i in range(0, length - 8, 8):

@@ -29,7 +29,7 @@ class JobStatus:
     """State of a job, and how it ended.
 
     ``exit_code`` is the driver's own (0 drained, 2 document, 3 retryable, 4 fatal), None when it
-    was killed together with whoever would have written it down.
+    was killed together with the process that writes it down.
     """
 
     state: JobState

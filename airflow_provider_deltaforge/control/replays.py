@@ -49,7 +49,7 @@ def request(
         which: the entries that are meant.
         overtaken: what becomes of entries whose row has newer events in the sink.
         by: who asks.
-        ticket: for whoever asks again because an answer was lost; a new one if absent.
+        ticket: of a request whose answer was lost, to ask again; None makes a new one.
 
     Returns:
         Its ticket.

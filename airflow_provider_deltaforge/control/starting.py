@@ -352,7 +352,7 @@ def _submit(control: Control, job: LaunchSpec, backend: Backend) -> Handle:
 
 
 def _now(control: Control) -> Handle:
-    """Return the moment, for whoever waits for first words; what is older is not theirs."""
+    """Return the present moment; a driver that is waited for reports after it."""
     former = control.progress()
     after = [former.epoch, former.beat] if former is not None else [0, 0]
     return {

@@ -139,7 +139,7 @@ def _status(store: Store, name: str, backend: Backend | None) -> PipelineStatus:
 
 
 def _listen_to_doubtful(store: Store, pipelines: Sequence[str], backend: Backend | None) -> None:
-    """Give drivers the time for a heartbeat of which this process has heard a doubtful one only."""
+    """Wait for another heartbeat of drivers whose only one so far is doubtful."""
     until = HEARTBEATS.now() + LISTEN_S
     doubtful = [name for name in pipelines if _is_doubtful(store, name, backend)]
     while doubtful and HEARTBEATS.now() < until:

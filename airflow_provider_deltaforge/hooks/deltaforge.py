@@ -59,7 +59,7 @@ class DeltaForgeHook(BaseHook):
         """Open the state store for a block.
 
         Args:
-            create: make one where there is none, for whoever applies a document.
+            create: make one where there is none, as applying a document does.
 
         Raises:
             RetryableError: it is away, or was never made.

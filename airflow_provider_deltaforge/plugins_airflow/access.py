@@ -1,7 +1,7 @@
 """Who may see and change a pipeline, asked of Airflow's own auth manager.
 
 A pipeline is as open as the DAG that supervises it. One that no DAG supervises may be seen by
-whoever may see DAGs, and changed by whoever may edit the connection of its state store.
+users who may see DAGs, and changed by those who may edit the connection of its state store.
 """
 
 from typing import Any

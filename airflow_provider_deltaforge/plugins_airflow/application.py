@@ -1,8 +1,8 @@
 """The endpoints behind the page.
 
 Airflow does not authenticate a plug-in's application: every endpoint here asks for the signed-in
-user and then for what this user may do with the pipeline. Whoever may not see a pipeline is told
-that there is none of that name.
+user and then for what this user may do with the pipeline. A user who may not see a pipeline gets
+the answer that there is none of that name.
 """
 
 import time

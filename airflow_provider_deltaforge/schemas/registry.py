@@ -1,7 +1,7 @@
 """The schema registry: every schema a source's tables have had, kept in the state store's log.
 
 One log per source, one entry whenever a table's schema became another one. Versions and sequences
-are counted from the log, so whoever reads it knows the same numbers, also after a race.
+are counted from the log, so every reader knows the same numbers, also after a race.
 """
 
 import json

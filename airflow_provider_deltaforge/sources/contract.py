@@ -54,7 +54,7 @@ class LogReader(Protocol):
         """Decode a segment that this reader read. Holds no lock that ``read`` needs."""
 
     def acknowledge(self, position: Position) -> None:
-        """Tell the server that everything up to ``position`` is durable everywhere."""
+        """Report to the server that everything up to ``position`` is durable everywhere."""
 
     def close(self) -> None:
         """Close the connection. Safe to call twice, and from another thread."""

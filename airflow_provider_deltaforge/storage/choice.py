@@ -28,8 +28,8 @@ def store_in(document: str) -> StoreLocation | None:
 def check_store(document: str, location: StoreLocation) -> None:
     """Refuse a document that names another store than the one its driver was started with.
 
-    A relative path means the working directory of whoever started the driver, so it cannot be
-    compared here.
+    A relative path means the working directory of the driver's starter, so it cannot be compared
+    here.
 
     Raises:
         SpecError: it does, or the document is wrong.

@@ -131,7 +131,7 @@ class PostgresStore(SqlStore):
         return self._repeat(once)
 
     def _keep_order(self, execute: Execute) -> None:
-        """Numbers are drawn before the commit: whoever draws one waits for the one before."""
+        """Numbers are drawn before the commit: a transaction waits for the one before it."""
         execute("SELECT pg_advisory_xact_lock(?)", (_ORDER_LOCK,))
 
     def _repeat(self, once: Callable[["psycopg.Connection[Any]"], T]) -> T:

@@ -26,7 +26,7 @@ class LaggingSinks:
     Args:
         shared: the lane's.
         sinks: their connections.
-        skip_list: who holds what; it is told who leaves and joins.
+        skip_list: which sink holds what; learns which leave and join.
         checkpoints: the lane's.
     """
 
@@ -185,7 +185,7 @@ class LaggingSinks:
         """Do what people want of sinks.
 
         Args:
-            resumed: is told who goes on, also if the store fails behind it.
+            resumed: gets the sinks that go on, also if the store fails afterwards.
         """
         for wish in self._gaps.wishes():
             if wish.wanted == "give_up" and wish.sink in self._behind:

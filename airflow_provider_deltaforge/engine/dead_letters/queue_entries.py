@@ -69,7 +69,7 @@ class QueueEntries:
         Args:
             places: of the events.
             at: the rows of the source's batch that they stand for.
-            done: events of which no more entries are wanted; may grow meanwhile.
+            done: events that need no more entries; may grow meanwhile.
         """
         hits = [(_among(places.rows, self.rows), places.rows, self.rows)]
         if places.former.null_count < len(places.former):

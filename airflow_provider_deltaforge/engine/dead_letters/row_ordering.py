@@ -1,7 +1,7 @@
 """The rows of which an earlier event is set aside, and what that means for their later events.
 
-Sent again after a newer event of its row, an entry would make an old state the last one. So an
-entry is told which sinks were given something newer meanwhile (it was *overtaken*), or, with
+Sent again after a newer event of its row, an entry would make an old state the last one. So it is
+recorded in an entry which sinks got something newer meanwhile (it was *overtaken*), or, with
 ``hold_keys``, the newer events are set aside behind it.
 """
 

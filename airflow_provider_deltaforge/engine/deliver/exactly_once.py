@@ -136,7 +136,7 @@ class ExactlyOnceGuard:
         return self._cursor
 
     def _is_stored(self, stand: StoredPosition) -> bool:
-        """Say whether a checkpoint knows of all that was written."""
+        """Return whether a checkpoint covers everything that was written."""
         if self._sought is not None or stand.held is None:
             return True
         held = self._held or ()
@@ -179,7 +179,7 @@ class ExactlyOnceGuard:
 
 
 def tells(found: SinkPosition | None, held: Sequence[str]) -> bool:
-    """Say whether what a sink tells is what it may tell."""
+    """Return whether a sink holds what its checkpoint allows."""
     if found is None:
         return not held
     return _known(found, held) is not None

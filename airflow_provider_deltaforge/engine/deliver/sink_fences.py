@@ -117,7 +117,7 @@ class SinkFence:
     def hold(self) -> None:
         """Renew the lease if it is no longer new; see ``Claim``.
 
-        The clock is looked at last: whoever was frozen when the store had answered asks again.
+        The clock is read last: a process that was frozen behind the answer asks again.
         """
         if self.left_s() >= LEASE_S - _RENEWED_S:
             return

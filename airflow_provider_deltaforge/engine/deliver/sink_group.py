@@ -64,7 +64,7 @@ class DeliveryRules:
 def _rest(
     sink_batch: SinkBatch | DeferredRender, outcome: SinkResult, filled: Callable[[], SinkBatch]
 ) -> SinkBatch:
-    """Return what a sink is given next of a batch, of which it has nothing yet."""
+    """Return what to write next to a sink that has nothing of a batch yet."""
     return sink_batch.without(outcome.rejections) if isinstance(sink_batch, SinkBatch) else filled()
 
 
@@ -97,7 +97,7 @@ class SinkGroup:
         self._threads = {sink.id: self._begun(sink) for sink in sinks}
 
     def thread(self, sink_id: str) -> SinkThread:
-        """Return the thread of a sink, for whoever goes on with it alone."""
+        """Return the thread of a sink, to go on with it alone."""
         return self._threads[sink_id]
 
     def renew(self, sink_id: str) -> bool:

@@ -148,7 +148,7 @@ class SinkPositions:
             self._refuse_others(self._checkpoints())
 
     def taken_over(self, error: FencedError) -> None:
-        """Let the lane take its sinks over once more.
+        """Allow the lane to take its sinks over once more.
 
         Raises:
             FatalError: it did so too often just now: two pipelines of one name would for ever.
@@ -170,7 +170,7 @@ class SinkPositions:
         self._others.refuse(cursors, checkpoints.stand)
 
     def _is_taken(self, cursor: SinkPosition | None, stand: StoredPosition) -> bool:
-        """Return whether a sink holds a position of another, of which nothing follows for us.
+        """Return whether a sink holds another pipeline's position, which means nothing here.
 
         A checkpoint without ``held`` is left to ``adopt``.
         """
@@ -193,7 +193,7 @@ class SinkPositions:
         return [checkpoints.put(name, cursor.position, held, begins=False)]
 
     def _resumed(self, checkpoints: Checkpoints) -> list[Write]:
-        """Let sinks go on at their checkpoints that somebody has emptied, as somebody says."""
+        """Resume sinks at their checkpoints that were emptied on purpose, as somebody asked."""
         writes: list[Write] = []
         given_up = self._gaps.open()
         for wish in self._gaps.wishes():
@@ -273,7 +273,7 @@ class SinkPositions:
     def _back(
         self, gap: Gap, cursor: SinkPosition | None, stand: StoredPosition | None
     ) -> list[Write]:
-        """Let a sink go on that has again what it had lost."""
+        """Resume a sink that has again what it had lost."""
         if gap.goes_on is None or cursor is None or stand is None or stand.held is None:
             return []
         if not self._others.counts(cursor, stand):
@@ -357,7 +357,7 @@ class SinkPositions:
         return [self._gaps.give_up(name, start, why, error.error_class, goes_on)]
 
     def _begun(self, sink: Sink, cursor: SinkPosition) -> SinkPosition | None:
-        """Let a sink hold where its part of the log begins; return what it tells then."""
+        """Store in a sink where its part of the log begins; return what it holds then."""
 
         def begin(writer: SinkWriter) -> SinkAnswer:
             answer = answer_of(writer)
@@ -373,7 +373,7 @@ class SinkPositions:
         return self._answers.ask(sink, threading.Event(), begin).cursor
 
     def _is_reset(self) -> bool:
-        """Say whether a person has the pipeline begin anew, whatever its sinks hold."""
+        """Return whether a person has the pipeline begin anew, whatever its sinks hold."""
         return self._bench.store.get(names.CURSORS, self._bench.pipeline.name) is not None
 
     def _checkpoints(self) -> Checkpoints:

@@ -1,4 +1,4 @@
-"""The driver of a pipeline: the snapshot if one is due, then the stream, until it is told to end.
+"""The driver of a pipeline: the snapshot if one is due, then the stream, until it is asked to end.
 
 The same steps run with Spark and without; only where chunks and lanes run differs.
 """

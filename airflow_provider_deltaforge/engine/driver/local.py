@@ -76,7 +76,7 @@ def run_local(
     generation: int,
     leaving: threading.Event | None = None,
 ) -> int:
-    """Run a pipeline in this process until it is told to end; return an exit code.
+    """Run a pipeline in this process until it is asked to end; return an exit code.
 
     Args:
         pipeline: its name.

@@ -144,8 +144,8 @@ class ReadAhead(Generic[Delivery]):
     def close(self) -> None:
         """End both threads and let go of the log.
 
-        The reader's thread first: the number of a socket that is closed under it may be given to
-        the next connection, of which it would then take the bytes.
+        The reader's thread first: the number of a socket that is closed under it may go to the
+        next connection, whose bytes it would then take.
         """
         self._ending.set()
         if threading.current_thread() is not self._reading:

@@ -162,6 +162,6 @@ def _former(rows: pa.RecordBatch, key: RouteTemplate, origin: Origin) -> pa.Bina
 
 
 def together(event_rows: pa.Int32Array, lost: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return which messages belong to events of which some message is lost."""
+    """Return which messages belong to events that lose a message."""
     rows = event_rows.to_numpy()
     return np.isin(rows, rows[np.asarray(lost, np.int64)])

@@ -1,4 +1,4 @@
-"""Whether a replay is still wanted: whoever asked for it may withdraw it at any time."""
+"""Whether a replay is still wanted: it may be withdrawn at any time."""
 
 import time
 from collections.abc import Callable

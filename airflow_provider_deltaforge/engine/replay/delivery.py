@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class ReplayHost(Protocol):
-    """Where a replay runs: in a driver, or in the process of whoever asked for it."""
+    """Where a replay runs: in a driver, or in the process that asked for it."""
 
     ending: threading.Event
     processor_stats: ProcessorStats

@@ -51,7 +51,7 @@ def _same(keys, begin, end, other, stop):
 
 @kernel
 def settle(entries, count, keys, table, base, policy):
-    """Let one of the entries with the same key win; the others get a key that ends at -1.
+    """Choose one of the entries with the same key; the others get a key that ends at -1.
 
     Args:
         entries: pointer to the entries of a row.

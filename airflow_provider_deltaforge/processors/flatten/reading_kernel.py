@@ -54,7 +54,7 @@ def _begins_with(data, at, stop, wanted):
 
 @kernel
 def _ends_with_string(data, at, stop, limit):
-    """Say whether a string stands here and a closing brace behind it."""
+    """Return whether a string is here and a closing brace behind it."""
     if at >= stop or data[at] != QUOTE:
         return False
     at, _ = skip_string(data, at + 1, stop, limit)
@@ -63,7 +63,7 @@ def _ends_with_string(data, at, stop, limit):
 
 @kernel
 def _is_one_value(data, at, stop, limit):
-    """Say whether an object is how sources write bytes, geometry, or a value that was not sent."""
+    """Return whether an object is how sources write bytes, geometry, or a value not sent."""
     if at + 2 >= stop:
         return False
     if data[at + 2] == 95:

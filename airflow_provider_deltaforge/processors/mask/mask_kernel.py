@@ -135,7 +135,7 @@ def _match(
 
 @kernel
 def _may_hold_json(data, at, stop):
-    """Say whether a value is text in which an object or array may be written."""
+    """Return whether a value is text that may contain an object or array."""
     if data[at] != QUOTE:
         return False
     at = skip_space(data, at + 1, stop)

@@ -1,8 +1,8 @@
 """Kernels that make tokens: other digits for digits, other letters of the same case for letters.
 
 The digits and letters of a text are a word; each place of it counts to 10 or 26. A Feistel network
-permutes the words of one shape: in each turn one half is told to a keyed SipHash-2-4, under a key
-drawn from the shape, and what that says is added to the other half, place by place.
+permutes the words of one shape: in each turn one half goes through a keyed SipHash-2-4, under a key
+drawn from the shape, and the result is added to the other half, place by place.
 """
 
 import numpy as np

@@ -123,7 +123,7 @@ class Failovers:
     def end(self, record: Reconciliation) -> list[Write]:
         """Return the writes that end a reconciliation; one that is done changes the identity.
 
-        The same failure is told once: a driver that is started again and again would fill the log.
+        A failure that repeats is recorded once: a driver may restart again and again.
         """
         writes: list[Write] = [self.put(record)]
         former = self.latest()

@@ -54,7 +54,7 @@ class ChunkDone(Record):
 class Snapshots:
     """The snapshot records of one pipeline: of its own run, and of the one that serves a request.
 
-    They are told apart by ``wish``: the pipeline's own snapshot has none.
+    They differ by ``wish``: the pipeline's own snapshot has none.
     """
 
     def __init__(self, store: Store, pipeline: str) -> None:
