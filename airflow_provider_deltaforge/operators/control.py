@@ -71,7 +71,7 @@ class DeltaForgeControlOperator(DeferringOperator):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Write what is wanted, and wait for it."""
-        return self.patiently(context, self.pipeline or str(self.document), self._begin)
+        return self.retry_until_done(context, self.pipeline or str(self.document), self._begin)
 
     def _begin(self, context: Mapping[str, Any]) -> Any:
         try:
@@ -90,13 +90,13 @@ class DeltaForgeControlOperator(DeferringOperator):
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Return the status, end a driver that did not end, or fail with the reason."""
         if event.get("event") == STORE_BACK:
-            return self.patiently(context, self.pipeline or str(self.document), self._begin)
+            return self.retry_until_done(context, self.pipeline or str(self.document), self._begin)
         if event["met"]:
             return event["value"]
         name = event["pipeline"]
         if event["met"] is False and self.action == "stop":
             self.log.warning("%s did not end by itself (%s); ending it", name, event["words"])
-            return self.patiently(context, name, lambda _: self._end(name))
+            return self.retry_until_done(context, name, lambda _: self._end(name))
         raise AirflowFailException(f"{self.action} of {name}: {event['words']}")
 
     def _end(self, name: str) -> Any:

@@ -45,7 +45,7 @@ class DeferringOperator(BaseOperator):
         finally:
             self._attends = False
 
-    def patiently(
+    def retry_until_done(
         self, context: Mapping[str, Any], pipeline: str, begin: Callable[[Mapping[str, Any]], Any]
     ) -> Any:
         """Begin, or wait while the state store is away; ``execute_complete`` then begins.

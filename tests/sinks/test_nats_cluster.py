@@ -91,7 +91,7 @@ def test_leaders_that_come_and_go_lose_and_reorder_nothing(once, cluster):
         connect_timeout_secs=3,
     ).open("p")
 
-    def patiently(call):
+    def retry_until_done(call):
         def done():
             try:
                 call()
@@ -103,11 +103,11 @@ def test_leaders_that_come_and_go_lose_and_reorder_nothing(once, cluster):
 
     def carry():
         if once:
-            patiently(writer.recover)
+            retry_until_done(writer.recover)
         for start in range(0, BATCH * BATCHES, BATCH):
             span = range(start, start + BATCH)
             batch = messages([("c.rows", b"%d" % (n % KEYS), value(n)) for n in span])
-            patiently(
+            retry_until_done(
                 (lambda: writer.write_once(batch, BEGIN, BEGIN))  # noqa: B023 - used at once
                 if once
                 else (lambda: writer.write(batch))  # noqa: B023

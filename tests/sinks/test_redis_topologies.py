@@ -38,7 +38,7 @@ def numbers(span):
     return [value(n) for n in span]
 
 
-def patiently(call, *patient, within_s=120):
+def retry_until_done(call, *patient, within_s=120):
     """Call until none of the errors is raised that the engine would wait for."""
     deadline = time.monotonic() + within_s
     while True:
@@ -101,7 +101,7 @@ class TestSentinel:
         with pytest.raises(RetryableError):
             writer.write(rows(stream, range(100, 200)))
 
-        patiently(lambda: writer.write(rows(stream, range(100, 200))))
+        retry_until_done(lambda: writer.write(rows(stream, range(100, 200))))
         writer.write(rows(stream, range(200, 300)))
         writer.close()
 
@@ -115,7 +115,7 @@ class TestSentinel:
         with pytest.raises(RetryableError, match="no answer"):
             writer.write(rows(stream, range(100, 200)))
 
-        patiently(lambda: writer.write(rows(stream, range(100, 200))))
+        retry_until_done(lambda: writer.write(rows(stream, range(100, 200))))
         writer.write(rows(stream, range(200, 300)))
         watched.master.resume()
         old = client(watched.master, password=PASSWORD)
@@ -145,7 +145,7 @@ class TestSentinel:
         for n in range(1, 31):
             if n == 15:
                 watched.master.kill()
-            patiently(lambda n=n: write(n))
+            retry_until_done(lambda n=n: write(n))
         writer.close()
 
         # What the replica had not got when the master died was written again: none is twice.
@@ -257,7 +257,7 @@ class TestCluster:
         for node in (target, source, *cluster.nodes):
             client(node).execute_command(*set_slot, "NODE", ids[target.port])
 
-        patiently(lambda: writer.write(rows(stream, range(10, 20))))
+        retry_until_done(lambda: writer.write(rows(stream, range(10, 20))))
 
         assert values(target, stream) == numbers(range(20))
 
@@ -270,7 +270,7 @@ class TestCluster:
             writer.write(rows(stream, range(10, 20)))
         node.start_again()
 
-        patiently(lambda: writer.write(rows(stream, range(10, 20))))
+        retry_until_done(lambda: writer.write(rows(stream, range(10, 20))))
 
         wait_for("the cluster", lambda: all(map(cluster.is_whole, cluster.nodes)))
         assert cluster.values(stream) == numbers(range(20))
@@ -285,7 +285,7 @@ class TestCluster:
         try:
             for node in others:
                 client(node).client_kill_filter(_type="normal")
-            patiently(lambda: writer.write(rows(name, range(10, 20))))
+            retry_until_done(lambda: writer.write(rows(name, range(10, 20))))
             assert cluster.values(name) == numbers(range(20))
         finally:
             writer.close()
@@ -325,7 +325,7 @@ class TestCluster:
 
         for name in names:
             with pytest.raises(FencedError):
-                patiently(lambda name=name: old.write(rows(name, range(3, 4))))
+                retry_until_done(lambda name=name: old.write(rows(name, range(3, 4))))
         assert [cluster.values(name) for name in names] == [numbers(range(3))] * len(names)
         for node in cluster.nodes:
             keys = [key.decode() for key in client(node).scan_iter("_deltaforge:fence:*p:r")]

@@ -53,22 +53,22 @@ class SinkPositions:
     """Compares them for one lane. Used by its delivery thread.
 
     Args:
-        bench: the opened job; its fence guards every write.
+        context: the opened job; its fence guards every write.
         watcher: told about errors of sinks.
-        heart: says when to give up.
+        heartbeat: says when to give up.
     """
 
-    def __init__(self, bench: TaskContext, watcher: SinkWatcher, heart: Heartbeat) -> None:
-        spec = bench.pipeline.spec
-        self._bench = bench
+    def __init__(self, context: TaskContext, watcher: SinkWatcher, heartbeat: Heartbeat) -> None:
+        spec = context.pipeline.spec
+        self._context = context
         self._sinks = {sink.id: sink for sink in spec.sinks if sink.holds_position}
         self.sink_ids = frozenset(self._sinks)
         self._policy = RequiredSinks.of(spec)
         self._source = spec.source
-        self._gaps = Gaps(bench.store, bench.pipeline.name)
-        self._others = OtherStores(bench)
+        self._gaps = Gaps(context.store, context.pipeline.name)
+        self._others = OtherStores(context)
         self._found: dict[str, SinkAnswer] = {}
-        self._answers = SinkAnswers(bench, watcher, heart.ending)
+        self._answers = SinkAnswers(context, watcher, heartbeat.ending)
         self._takeovers: deque[float] = deque(maxlen=_TAKEOVERS)
 
     def settle(self) -> None:
@@ -131,7 +131,7 @@ class SinkPositions:
                 writes.append(checkpoints.put(name, stand.position, _texts(cursor)))
         writes += self._others.forget(self._found)
         if self._sinks and self._is_reset():
-            writes.append(Delete(names.CURSORS, self._bench.pipeline.name))
+            writes.append(Delete(names.CURSORS, self._context.pipeline.name))
         self._store(writes)
 
     def see_others(self) -> None:
@@ -311,10 +311,10 @@ class SinkPositions:
 
     def _rows_lost(self, name: str) -> PositionLostError | None:
         """Return that a sink came back without rows of a snapshot; None if it did not."""
-        snapshots = Snapshots(self._bench.store, self._bench.pipeline.name)
+        snapshots = Snapshots(self._context.store, self._context.pipeline.name)
         runs = [run for run in (snapshots.current(), snapshots.requested()) if run is not None]
         ended = [run for run in runs if run.finished_at_ms is not None]
-        count = sum(len(lost_chunks(self._bench, run, self._sinks[name])) for run in ended)
+        count = sum(len(lost_chunks(self._context, run, self._sinks[name])) for run in ended)
         if not count:
             return None
         return PositionLostError(
@@ -324,7 +324,7 @@ class SinkPositions:
 
     def _has_unmarked_rows(self, name: str) -> bool:
         """Return True if nobody knows that a sink still holds the rows of snapshots."""
-        snapshots = Snapshots(self._bench.store, self._bench.pipeline.name)
+        snapshots = Snapshots(self._context.store, self._context.pipeline.name)
         runs = [run for run in (snapshots.current(), snapshots.requested()) if run is not None]
         chunks = [done for run in runs for done in snapshots.done(run.id).values()]
         if not chunks:
@@ -340,8 +340,8 @@ class SinkPositions:
         lost: list[PositionLostError],
     ) -> list[Write]:
         """Record what a sink lacks that lost what it held; stop if the pipeline needs it."""
-        pipeline = self._bench.pipeline.name
-        needed = not self._policy.may_lag(name, len(self._bench.pipeline.spec.sinks))
+        pipeline = self._context.pipeline.name
+        needed = not self._policy.may_lag(name, len(self._context.pipeline.spec.sinks))
         start = cursor.position if cursor is not None else (stand.begun or {})
         why = redacted(str(error))
         if needed:
@@ -352,7 +352,7 @@ class SinkPositions:
             )
             lost.append(PositionLostError(why))
         else:
-            log_gap(self._bench, name, start, error)
+            log_gap(self._context, name, start, error)
         goes_on = stand.position if needed else None
         return [self._gaps.give_up(name, start, why, error.error_class, goes_on)]
 
@@ -374,18 +374,18 @@ class SinkPositions:
 
     def _is_reset(self) -> bool:
         """Return whether a person has the pipeline begin anew, whatever its sinks hold."""
-        return self._bench.store.get(names.CURSORS, self._bench.pipeline.name) is not None
+        return self._context.store.get(names.CURSORS, self._context.pipeline.name) is not None
 
     def _checkpoints(self) -> Checkpoints:
         checkpoints = Checkpoints(
-            self._bench.store, self._bench.pipeline.name, self._source.id, self._source.compare
+            self._context.store, self._context.pipeline.name, self._source.id, self._source.compare
         )
         checkpoints.load()
         return checkpoints
 
     def _store(self, writes: Sequence[Write]) -> None:
         if writes:
-            self._bench.store.transact(writes, self._bench.fence)
+            self._context.store.transact(writes, self._context.fence)
 
 
 def _texts(cursor: SinkPosition | None) -> tuple[str, ...]:
