@@ -117,7 +117,7 @@ class ReportsSilence(Protocol):
     """A reader whose server sends something from time to time, also when nothing is written."""
 
     def silence(self) -> tuple[float, str] | None:
-        """Return how many seconds the server has been silent too long, and what it should send.
+        """Return how many seconds the server has been silent too long, and why, for people.
 
         None while all is well. Called by any thread.
         """

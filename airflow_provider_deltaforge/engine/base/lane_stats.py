@@ -21,6 +21,7 @@ from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _LONG_CALL_S = 60.0
 
@@ -299,10 +300,9 @@ class LaneStats:
         silence = reader.silence() if isinstance(reader, ReportsSilence) else None
         if silence is None:
             return None
-        silent_s, missed = silence
+        silent_s, reason = silence
         since_ms = int((time.time() - silent_s) * 1000)
-        reason = f"{missed}: its server hangs, or the network between is cut"
-        return LastError(reason, RetryableError.error_class, since_ms)
+        return LastError(redacted(reason), RetryableError.error_class, since_ms)
 
     def _hangs(self) -> tuple[str, LastError] | None:
         """Return the processor that may never return: nothing comes behind its batch."""

@@ -66,6 +66,7 @@ class ReconnectingReader(ABC, Generic[Socket]):
         self._backoff = Backoff()
         self._away: str | None = None
         self._lost: PositionLostError | None = None
+        self._broken_by: str | None = None
         self._heard_at = time.monotonic()
 
     @abstractmethod
@@ -123,11 +124,13 @@ class ReconnectingReader(ABC, Generic[Socket]):
         return ready.popleft() if ready else None
 
     def silence(self) -> tuple[float, str] | None:
-        """Return how long the server has been silent, and what is missing; None if all is well."""
+        """Return how long the server has been silent, and why; None if all is well."""
         silent_s = self._silence.for_s
         if silent_s is None:
             return None
-        return silent_s, self._missing
+        if self._broken_by is not None:
+            return silent_s, f"the log connection breaks whenever it is opened: {self._broken_by}"
+        return silent_s, f"{self._missing}: its server hangs, or the network between is cut"
 
     def close(self) -> None:
         """Close the connection. Safe to call twice, and from another thread."""
@@ -170,6 +173,7 @@ class ReconnectingReader(ABC, Generic[Socket]):
             TimeoutError: nothing has come for too long.
         """
         if size:
+            self._broken_by = None
             self._heard_at = time.monotonic()
             self._silence.heard()
             self._backoff.worked()
@@ -187,6 +191,7 @@ class ReconnectingReader(ABC, Generic[Socket]):
         if self._closed:
             return
         self._silence.broke()
+        self._broken_by = str(error)
         self._check_break(error)
         self._failed(error)
         log.warning("the log connection broke (%s); reconnecting", error)
