@@ -263,7 +263,7 @@ class SqliteStore(SqlStore):
             raise RetryableError(
                 f"there is no state store in {self._path}, which is empty: put the right file back"
             )
-        if not found and _has_tables(connection):
+        if not found and _is_foreign(connection):
             raise FatalError(
                 f"{self._path} is a database of something else: name another file for the state"
             )
@@ -348,8 +348,13 @@ def _format_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT val FROM df_meta WHERE name = 'format'").fetchone()[0])
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
-    return bool(connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall())
+def _is_foreign(connection: sqlite3.Connection) -> bool:
+    # One statement: between two, another process may have made the store's tables.
+    foreign = (
+        "SELECT 1 FROM sqlite_master WHERE NOT EXISTS "
+        "(SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'df_meta') LIMIT 1"
+    )
+    return bool(connection.execute(foreign).fetchall())
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ import uuid
 import redis
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.sinks.redis.slots import cursor_key
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.exact_run import ExactRun, Place
 from tests.engine.scripted_run import NAME, kill
@@ -18,6 +19,7 @@ FULL = (17, 30)
 def streams(dsn, name):
     """Return a place that has a stream for each row, some of which take nothing more."""
     with redis.Redis.from_url(dsn) as client:
+        client.delete(cursor_key(NAME, "out", None))  # Another test's run had another store.
         for key in FULL:
             client.xadd(f"{name}:{key}", {"event": "{}"}, id=f"{2**64 - 1}-{2**64 - 1}")
 

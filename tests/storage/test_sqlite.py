@@ -45,6 +45,23 @@ def test_a_file_locked_for_too_long_can_be_tried_again(tmp_path, monkeypatch):
     assert store.get("a", "k") == b"1"
 
 
+def test_a_store_that_another_process_makes_while_we_look_is_no_foreign_database(
+    tmp_path, monkeypatch
+):
+    look, others = sqlite._format_of, []
+
+    def look_and_come_second(connection):
+        found = look(connection)
+        if not others:
+            others.append(None)
+            others.append(SqliteStore(tmp_path / "state.db", create=True))
+        return found
+
+    monkeypatch.setattr(sqlite, "_format_of", look_and_come_second)
+    store = SqliteStore(tmp_path / "state.db", create=True)
+    assert store.identity == others[1].identity
+
+
 def test_a_writer_waits_for_another_process_to_finish(tmp_path):
     store = SqliteStore(tmp_path / "state.db", create=True)
     other = sqlite3.connect(tmp_path / "state.db", isolation_level=None, check_same_thread=False)

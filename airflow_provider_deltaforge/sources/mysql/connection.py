@@ -30,12 +30,18 @@ _KEEPALIVE = {
 }
 _SAME_ID_WORDS = ("same server_uuid", "same server_id", "same uuid")
 
+_TORN = "truncated in the middle of event"
+
 
 class KickedError(RetryableError):
     """Another reader with our server id has begun.
 
     Perhaps a forgotten one of our own that ends by itself, so it is worth a few attempts.
     """
+
+
+class TornLogError(RetryableError):
+    """A log file ends inside an event, as MariaDB leaves it when it is killed while it writes."""
 
 
 class TimeLimitError(RetryableError):
@@ -118,9 +124,7 @@ def translated(  # noqa: PLR0911 - one per reaction
             "source its own 'server_id'"
         )
     if code == 1236:
-        if any(word in lowered for word in _LOST_WORDS):
-            return PositionLostError(f"{doing}: {text}; take a new snapshot of the tables")
-        return FatalError(f"{doing}: the server refuses to send its log: {text}")
+        return _log_refused(doing, text)
     if code in (1969, 3024):
         return TimeLimitError(f"{doing}: {text}")
     if isinstance(error, OSError) or code in (0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927):
@@ -128,6 +132,15 @@ def translated(  # noqa: PLR0911 - one per reaction
     if 2000 <= code < 3000 or code in (1203, 1205, 1213, 1226, 3032):
         return RetryableError(f"{doing}: {text}")
     return FatalError(f"{doing}: error {code}: {text}")
+
+
+def _log_refused(doing: str, text: str) -> DeltaForgeError:
+    lowered = text.lower()
+    if any(word in lowered for word in _LOST_WORDS):
+        return PositionLostError(f"{doing}: {text}; take a new snapshot of the tables")
+    if _TORN in lowered:
+        return TornLogError(f"{doing}: {text}")
+    return FatalError(f"{doing}: the server refuses to send its log: {text}")
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,39 @@ def check_reach(
         )
 
 
+def behind_torn_file(connection: Any, position: LogPosition, torn: str) -> LogPosition:
+    """Return where MariaDB's log goes on behind a file that ends inside an event.
+
+    The server was killed while it wrote that event. Its transaction was never committed: recovery
+    rolls back what the log does not hold whole. MySQL cuts such a file, MariaDB begins another.
+
+    Args:
+        connection: to the server.
+        position: what was read last, all of the torn file that is whole.
+        torn: the file.
+
+    Raises:
+        RetryableError: no other file follows yet.
+        PositionLostError: the next file begins behind something that was not read.
+    """
+    files = [str(row[0]) for row in _asked(connection, "SHOW BINARY LOGS")]
+    behind = files[files.index(torn) + 1 :] if torn in files else []
+    if not behind:
+        raise RetryableError(
+            f"{torn} ends inside an event and no other file follows; if its disk is full, make "
+            "room; a server that is started again goes on in another file"
+        )
+    begins = _asked(connection, f"SELECT BINLOG_GTID_POS('{behind[0]}', 4)")[0][0]
+    if not isinstance(position.gtids, GtidPos) or not (
+        GtidPos.parse(str(begins or "")) <= position.gtids
+    ):
+        raise _lost(
+            f"position lost: {torn} ends inside an event, {behind[0]} begins behind {begins}, and "
+            f"the log was read up to {position.gtids}"
+        )
+    return LogPosition(behind[0], 4, None, position.server_uuid)
+
+
 def captured_catalog(
     connection: Any, matcher: TableMatcher, tables: Sequence[TableSchema]
 ) -> Mapping[str, TableSchema | None]:

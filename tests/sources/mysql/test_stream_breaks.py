@@ -2,13 +2,16 @@
 
 import threading
 import time
+import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import MARIADB_GTID
 from tests.servers import mariadb, mysql, sql
 from tests.servers.process import Server
 from tests.sources.mysql.stream_reading import rows, source_of
@@ -203,3 +206,55 @@ def test_a_server_killed_inside_transactions_leaves_neither_gap_nor_repetition(
         reader.close()
     there = sql.execute(mortal, "SELECT id FROM t ORDER BY id", database="b_crash")
     assert keys == [b'{"id":%d}' % number for (number,) in there]
+
+
+def _tear(log: Path) -> None:
+    """Let a log file end inside its last transaction, written a second time under a new number."""
+    data = log.read_bytes()
+    starts = [4]
+    while starts[-1] < len(data):
+        starts.append(starts[-1] + int.from_bytes(data[starts[-1] + 9 : starts[-1] + 13], "little"))
+    first = max(at for at in starts[:-1] if data[at + 4] == MARIADB_GTID)
+    shift = len(data) - first
+    again = b""
+    for at, end in pairwise(at for at in starts if at >= first):
+        event = bytearray(data[at : end - 4])
+        event[13:17] = (end + shift).to_bytes(4, "little")
+        if event[4] == MARIADB_GTID:
+            number = int.from_bytes(event[19:27], "little")
+            event[19:27] = (number + 1).to_bytes(8, "little")
+        again += event + zlib.crc32(event).to_bytes(4, "little")
+    with log.open("ab") as file:
+        file.write(again[:-40])
+
+
+def test_a_log_that_ends_inside_an_event_is_followed_into_the_next_file(tmp_path: Path) -> None:
+    """MariaDB leaves such a file when it is killed, and sends it with an error for ever."""
+    server = mariadb.start(tmp_path / "mariadb")
+    try:
+        sql.execute(server, "CREATE DATABASE b_torn")
+        sql.execute(server, "CREATE TABLE t (id int primary key, v text)", database="b_torn")
+        source = source_of(server, "b_torn")
+        start = source.head()
+        reader, keys = source.open(start), []
+        number = 0
+        for _ in range(2):
+            for _ in range(3):
+                number += 1
+                sql.execute(server, f"INSERT INTO t VALUES ({number}, 'v')", database="b_torn")
+            last = b'{"id":%d}' % number
+            _read_until(reader, keys, lambda last=last: last in keys)
+            server.kill()
+            _tear(max((server.directory / "data").glob("binlog.0*")))
+            server.start_again()
+        sql.execute(server, "INSERT INTO t VALUES (7, 'v')", database="b_torn")
+        _read_until(reader, keys, lambda: b'{"id":7}' in keys)
+        reader.close()
+        assert keys == [b'{"id":%d}' % number for number in range(1, 8)]
+
+        late, again = source.open(start), []
+        _read_until(late, again, lambda: b'{"id":7}' in again)
+        late.close()
+        assert again == keys
+    finally:
+        server.stop()

@@ -218,8 +218,8 @@ class OpenSegment:
         cut = self.cut_tx
         return int(self._captured(mine).sum()) + (cut.delivered > 0 and cut.continues)
 
-    def drop_open_tx(self) -> None:
-        """Go on after the present event: the server crashed inside the open transaction.
+    def require_nothing_handed_out(self) -> None:
+        """Check that the open transaction, which never committed, may be left out.
 
         Raises:
             FatalError: a part of it was handed out already.
@@ -229,6 +229,14 @@ class OpenSegment:
                 "the server crashed inside a transaction of which a part is delivered already, "
                 "although it never committed; take a new snapshot"
             )
+
+    def drop_open_tx(self) -> None:
+        """Go on after the present event: the server crashed inside the open transaction.
+
+        Raises:
+            FatalError: a part of it was handed out already.
+        """
+        self.require_nothing_handed_out()
         self.cut_tx.name = None
         self._keep(np.arange(int(self._next) + 1, self._count), int(self.state[f.POS]))
 

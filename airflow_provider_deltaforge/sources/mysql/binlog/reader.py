@@ -1,5 +1,6 @@
 """The log reader: one dump connection, reopened from the last complete position when it breaks."""
 
+import logging
 import time
 import zlib
 from collections.abc import Callable, Collection
@@ -19,15 +20,22 @@ from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import BinlogSeg
 from airflow_provider_deltaforge.sources.mysql.connection import (
     KickedError,
     MySqlServer,
+    TornLogError,
     server_info,
 )
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead, Recorder
-from airflow_provider_deltaforge.sources.mysql.failover import check_reach, on_server
+from airflow_provider_deltaforge.sources.mysql.failover import (
+    behind_torn_file,
+    check_reach,
+    on_server,
+)
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.shared.reconnecting_reader import ReconnectingReader
 from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
+
+log = logging.getLogger(__name__)
 
 _HEARTBEAT_SLACK_S = 2.0
 _KICKED_MAX = 5
@@ -62,6 +70,7 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
         self._raw = np.empty(SEGMENT_BYTES, np.uint8)
         self._begin, self._end = 0, 0
         self._breaks: list[float] = []
+        self._torn_file = ""
         self._silence = ServerSilence(1.2 * heartbeat_s + _HEARTBEAT_SLACK_S)
         self._info = self._ask(position)
         ahead = DdlLookahead(self._walk, read_timeout_s, stopping)
@@ -129,6 +138,15 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             self._same_server(info)
             position = self._segmenter.position
             check_reach(connection, info, position, self._stopping)
+            if self._torn_file:
+                position = behind_torn_file(connection, position, self._torn_file)
+                log.warning(
+                    "%s ends inside an event: the server was killed while it wrote a transaction, "
+                    "which it rolled back; reading goes on in %s",
+                    self._torn_file,
+                    position.file,
+                )
+                self._torn_file = ""
             start_dump(connection, info, position, self._server_id, self._heartbeat_s)
         except BaseException:
             connection.close()
@@ -173,6 +191,13 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
         self._raw, self._begin, self._end = grown, 0, left
 
     def _check_break(self, error: BaseException) -> None:
+        if isinstance(error, TornLogError):
+            if not self._info.mariadb:
+                raise FatalError(f"the server refuses to send its log: {error}") from error
+            self._segmenter.cut()  # All before the torn transaction; it does not come again.
+            self._segmenter.require_nothing_handed_out()
+            self._torn_file = self._segmenter.file
+            return
         now = time.monotonic()
         self._breaks = [*(at for at in self._breaks if now - at < _KICKED_WINDOW_S), now]
         kicked = isinstance(error, (ConnectionResetError, KickedError))
