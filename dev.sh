@@ -198,12 +198,12 @@ install_package() {
 
 # Half of it is MySQL's decoder: the rest is compiled beside it.
 compile_kernels() {
-    local warm=airflow_provider_deltaforge large
+    local package=airflow_provider_deltaforge large
     trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
-    "$PY" -m "$warm.sources.mysql.precompile" &
+    "$PY" -m "$package.sources.mysql.precompile" &
     large=$!
-    "$PY" -m "$warm.sources.postgres.precompile" &&
-        "$PY" -m "$warm.processors.precompile" &&
+    "$PY" -m "$package.sources.postgres.precompile" &&
+        "$PY" -m "$package.processors.precompile" &&
         wait "$large"
 }
 

@@ -21,7 +21,7 @@ def compiled() -> set[tuple[str, str, str]]:
 
 
 def compiled_late(program: str, **variables: str) -> list[str]:
-    """Run ``program``, and return what was compiled after its call of ``warmed()``."""
+    """Run ``program``, and return what was compiled after its call of ``precompiled()``."""
     outcome = subprocess.run(
         [sys.executable, "-c", _FRAME.format(program=program)],
         env={**os.environ, **variables},
@@ -38,7 +38,7 @@ _FRAME = """
 from tests.compiling import compiled
 
 before = []
-warmed = lambda: before.append(compiled())
+precompiled = lambda: before.append(compiled())
 {program}
 print(*sorted(compiled() - before[0]), sep="\\n", end="")
 """

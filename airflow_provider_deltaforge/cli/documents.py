@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.cli.views import findings_table
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.control.preflight import preflight as ask
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.processors.precompile import warm_for
+from airflow_provider_deltaforge.processors.precompile import precompile_for
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.json_schema import json_schema
 from airflow_provider_deltaforge.spec.load import load, read_document
@@ -81,8 +81,8 @@ def preflight(file: _FileArgument) -> None:
         raise typer.Exit(FAILED)
     with err.status("compiling decoders and processors, once for each installation"):
         pipeline.spec.source.precompile()
-        warm_for(pipeline.spec.processors)
-        json_fields.warm()  # Templates of sinks name fields of row images.
+        precompile_for(pipeline.spec.processors)
+        json_fields.precompile()  # Templates of sinks name fields of row images.
 
 
 def register(app: typer.Typer) -> None:

@@ -205,7 +205,7 @@ def find_unchanged(data, starts, stops, out):
         out[row] = same
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile the kernels, or load them from the cache, before rows are waiting."""
     data = np.frombuffer(b"1", np.uint8)
     begin, end = np.zeros(1, np.int64), np.ones(1, np.int64)

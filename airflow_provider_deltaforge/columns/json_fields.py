@@ -162,7 +162,7 @@ def without(texts: pa.BinaryArray, removals: Sequence[Spans]) -> pa.BinaryArray:
     return column_of(data[:used], offsets, parts.present)
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile the kernels, or load them from the cache, before rows are waiting."""
     texts = pa.array([b'{"a":"1"}'], pa.binary())
     spans = locate(texts, ["a"])

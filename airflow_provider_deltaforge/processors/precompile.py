@@ -21,14 +21,14 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "flatten": {},
     "mask": {"rules": [{"columns": ["*.t.payload.b"], "action": "tokenise"}], "secret": "s" * 16},
     "outbox": {},
-    "javascript": {"id": "warm", "inline": "function processBatch(events) { return events; }"},
+    "javascript": {"id": "sample", "inline": "function processBatch(events) { return events; }"},
 }
 """Settings of the processors that have kernels: with them a small batch passes through each."""
 
 _NEED_A_DRIVER = frozenset({"javascript"})
 
 
-def warm_for(processors: Iterable[Processor]) -> None:
+def precompile_for(processors: Iterable[Processor]) -> None:
     """Compile what these processors need and is not compiled yet."""
     asked = list(processors)
     for name in _SAMPLES:
@@ -37,7 +37,7 @@ def warm_for(processors: Iterable[Processor]) -> None:
             _pass_sample(name)
 
 
-def warm() -> float:
+def precompile() -> float:
     """Compile what every processor needs that works without a driver; return the seconds."""
     began = time.monotonic()
     for name in _SAMPLES:
@@ -48,7 +48,7 @@ def warm() -> float:
 
 def main() -> None:
     """Compile, and print how long it took."""
-    sys.stderr.write(f"kernels are compiled ({warm():.1f} s)\n")
+    sys.stderr.write(f"kernels are compiled ({precompile():.1f} s)\n")
 
 
 def _pass_sample(name: str) -> None:

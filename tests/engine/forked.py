@@ -36,7 +36,7 @@ _context.set_forkserver_preload(
         "psycopg",
         "pymysql",
         "redis",
-        "tests.engine.warmed",
+        "tests.engine.precompiled",
     ]
 )
 

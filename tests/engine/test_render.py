@@ -99,8 +99,8 @@ def test_what_rows_have_in_one_place_may_differ():
 
 FILLED = """
 from airflow_provider_deltaforge.columns import json_fields
-json_fields.warm()
-warmed()
+json_fields.precompile()
+precompiled()
 from tests.engine.test_render import DELETE, SPACED, change, render
 render([DELETE, SPACED, change()], key="${after.o} ${before.sku} ${ddl.sql}")
 """

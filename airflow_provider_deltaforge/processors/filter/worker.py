@@ -303,8 +303,8 @@ class FilterWorker:
         self._tables = _Gate(settings.tables) if _names_tables(settings.tables) else None
         self._tests = [test_of(condition) for condition in settings.fields]
         self._join = np.logical_and if settings.match == "all" else np.logical_or
-        json_fields.warm()
-        json_compare_kernel.warm()
+        json_fields.precompile()
+        json_compare_kernel.precompile()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Drop the events that do not pass."""

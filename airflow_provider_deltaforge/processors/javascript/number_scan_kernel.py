@@ -131,7 +131,7 @@ def _fill_units(data, offsets, units):
         units[row] = count
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile, or load what was compiled before."""
     data, offsets = np.zeros(0, np.uint8), np.zeros(2, np.int32)
     for array in (data, offsets):

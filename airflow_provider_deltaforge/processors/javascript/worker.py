@@ -73,7 +73,7 @@ class ScriptWorker:
         self._most_rows = _FIRST_ROWS
         self._growing = True
         self._most_bytes = max(_LEAST_BYTES, (script.limits.mem_mb << 20) // _SHARE_OF_MEMORY)
-        number_scan_kernel.warm()
+        number_scan_kernel.precompile()
         try:
             self._interpreter = Interpreter(script.inline, script.limits)
         except ScriptError as error:

@@ -117,7 +117,7 @@ def replaced(texts: pa.BinaryArray, found: Found, new: pa.BinaryArray) -> pa.Bin
     return column_of(data[:used], offsets, parts.present)
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile the kernels, or load them from the cache, before rows are waiting."""
     column = pa.array([b'{"a":"1"}'], pa.binary())
     found = Paths(((parts_of_pattern("a")),)).find(column, np.zeros(1, np.int32), [(0,)])

@@ -67,7 +67,7 @@ class MaskWorker:
         self._tables = [[regex_of(part) for part in pattern[: _TABLE + 1]] for pattern in parts]
         self._paths = texts.Paths(tuple(pattern[_TABLE + 1 :] for pattern in parts))
         self._known: dict[Table, tuple[int, ...]] = {}
-        texts.warm()
+        texts.precompile()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Replace what rules name in both images and the key; refuse what cannot be read."""

@@ -48,7 +48,7 @@ class OutboxWorker:
         # A pattern's dots part database and table, or belong to a message's prefix.
         whole = tuple(f"*.{pattern}" for pattern in tables)
         self._matchers = (TableMatcher(tables), TableMatcher(whole))
-        json_fields.warm()
+        json_fields.precompile()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
         """Replace outbox rows by what they tell of; everything else passes untouched."""

@@ -18,11 +18,11 @@ def precompile() -> None:
     none, data = np.zeros(0, np.int64), np.zeros(0, np.uint8)
     positions = WalTxPositions(WalPosition(0, "", 0), none, none, none, none)
     rows = np.zeros((0, ROW_COLUMNS), np.int64)
-    framing_kernel.warm()
+    framing_kernel.precompile()
     framing_kernel.place_of(np.full(1, -1, np.int64), 0)
     decode_segment(WalSegment(0, data, rows, WalDecodePlans(), positions, ""), id_key(""))
-    copy_rows.warm()
-    copy_out.warm()
+    copy_rows.precompile()
+    copy_out.precompile()
     precompile_row_ids()
 
 

@@ -238,7 +238,7 @@ def through_libpq(pgconn: Any, command: bytes, doing: str, tag: CopyTag) -> Iter
         raise server_error(code.decode(), text.decode("utf-8", "replace"), doing)
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile the kernel, or load it from the cache, before rows are waiting."""
     nothing = np.zeros(0, np.uint8)
     take_rows(nothing, 0, 0, nothing, 0)

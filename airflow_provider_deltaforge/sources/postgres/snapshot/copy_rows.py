@@ -63,7 +63,7 @@ def decode_copy(data: bytes | bytearray | memoryview, plan: WalTablePlan) -> Cop
     return CopiedRows(pa.RecordBatch.from_arrays([rows, keys], ["after", "key"]), int(consumed))
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile the kernel, or load it from the cache, before rows are waiting."""
     from airflow_provider_deltaforge.events.schema import Column, TableSchema
 

@@ -180,7 +180,7 @@ def scan(data, at, end, state, transactions, rows, keys, plans):
     return DONE, at
 
 
-def warm() -> None:
+def precompile() -> None:
     """Compile the kernel, or find it compiled."""
     tables = np.zeros((1, TX_COLUMNS), np.int64), np.zeros((1, 6), np.int64)
     relations = np.full(2, -1, np.int64), np.full(2, -1, np.int64)

@@ -4,11 +4,11 @@ from tests.compiling import compiled_late
 
 PROGRAM = """
 from airflow_provider_deltaforge.plugins import PROCESSORS
-from airflow_provider_deltaforge.processors.precompile import warm
+from airflow_provider_deltaforge.processors.precompile import precompile
 from tests.processors.rows import rows
 
-warm()
-warmed()
+precompile()
+precompiled()
 batch = rows(
     {"op": "u", "before": b'{"a":0,"tags":["x"]}', "after": b'{"a":"b","tags":["y"],"o":{"p":1}}'},
     {"op": "d", "before": b'{"a":1}', "key": b'{"a":1}'},
