@@ -1,7 +1,8 @@
 """From text to pipelines: YAML, then variables, then every key; all errors at once.
 
 A document is stored and sent unexpanded (``expand=False``); the process that opens the
-connections loads it again with its own environment.
+connections loads it again with its own environment. Whoever has a text at hand may load it: what
+this process has loaded before is handed out again.
 """
 
 import hashlib
@@ -32,6 +33,8 @@ from airflow_provider_deltaforge.spec.yaml_text import (
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 
+_LOADED_MAX = 16
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +48,22 @@ class Document:
     pipeline: Pipeline
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A pipeline that was loaded with this process's own environment."""
+
+    pipeline: Pipeline
+    read: Mapping[str, str | None]
+    """What each variable that was looked up held."""
+
+    def is_current(self) -> bool:
+        """Return whether the variables still hold the same."""
+        return all(os.environ.get(name) == value for name, value in self.read.items())
+
+
+_loaded: dict[tuple[str, bool], _Loaded] = {}
+
+
 def load(
     text: str,
     environment: Mapping[str, str] | None = None,
@@ -53,6 +72,9 @@ def load(
     origin: str = "",
 ) -> Pipeline:
     """Read one pipeline document.
+
+    Loaded again with the process's own environment, or unexpanded, it is the same pipeline, unless
+    a variable that it names has changed.
 
     Args:
         text: YAML or JSON.
@@ -64,12 +86,22 @@ def load(
     Raises:
         SpecError: the document is wrong; every problem is named with its key and line.
     """
+    key = (text, expand)
+    is_shared = environment is None or not expand
+    known = _loaded.get(key) if is_shared else None
+    if known is not None and known.is_current():
+        return known.pipeline
+    read: dict[str, str | None] = {}
     try:
-        pipeline, problems = _check(text, _variables(environment, expand=expand))
+        pipeline, problems = _check(text, _variables(environment, expand=expand), read)
     except SpecError as error:
         raise SpecError(f"{origin}: {error}" if origin else str(error)) from error
     if pipeline is None or problems:
         raise SpecError(_sum_up(problems, origin))
+    if is_shared:
+        for oldest in list(_loaded)[: max(0, len(_loaded) + 1 - _LOADED_MAX)]:
+            _loaded.pop(oldest, None)
+        _loaded[key] = _Loaded(pipeline, read)
     return pipeline
 
 
@@ -78,7 +110,7 @@ def check(
 ) -> list[Problem]:
     """Return everything that is wrong with a document; nothing when it loads."""
     try:
-        return _check(text, _variables(environment, expand=expand))[1]
+        return _check(text, _variables(environment, expand=expand), {})[1]
     except SpecError as error:
         return [Problem("", None, str(error))]
 
@@ -163,10 +195,11 @@ def _variables(environment: Mapping[str, str] | None, *, expand: bool) -> Mappin
 
 
 def _check(
-    text: str, environment: Mapping[str, str] | None
+    text: str, environment: Mapping[str, str] | None, read: dict[str, str | None]
 ) -> tuple[Pipeline | None, list[Problem]]:
+    """Return the pipeline, if it is one, and what is wrong; ``read`` gets its variables."""
     parsed = parse(text)
-    expansion = Expansion(parsed, environment)
+    expansion = Expansion(parsed, environment, read=read)
     data = expansion.expand(parsed.data)
     problems = [*parsed.problems, *expansion.problems]
     if not isinstance(data, dict):

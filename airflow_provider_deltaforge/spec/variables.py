@@ -23,6 +23,7 @@ class Expansion:
     Attributes:
         environment: The variables, or None to leave every reference as it is written.
         used: What each variable was replaced by; never shown, needed to keep secrets out of errors.
+        read: What the environment held for each name that was looked up, also where it was nothing.
         verbatim: Where references were left, and the default of a value that is one reference.
     """
 
@@ -30,6 +31,7 @@ class Expansion:
     environment: Mapping[str, str] | None
     problems: list[Problem] = field(default_factory=list)
     used: dict[str, str] = field(default_factory=dict)
+    read: dict[str, str | None] = field(default_factory=dict)
     verbatim: dict[Key, str | None] = field(default_factory=dict)
 
     def expand(self, value: Any, key: Key = ()) -> Any:
@@ -65,7 +67,7 @@ class Expansion:
         return self._look_up(reference, name, default, key)
 
     def _look_up(self, reference: str, name: str, default: str | None, key: Key) -> str:
-        found = (self.environment or {}).get(name)
+        found = self.read[name] = (self.environment or {}).get(name)
         if not found and default is not None:
             found = default  # As in a shell, it also stands in for an empty variable.
         if found is not None:

@@ -7,6 +7,7 @@ one document of bounded size.
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -42,7 +43,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A document as plain data."""
+    """A document as plain data, which its readers leave as it is."""
 
     data: Any
     lines: Mapping[Key, int]
@@ -102,8 +103,9 @@ def spell(key: Key) -> str:
     return text
 
 
+@lru_cache(maxsize=8)
 def parse(text: str) -> Parsed:
-    """Read one YAML document (or JSON, which is YAML).
+    """Read one YAML document (or JSON, which is YAML), once per process: the result is shared.
 
     Raises:
         SpecError: the text is not YAML, holds no or several documents, or is too large.

@@ -1,11 +1,16 @@
 import logging
 import pickle
+from collections import Counter
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec import load as load_module
+from airflow_provider_deltaforge.spec import yaml_text
+from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import check, load, load_directory, load_file, spec_hash
 from tests.spec.documents import document
 
@@ -438,3 +443,57 @@ class TestHash:
         monkeypatch.setenv("A", "x")
 
         assert before == spec_hash("a: ${A}")
+
+
+class TestOncePerProcess:
+    @pytest.fixture
+    def read(self, monkeypatch):
+        """How many texts were read as YAML, and how many documents were validated."""
+        counted = Counter()
+        compose, validate = yaml_text._Loader.get_single_node, Pipeline.model_validate
+
+        def counting_compose(loader):
+            counted["parsed"] += 1
+            return compose(loader)
+
+        def counting_validate(data):
+            counted["validated"] += 1
+            return validate(data)
+
+        monkeypatch.setattr(yaml_text._Loader, "get_single_node", counting_compose)
+        monkeypatch.setattr(Pipeline, "model_validate", counting_validate)
+        return counted
+
+    def test_a_text_is_parsed_once_and_validated_once_expanded_and_once_not(self, read):
+        text = document(spec="batch: {max_ms: 31}")
+
+        for _ in range(3):
+            unexpanded = load(text, expand=False)
+            withhold(text, unexpanded)
+            spec_hash(text)
+            expanded = load(text)
+
+        assert read == {"parsed": 1, "validated": 2}
+        assert load(text) is expanded
+
+    def test_a_variable_that_changed_counts(self, monkeypatch):
+        text = document(source="rows: ${ROWS_OF_ONE:-7}")
+        rows = [load(text).spec.source.rows]
+        for value in ("8", "8", "9"):
+            monkeypatch.setenv("ROWS_OF_ONE", value)
+            rows.append(load(text).spec.source.rows)
+
+        assert rows == [7, 8, 8, 9]
+
+    def test_another_environment_is_never_handed_on(self):
+        text = document(source="rows: ${ROWS_OF_TWO:-7}")
+
+        assert load(text, {"ROWS_OF_TWO": "3"}).spec.source.rows == 3
+        assert load(text).spec.source.rows == 7
+        assert load(text, {"ROWS_OF_TWO": "4"}).spec.source.rows == 4
+
+    def test_only_some_documents_are_kept(self):
+        for number in range(1, 40):
+            load(document(source=f"rows: {number}"))
+
+        assert len(load_module._loaded) <= load_module._LOADED_MAX
