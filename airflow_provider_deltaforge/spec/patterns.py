@@ -1,6 +1,7 @@
 """Table patterns; they mean the same in the stream, the snapshot and the preflight.
 
 ``qualifier.name``: ``*`` and ``%`` stand for any text anywhere in a component, ``_`` is itself.
+Either may hold dots: ``a.b.t`` is the table ``t`` of ``a.b``, and ``b.t`` of ``a``.
 A bare name belongs to the default qualifier (the DSN's database) if there is one, else to any.
 No pattern at all means every table that is not the system's.
 """
@@ -44,12 +45,16 @@ class TableMatcher:
         anywhere = _component(self.default) if self.default else re.compile(r".*", re.DOTALL)
         compiled = []
         for pattern in self.patterns:
-            qualifier, dot, name = pattern.partition(".")
-            if not dot:
+            if "." not in pattern:
                 compiled.append((anywhere, _component(pattern)))
-            else:
-                compiled.append((_component(qualifier), _component(name)))
+            compiled += [(_component(q), _component(name)) for q, name in splits(pattern)]
         return compiled
+
+
+def splits(text: str) -> list[tuple[str, str]]:
+    """Return what a full name or a pattern may stand for: both components may hold dots."""
+    dots = [at for at, char in enumerate(text) if char == "."]
+    return [(text[:at], text[at + 1 :]) for at in dots]
 
 
 def check_patterns(patterns: Sequence[str], key: str) -> None:

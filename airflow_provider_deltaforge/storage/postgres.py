@@ -96,12 +96,11 @@ class PostgresStore(SqlStore):
         shown = self._parameters
         self._where = f"{shown.get('host', 'localhost')}/{shown.get('dbname', '')}"
         self._pool: Pool[psycopg.Connection[Any]] = Pool(self._connect, _disconnect)
-        found = self._format()
-        if not found and (not create or identity is not None):
-            raise RetryableError(self._without_tables())
-        if found != layout.FORMAT:
-            self._write(self._upgrade)
-        self._expected = self._same(identity, self._read(IDENTITY, ()))
+        try:
+            self._expected = self._opened(identity, create=create and identity is None)
+        except BaseException:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._where!r})"
@@ -109,6 +108,15 @@ class PostgresStore(SqlStore):
     def close(self) -> None:
         """Close the connections."""
         self._pool.drain()
+
+    def _opened(self, identity: int | None, *, create: bool) -> int | None:
+        """Return the identity of the store that is there, made or upgraded if need be."""
+        found = self._format()
+        if not found and not create:
+            raise RetryableError(self._without_tables())
+        if found != layout.FORMAT:
+            self._write(self._upgrade)
+        return self._same(identity, self._read(IDENTITY, ()))
 
     def _read(self, statement: str, values: Sequence[Any]) -> list[Any]:
         return self._repeat(lambda connection: _execute(connection, statement, values).fetchall())
@@ -155,15 +163,23 @@ class PostgresStore(SqlStore):
             connection: psycopg.Connection[Any] = self._driver.connect(
                 **{**_CONNECTION, **self._parameters}, autocommit=True, prepare_threshold=None
             )
-            connection.execute(_SESSION)
-            if self._expected is not None:
-                if not connection.execute(_HAS_TABLES).fetchall():
-                    raise RetryableError(self._without_tables())
-                self._same(self._expected, connection.execute(IDENTITY).fetchall())
+            try:
+                self._prepare(connection)
+            except BaseException:
+                _disconnect(connection)
+                raise
         except self._driver.Error as error:
             # Not "from error": its text and arguments are the server's, ours are safe to show.
             raise self._translated(error) from None
         return connection
+
+    def _prepare(self, connection: "psycopg.Connection[Any]") -> None:
+        """Set up a new session, and check that it shows the tables of this store."""
+        connection.execute(_SESSION)
+        if self._expected is not None:
+            if not connection.execute(_HAS_TABLES).fetchall():
+                raise RetryableError(self._without_tables())
+            self._same(self._expected, connection.execute(IDENTITY).fetchall())
 
     def _without_tables(self) -> str:
         if self._expected is not None:

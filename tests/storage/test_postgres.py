@@ -247,6 +247,34 @@ def test_a_slot_row_that_a_writer_read_while_it_changed_fences_it(own_server):
     store.close()
 
 
+def _sessions(server, database):
+    with psycopg.connect(server.dsn("postgres")) as asking:
+        counted = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+        ((found,),) = asking.execute(counted, (database,)).fetchall()
+    return found
+
+
+def test_a_store_that_is_refused_keeps_no_connection_open(own_server):
+    with psycopg.connect(own_server.dsn("postgres"), autocommit=True) as creating:
+        creating.execute("CREATE DATABASE refused")
+    dsn = own_server.dsn("refused")
+    store = PostgresStore(dsn, create=True)
+    store.close()
+    kept = []  # An error keeps what its frames hold, as whoever tries again keeps it.
+    for _ in range(3):
+        with pytest.raises(RetryableError, match="another state store lies") as refused:
+            PostgresStore(dsn, identity=1)
+        kept.append(refused)
+    wait_until(lambda: _sessions(own_server, "refused") == 0, 20)
+    with psycopg.connect(dsn, autocommit=True) as changing:
+        changing.execute("ALTER TABLE df_meta RENAME TO df_meta_away")
+    for _ in range(3):
+        with pytest.raises(RetryableError, match="is away") as refused:
+            store.get("a", "k")
+        kept.append(refused)
+    wait_until(lambda: _sessions(own_server, "refused") == 0, 20)
+
+
 def _everything_shown(error: DeltaForgeError) -> str:
     import traceback
 

@@ -60,6 +60,7 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
     """
     import pymysql
 
+    where = f"connecting to {dsn.host}:{dsn.port}"
     try:
         connection = pymysql.connect(
             host=dsn.host,
@@ -77,20 +78,27 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
             ssl=dsn.tls(),
             ssl_disabled=dsn.ssl_mode == "disabled",
         )
-        session.pin(connection)
     except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
-        raise translated(error, f"connecting to {dsn.host}:{dsn.port}") from None
-    _keep_alive(connection._sock)  # noqa: SLF001 - as below
-    if dsn.ssl_mode not in ("disabled", "preferred") and not isinstance(
-        connection._sock,  # noqa: SLF001 - the driver has no other way
-        ssl.SSLSocket,
-    ):
+        raise translated(error, where) from None
+    try:
+        session.pin(connection)
+        _keep_alive(connection._sock)  # noqa: SLF001 - as below
+        _check_tls(connection, dsn)
+    except BaseException as error:
         connection.close()
+        if isinstance(error, (pymysql.err.MySQLError, OSError, RuntimeError)):
+            raise translated(error, where) from None
+        raise
+    return connection
+
+
+def _check_tls(connection: Any, dsn: MySqlDsn) -> None:
+    encrypted = isinstance(connection._sock, ssl.SSLSocket)  # noqa: SLF001 - there is no other way
+    if dsn.ssl_mode not in ("disabled", "preferred") and not encrypted:
         raise AccessError(
             f"{dsn.host}:{dsn.port} offers no TLS, but ssl_mode is {dsn.ssl_mode}; enable TLS on "
             "the server or set ssl_mode to preferred"
         )
-    return connection
 
 
 def _keep_alive(connected: Any) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 _GRANT = re.compile(r"^GRANT (?P<what>.+?) ON (?P<where>\S+|`.*`\.\S+) TO ", re.DOTALL)
+_QUOTED = re.compile(r"`(?P<name>(?:[^`]|``)*)`")
 _LOG_PRIVILEGES = {
     "REPLICATION SLAVE": {"REPLICATION SLAVE"},
     # MariaDB renamed it; the old word is still accepted in GRANT, the new one is shown.
@@ -45,7 +46,8 @@ def missing_privileges(
 
 def granted_by_column(grants: Sequence[str]) -> list[str]:
     """Return the tables, as the server writes them, with columns that may not be read."""
-    by_column, whole = set(), set()
+    by_column: dict[str, str] = {}
+    whole: set[str] = set()
     for line in grants:
         match = _GRANT.match(line)
         if match is None:
@@ -56,12 +58,9 @@ def granted_by_column(grants: Sequence[str]) -> list[str]:
         if plain & {"SELECT", *_ALL}:
             whole.add(where)
         elif "SELECT ()" in plain:
-            by_column.add(where)
-    covered = {"*.*"} | {where for where in whole if where.endswith(".*")}
+            by_column[where] = f"{_qualifier(match['where'])}.*"
     return sorted(
-        where
-        for where in by_column - whole
-        if "*.*" not in whole and f"{where.rpartition('.')[0]}.*" not in covered
+        where for where, database in by_column.items() if not whole & {where, database, "*.*"}
     )
 
 
@@ -95,9 +94,16 @@ def _parse(grants: Sequence[str]) -> tuple[set[str], dict[str, set[str]]]:
         if where == "*.*":
             everywhere |= words
         else:
-            db = where.rsplit(".", 1)[0].strip("`").replace("``", "`")
-            per_database.setdefault(db, set()).update(words)
+            per_database.setdefault(_qualifier(where), set()).update(words)
     return everywhere, per_database
+
+
+def _qualifier(where: str) -> str:
+    """Return the database of what a privilege is on; names may hold dots."""
+    quoted = _QUOTED.match(where)
+    if quoted is None:
+        return where.partition(".")[0]
+    return quoted["name"].replace("``", "`")
 
 
 def _is_role(line: str) -> bool:

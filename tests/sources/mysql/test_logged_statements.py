@@ -1,6 +1,7 @@
 """Statements in the log in place of rows, judged by what they write."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError, TableError
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import tokens_of
 from airflow_provider_deltaforge.sources.mysql.ddl.written_tables import writes_of
-from tests.servers import sql
+from tests.servers import mariadb, mysql, sql
 from tests.servers.process import Server
 from tests.sources.mysql.stream_reading import rows, shape, source_of
 from tests.sources.mysql.table_run import TableRun
@@ -178,6 +179,43 @@ def test_temporary_tables_are_not_captured(server: Server) -> None:
     other.close()
     with pytest.raises(TableError, match=r"logged\.t: .* INSERT was logged as a statement"):
         rows(source, start)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_temporary_tables_end_with_the_server(kind: str, tmp_path: Path) -> None:
+    server = {"mysql": mysql, "mariadb": mariadb}[kind].start(tmp_path / kind)
+    try:
+        sql.execute(server, f"CREATE DATABASE {NAME}")
+        sql.execute(server, "CREATE TABLE t (id int PRIMARY KEY)", database=NAME)
+        source = source_of(server, NAME)
+        start = source.head()
+        connection = _session(server, 100)
+        cursor = connection.cursor()
+        cursor.execute("SET binlog_format = STATEMENT")
+        cursor.execute("CREATE TEMPORARY TABLE t (id int)")
+        cursor.execute("INSERT INTO t VALUES (1)")
+        server.kill()
+        server.start_again()
+        connection = _session(server, 100)
+        cursor = connection.cursor()
+        cursor.execute("SET binlog_format = STATEMENT")
+        cursor.execute("INSERT INTO t VALUES (2)")
+        connection.close()
+        with pytest.raises(TableError, match=r"logged\.t: .* INSERT was logged as a statement"):
+            rows(source, start)
+    finally:
+        server.stop()
+
+
+def _session(server: Server, number: int) -> Any:
+    """Return the session of this number."""
+    while True:
+        connection = sql.connect(server, NAME)
+        reached = connection.thread_id()
+        assert reached <= number
+        if reached == number:
+            return connection
+        connection.close()
 
 
 @pytest.mark.parametrize("way", ["function", "argument", "trigger", "view"])

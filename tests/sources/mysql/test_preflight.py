@@ -292,6 +292,9 @@ def test_grants_are_read_per_database():
         "BINLOG MONITOR",
         "LOCK TABLES on shop.*",
     ]
+    dotted = ["GRANT SELECT ON `sh.op`.`a.b` TO `u`@`%`", "GRANT SELECT ON `x``y`.* TO `u`@`%`"]
+    missing = missing_privileges(dotted, ["sh.op", "x`y", "sh"], mariadb=False, gtids=True)
+    assert missing[2:] == ["SELECT on sh.*"]
     everything = ["GRANT ALL PRIVILEGES ON *.* TO `root`@`%`"]
     assert missing_privileges(everything, ["x"], mariadb=True, gtids=True) == []
 
@@ -304,6 +307,7 @@ def test_rights_to_some_columns_only_are_not_rights_to_a_table():
         "GRANT SELECT ON `shop`.`both` TO `u`@`%`",
         "GRANT SELECT (`a`) ON `whole`.`t` TO `u`@`%`",
         "GRANT SELECT ON `whole`.* TO `u`@`%`",
+        "GRANT SELECT (`a`) ON `whole`.`a.b` TO `u`@`%`",
     ]
     assert granted_by_column(grants) == ["shop.orders"]
     assert granted_by_column([*grants, "GRANT SELECT ON *.* TO `u`@`%`"]) == []

@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sources.mysql import session
 from tests.servers import sql
 from tests.sources.mysql.reading import copied, events, fresh_database, source_of
+from tests.waiting import wait_until
 
 ROWS = 500
 
@@ -154,3 +155,16 @@ def test_a_limit_of_time_that_ends_its_own_lifting_is_tried_again(mariadb_server
     with defaults(mariadb_server, max_statement_time="0.0001"):
         for _ in range(200):
             source.connect().close()
+
+
+def test_a_session_that_cannot_be_pinned_is_closed(server, monkeypatch):
+    source = source_of(server, "")
+    monkeypatch.setitem(session._PINNED, "sql_mode", "'no such mode'")
+    counted = "SELECT count(*) FROM information_schema.processlist WHERE user = 'df'"
+    ((before,),) = sql.execute(server, counted)
+    kept = []  # An error keeps what its frames hold, as whoever tries again keeps it.
+    for _ in range(3):
+        with pytest.raises(FatalError, match="no such mode") as refused:
+            source.connect()
+        kept.append(refused)
+    wait_until(lambda: sql.execute(server, counted) == [(before,)], 20)

@@ -95,3 +95,22 @@ def test_a_new_table_and_a_captured_one_with_a_free_name_are_not_copied(pipeline
     run.wait_row("e", {"id": 9, "x": "moved"})
 
     assert run.requests() == []
+
+
+@pytest.mark.parametrize("pattern", ["a.b.*", "*.b.t", "a*.t", "a.b.t"])
+def test_a_table_of_a_schema_with_a_dot_is_captured_under_its_name(pipeline, sql, pattern):
+    sql(
+        'CREATE SCHEMA "a.b"',
+        'CREATE TABLE "a.b".t (id int PRIMARY KEY, x text)',
+        'CREATE TABLE "a.b".swapped (id int PRIMARY KEY, x text)',
+        """INSERT INTO "a.b".swapped VALUES (2, 'swapped in')""",
+        "CREATE PUBLICATION df FOR ALL TABLES",
+    )
+    run = pipeline(tables=f'["{pattern}"]').start()
+    sql("""INSERT INTO "a.b".t VALUES (4, 'it runs')""")
+    run.wait_row("t", {"id": 4, "x": "it runs"})
+    sql(
+        'BEGIN; ALTER TABLE "a.b".t RENAME TO old; ALTER TABLE "a.b".swapped RENAME TO t; COMMIT',
+    )
+    wait_for("the copy", lambda: copied(run) == ["a.b.t"], 30)
+    assert last(run, "t").items() >= {2: "swapped in"}.items()

@@ -137,6 +137,10 @@ class CatalogView:
         """
         self._judge.judge(sql, db, place, session=session, mode=mode)
 
+    def server_restarted(self) -> None:
+        """Record that the server was started anew here: sessions before it ended."""
+        self._judge.server_restarted()
+
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Apply a statement to the schemas; return those of captured tables that are known.
 

@@ -57,6 +57,9 @@ class Catalog(Protocol):
     def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Return if a statement that was logged instead of rows changed no captured table."""
 
+    def server_restarted(self) -> None:
+        """Record that the server was started anew here: sessions before it ended."""
+
     def plan(self, table: TableMap) -> TableDecodePlan:
         """Return how to decode a captured table."""
 

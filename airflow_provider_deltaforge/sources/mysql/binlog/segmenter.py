@@ -33,6 +33,7 @@ from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_ORIGIN,
     TX_START,
     LogPosition,
+    file_number,
 )
 
 
@@ -47,6 +48,7 @@ class BinlogSegmenter(OpenSegment):
         super().__init__(info, position, catalog)
         self.ready: deque[BinlogSegment] = deque()
         self._catalog = catalog
+        self._reached = position.file
         self.restart()
 
     def restart(self) -> None:
@@ -137,7 +139,11 @@ class BinlogSegmenter(OpenSegment):
         file = event[f.HEADER + 8 :].decode()
         if file != self.file and self.state[f.TX_COUNT] and self._cut_complete():
             return False  # The rotation is the first event of the next segment.
-        self.file = file
+        logged = int.from_bytes(event[13:17], "little") != 0
+        if not logged and file_number(file) > file_number(self._reached or file):
+            # The file before does not name this one, as it does unless the server ended.
+            self._catalog.server_restarted()
+        self._reached = self.file = file
         self.state[f.POS] = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
         return True
 

@@ -61,6 +61,10 @@ class StatementJudge:
         self._warned: set[Key] = set()
         self._temporary: set[tuple[int, Key]] = set()
 
+    def server_restarted(self) -> None:
+        """Forget the temporary tables, which ended with their sessions."""
+        self._temporary.clear()
+
     def forget(self) -> None:
         """Ask again about triggers, views and functions."""
         self._known = _JudgedStatement()

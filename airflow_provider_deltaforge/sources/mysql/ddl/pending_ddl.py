@@ -105,6 +105,9 @@ class Recorder:
     def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Accept every statement."""
 
+    def server_restarted(self) -> None:
+        """Note nothing."""
+
     def plan(self, table: TableMap) -> TableDecodePlan:
         """Describe no table: none is captured.
 

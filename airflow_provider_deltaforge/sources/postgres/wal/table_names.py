@@ -1,10 +1,11 @@
 """Which table has which name: the log of PostgreSQL does not tell of renames."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import NamedTables
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, rows_of
-from airflow_provider_deltaforge.spec.patterns import TableMatcher
+from airflow_provider_deltaforge.spec.patterns import TableMatcher, splits
 
 # What is not published yet is published, and copied, by ``Newcomers``. Partitions count as their
 # root.
@@ -21,9 +22,18 @@ SELECT DISTINCT rn.nspname, r.relname, r.oid
 
 def named_tables(connection: Any, info: PostgresServer, publication: str) -> NamedTables:
     """Return which published table has which name now."""
+    return _named(_published(connection, publication), info)
+
+
+def _published(connection: Any, publication: str) -> list[tuple[str, str, str]]:
+    """Return (schema, table, object id) of the published tables, in order."""
     rows = rows_of(connection, _NAMED, "looking for renamed tables", (publication,))
-    tables = {f"{schema}.{table}": str(oid) for schema, table, oid in sorted(rows)}
-    return NamedTables(f"{info.system_id}/{info.db}", tables)
+    return [(schema, table, str(oid)) for schema, table, oid in sorted(rows)]
+
+
+def _named(tables: Sequence[tuple[str, str, str]], info: PostgresServer) -> NamedTables:
+    by_name = {f"{schema}.{table}": oid for schema, table, oid in tables}
+    return NamedTables(f"{info.system_id}/{info.db}", by_name)
 
 
 class TableNamesWatch:
@@ -41,16 +51,18 @@ class TableNamesWatch:
 
     def look(self, connection: Any) -> list[str]:
         """Return the full names that other tables have now, whose rows came under other names."""
-        now = named_tables(connection, self._info, self._publication)
+        tables = _published(connection, self._publication)
+        now = _named(tables, self._info)
         known = self.known
         self.known = now
         if known is None or known.server != now.server or known == now:
             return []
         former = {oid: name for name, oid in known.tables.items()}
         return [
-            name
-            for name, oid in now.tables.items()
-            if self._is_captured(name) and self._has_come(name, oid, known, former)
+            f"{schema}.{table}"
+            for schema, table, oid in tables
+            if self._matcher.matches(schema, table)
+            and self._has_come(f"{schema}.{table}", oid, known, former)
         ]
 
     def _has_come(self, name: str, oid: str, known: NamedTables, former: dict[str, str]) -> bool:
@@ -62,8 +74,8 @@ class TableNamesWatch:
         was = known.tables.get(name)
         if was is not None:
             return was != oid
-        return oid in former and not self._is_captured(former[oid])
+        return oid in former and not self._was_captured(former[oid])
 
-    def _is_captured(self, name: str) -> bool:
-        schema, _, table = name.partition(".")
-        return self._matcher.matches(schema, table)
+    def _was_captured(self, name: str) -> bool:
+        """Return whether a full name was captured; in doubt it was not, and is copied again."""
+        return all(self._matcher.matches(schema, table) for schema, table in splits(name))
