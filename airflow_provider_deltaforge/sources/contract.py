@@ -237,7 +237,7 @@ class Source(PluginSettings):
         stopping: Callable[[], bool] = lambda: False,
         history: SchemaHistory | None = None,
     ) -> LogReader:
-        """Connect and start reading after ``position``; at the head of the log when it is None.
+        """Connect and start reading after ``position``; at the ``beginning`` when it is None.
 
         Args:
             position: where to begin.

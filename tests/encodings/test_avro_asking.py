@@ -6,8 +6,9 @@ from airflow_provider_deltaforge.encodings.avro import AvroEncoding
 from airflow_provider_deltaforge.encodings.contract import UnaskedError
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.sinks.memory import MemorySink
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.encodings.answering import Answering
-from tests.envelopes.changes import ORIGIN, change, change_rows
+from tests.envelopes.changes import ORIGIN
 
 
 def test_ahead_of_delivery_only_known_schemas_are_used(schema_registry_server):

@@ -18,9 +18,9 @@ from airflow_provider_deltaforge.encodings.contract import EncoderRequest
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.encodings import avro_page
 from tests.encodings.avro_reading import Writing
-from tests.envelopes.changes import change, change_rows
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 WIDE = st.integers(-(10**38) + 1, 10**38 - 1)

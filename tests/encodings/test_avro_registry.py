@@ -23,12 +23,12 @@ from airflow_provider_deltaforge.errors import AccessError, FatalError, Retryabl
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.encodings.answering import Answering
 from tests.encodings.avro_reading import absent, collect, id_in, read, rows_in
 from tests.engine.driving import DrivenRun
 from tests.engine.in_process import InProcess
 from tests.engine.running import RunningLane
-from tests.envelopes.changes import change, change_rows
 from tests.servers import sql
 from tests.servers.process import free_port
 from tests.sinks.kafka_reader import read_topic

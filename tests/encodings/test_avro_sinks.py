@@ -11,8 +11,8 @@ from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.redis import RedisSink
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.encodings.avro_reading import Writing
-from tests.envelopes.changes import change, change_rows
 from tests.sinks.http.endpoint import Endpoint
 from tests.sinks.nats_reader import add_stream, remove_stream, stored
 

@@ -17,8 +17,8 @@ from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.engine.in_process import InProcess
-from tests.sinks.contract import messages, value
 from tests.waiting import wait_for
 
 

@@ -19,7 +19,8 @@ from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, StoredDeadLetter
-from tests.envelopes.changes import ORIGIN, change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
+from tests.envelopes.changes import ORIGIN
 
 
 def moved(old, new, at=1, **more):

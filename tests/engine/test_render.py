@@ -9,8 +9,9 @@ from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelop
 from airflow_provider_deltaforge.sinks.contract import SinkFilter
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.memory import MemorySink
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.compiling import compiled_late
-from tests.envelopes.changes import ORIGIN, change, change_rows
+from tests.envelopes.changes import ORIGIN
 
 
 def render(changes, **settings):

@@ -1,7 +1,7 @@
 """An event names as unchanged what still is when the processors are done."""
 
 from airflow_provider_deltaforge.engine.render.post_checks import with_unchanged
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 MARK = b'{"_unchanged":true}'
 

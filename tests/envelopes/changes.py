@@ -1,4 +1,4 @@
-"""Change batches from plain dicts, and what an envelope makes of them, written row by row."""
+"""What an envelope makes of a change, written row by row."""
 
 import json
 import uuid
@@ -6,50 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import pyarrow as pa
-
 from airflow_provider_deltaforge.envelopes.contract import Origin
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 
 ORIGIN = Origin("orders-cdc", "acme", "mysql", "0.1.0")
-
-POSITION = (
-    b'"server_id":7,"gtid":"3E11FA47-71CA-11E1-9E33-C80AA9429562:5","file":"b.000002","pos":9'
-)
-
-INSERT: Mapping[str, Any] = {
-    "op": "c",
-    "db": "shop",
-    "schema": None,
-    "table": "orders",
-    "before": None,
-    "after": b'{"id":1,"sku":"sku-1","total":"12.50"}',
-    "key": b'{"id":1}',
-    "ts_ms": 1_700_000_000_000,
-    "tx": 0,
-    "row": 0,
-    "tx_id": "3E11FA47-71CA-11E1-9E33-C80AA9429562:5",
-    "tx_end": False,
-    "event_id": bytes(range(16)),
-    "source_position": POSITION,
-    "schema_version": "sha256:" + "ab" * 32,
-    "schema_sequence": 3,
-    "ddl": None,
-    "tags": None,
-    "routing": None,
-    "synthetic": None,
-    "unchanged": None,
-}
-
-
-def change(**changed: Any) -> dict[str, Any]:
-    """Return the insert above with some columns changed."""
-    return {**INSERT, **changed}
-
-
-def change_rows(changes: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return the changes as a record batch."""
-    return pa.RecordBatch.from_pylist([dict(each) for each in changes], CHANGE_SCHEMA)
 
 
 def compact(value: Any) -> str:

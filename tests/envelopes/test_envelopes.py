@@ -11,14 +11,8 @@ from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelop
 from airflow_provider_deltaforge.envelopes.columns import per_combination
 from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
-from tests.envelopes.changes import (
-    ORIGIN,
-    change,
-    change_rows,
-    slow_cloudevent,
-    slow_debezium,
-    slow_native,
-)
+from airflow_provider_deltaforge.testing.changes import change, change_rows
+from tests.envelopes.changes import ORIGIN, slow_cloudevent, slow_debezium, slow_native
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "envelopes"
 PREFIX = "com.acme.cdc"

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 
 def rows(*changes):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from airflow_provider_deltaforge.errors import EventError, SpecError
 from airflow_provider_deltaforge.processors.data_contract.settings import ColumnRule, DataContract
 from airflow_provider_deltaforge.processors.data_contract.worker import broken
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors.rows import rows_of
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from airflow_provider_deltaforge.processors.sql import Sql
 from airflow_provider_deltaforge.spec.load import load
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.spec.documents import document
 
 DOCS = Path(__file__).parents[2] / "docs"

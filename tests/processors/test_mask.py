@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.processors.mask.actions import Tokens
 from airflow_provider_deltaforge.processors.mask.settings import Mask
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors.mask_twin import siphash, token
 
 SECRET = "0123456789abcdef0123456789abcdef"

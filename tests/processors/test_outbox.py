@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.processors.outbox.settings import Outbox
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 ROW = {
     "id": 7,

@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.processors.bad_rows import RowsError
 from airflow_provider_deltaforge.processors.python.processor import Python
 from airflow_provider_deltaforge.processors.python.rows import as_json, typed
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors import python_samples
 from tests.processors.rows import rows_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import EventError, RetryableError, SpecError
 from airflow_provider_deltaforge.processors.sql import QueryLimits, Sql
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.waiting import PATIENCE_S, wait_until
 
 ENDLESS = """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from airflow_provider_deltaforge.processors.data_contract.settings import DataContract
 from airflow_provider_deltaforge.processors.python.processor import Python
 from airflow_provider_deltaforge.processors.sql import Sql
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 _AS_GIVEN = "tests.processors.python_samples:as_given"
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from airflow_provider_deltaforge.sinks.redis import RedisSink
-from tests.sinks.contract import messages, value
+from airflow_provider_deltaforge.testing.sinks import messages, value
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import uuid
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_provider_deltaforge.errors import RetryableError
-from tests.sinks.contract import messages, value
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks.kafka_reader import read_topic
 
 

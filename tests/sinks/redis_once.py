@@ -3,7 +3,7 @@
 import redis
 
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
-from tests.sinks.contract import value
+from airflow_provider_deltaforge.testing.sinks import value
 
 STARTS = SinkPosition({"pos": 0})
 

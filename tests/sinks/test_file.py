@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.errors import AccessError, FatalError, Retryabl
 from airflow_provider_deltaforge.sinks import file
 from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.storage.sqlite import SqliteStore
-from tests.sinks.contract import SinkContract, messages, value
+from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 
 
 class TestFileSink(SinkContract):
@@ -146,7 +146,7 @@ def test_a_write_returns_after_the_disk_has_it(path, writer, monkeypatch):
 SCRIPT = """
 import sys
 from airflow_provider_deltaforge.sinks.file import FileSink
-from tests.sinks.contract import messages
+from airflow_provider_deltaforge.testing.sinks import messages
 path, number, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 writer = FileSink(path=path).open("p")
 for each in range(count):
@@ -339,7 +339,7 @@ def test_more_paths_than_open_files(tmp_path, monkeypatch):
 def test_killed_in_the_middle_of_writing_leaves_whole_lines_after_reopening(tmp_path, path):
     script = f"""
         from airflow_provider_deltaforge.sinks.file import FileSink
-        from tests.sinks.contract import messages
+        from airflow_provider_deltaforge.testing.sinks import messages
         writer = FileSink(path={str(path)!r}).open("p")
         n = 0
         while True:

@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 from tests.servers import kafka
 from tests.servers.process import ServerError
-from tests.sinks.contract import SinkContract, messages, value
 from tests.sinks.kafka_reader import read_topic
 from tests.sinks.kafka_work import create, rows, until_written, values
 from tests.waiting import PATIENCE_S, wait_for

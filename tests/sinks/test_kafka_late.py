@@ -8,10 +8,10 @@ import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.chaos.proxy import Proxy
 from tests.servers import kafka
 from tests.servers.process import HOST, free_port
-from tests.sinks.contract import messages, value
 from tests.sinks.kafka_reader import read_topic
 from tests.sinks.kafka_work import create, until_written
 from tests.waiting import wait_for

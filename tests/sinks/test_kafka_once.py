@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.errors import FatalError, FencedError, Retryabl
 from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.batch import KafkaBatch
-from tests.sinks.contract import messages, value
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks.kafka_reader import read_topic
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.memory import MemorySink, memory_log
-from tests.sinks.contract import SinkContract, messages, value
+from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 
 ROWS = [("t", b"k", value(n)) for n in range(3)]
 

@@ -8,9 +8,9 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
-from tests.sinks.contract import SinkContract, messages, value
 from tests.waiting import PATIENCE_S, wait_until
 
 

@@ -12,10 +12,10 @@ import pytest
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.nats.connection import NatsConnection
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import nats
 from tests.servers.process import free_port
 from tests.sinks import nats_reader as reader
-from tests.sinks.contract import messages, value
 from tests.sinks.nats_credentials import Issuer
 from tests.waiting import wait_until
 

@@ -9,10 +9,10 @@ import pytest
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import nats
 from tests.servers.process import free_port
 from tests.sinks import nats_reader as reader
-from tests.sinks.contract import messages, value
 from tests.waiting import wait_until
 
 BATCH, BATCHES, KEYS = 500, 100, 37

@@ -9,9 +9,9 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
-from tests.sinks.contract import messages, value
 from tests.waiting import wait_until
 
 BEGIN = SinkPosition({"gtid": "a:1"})

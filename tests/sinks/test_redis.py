@@ -8,7 +8,7 @@ import redis
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.redis import RedisSink
-from tests.sinks.contract import SinkContract, messages, value
+from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 
 
 def rows(stream, span, key=b"same"):

@@ -13,9 +13,9 @@ import redis
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sinks.redis import RedisSink
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import redis as servers
 from tests.servers.process import HOST, ServerError, free_port
-from tests.sinks.contract import messages, value
 from tests.waiting import wait_for
 
 PASSWORD = "redis-s3cret"

@@ -12,10 +12,10 @@ from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.errors import AccessError, FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.redis import RedisSink
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.engine.in_process import InProcess
 from tests.servers import redis as servers
 from tests.servers.process import HOST, free_port
-from tests.sinks.contract import messages, value
 from tests.waiting import wait_for
 
 PASSWORD = "redis-s3cret"

@@ -7,8 +7,8 @@ import redis
 
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.redis import RedisSink
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks import nats_reader as reader
-from tests.sinks.contract import messages, value
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks import stdout
 from airflow_provider_deltaforge.sinks.stdout import StdoutSink
-from tests.sinks.contract import SinkContract, messages
+from airflow_provider_deltaforge.testing.sinks import SinkContract, messages
 
 
 class TestStdoutSink(SinkContract):

@@ -16,8 +16,8 @@ from airflow_provider_deltaforge.errors import RetryableError, WrongServerError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.telemetry import listener
 from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
+from airflow_provider_deltaforge.testing.sinks import messages
 from tests.servers.process import HOST, free_port
-from tests.sinks.contract import messages
 
 DOCUMENT = """
 apiVersion: deltaforge/v1

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_deltaforge.storage.memory import MemoryStore
-from tests.storage.contract import StoreContract
+from airflow_provider_deltaforge.testing.stores import StoreContract
 
 
 class TestMemoryStore(StoreContract):

@@ -21,11 +21,11 @@ from airflow_provider_deltaforge.storage.contract import Append, Fence, Put
 from airflow_provider_deltaforge.storage.postgres import PostgresStore
 from tests.servers import postgres
 from tests.storage import worker
-from tests.storage.durable import DurableContract
+from tests.storage.sql_contract import SqlStoreContract
 from tests.waiting import wait_until
 
 
-class TestPostgresStore(DurableContract):
+class TestPostgresStore(SqlStoreContract):
     @pytest.fixture
     def open_store(self, postgres_dsn):
         return lambda: PostgresStore(postgres_dsn, create=True)

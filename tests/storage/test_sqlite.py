@@ -9,10 +9,10 @@ import pytest
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.storage import sqlite
 from airflow_provider_deltaforge.storage.sqlite import SqliteStore
-from tests.storage.durable import DurableContract
+from tests.storage.sql_contract import SqlStoreContract
 
 
-class TestSqliteStore(DurableContract):
+class TestSqliteStore(SqlStoreContract):
     @pytest.fixture
     def open_store(self, tmp_path):
         return lambda: SqliteStore(tmp_path / "deep" / "er" / "state.db", create=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from airflow_provider_deltaforge.processors.javascript.settings import JavaScript
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 
 def opened(inline, **limits):

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
-from tests.envelopes.changes import ORIGIN, change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
+from tests.envelopes.changes import ORIGIN
 from tests.processors.javascript.conftest import opened
 
 

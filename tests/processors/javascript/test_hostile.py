@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.processors.javascript import worker as worker_module
 from airflow_provider_deltaforge.processors.javascript.interpreter import _cpu_seconds
 from airflow_provider_deltaforge.processors.javascript.settings import JavaScript
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors.javascript.conftest import opened
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.processors.javascript.number_scan_kernel import
     image_flags,
     utf16_offsets,
 )
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 LARGE = b'{"id":9007199254740993,"n":-18446744073709551615,"s":[1,12345678901234567890]}'
 ODD = b'{ "a": 1.50, "b": 1e2, "\\u0061b": -0, "10": 1, "2": "\\/", "c": 0.00000001 }'

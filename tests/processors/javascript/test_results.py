@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.envelopes.changes import change, change_rows
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors.javascript.conftest import opened
 
 HEADERS = [("x-tier", "high"), ("x-n", "12")]

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers.process import free_port
 from tests.sinks.certificates import Certified
-from tests.sinks.contract import messages, value
 
 Act = Callable[["_Handler"], None]
 """Answers one request in its own way; to be found in ``Endpoint.acts``."""

@@ -11,8 +11,8 @@ from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelop
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.http.signing import signed, signing_key
+from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 from tests.sinks.certificates import certified
-from tests.sinks.contract import SinkContract, messages, value
 from tests.sinks.http.endpoint import Endpoint, numbers, rows
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from tests.sinks.contract import messages
+from airflow_provider_deltaforge.testing.sinks import messages
 from tests.sinks.http import endpoint as endpoints
 from tests.sinks.http.endpoint import Endpoint, numbers, rows, says
 from tests.waiting import wait_until

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
-from tests.sinks.contract import messages, value
+from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks.http import endpoint as endpoints
 from tests.sinks.http.endpoint import numbers
 from tests.waiting import PATIENCE_S, wait_until
