@@ -41,7 +41,7 @@ class KickedError(RetryableError):
 
 
 class TornLogError(RetryableError):
-    """A log file ends inside an event, as MariaDB leaves it when it is killed while it writes."""
+    """A log file ends inside a transaction, as MariaDB leaves it when it is killed meanwhile."""
 
 
 class TimeLimitError(RetryableError):

@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.sources.contract import Identity
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch, load_table
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, GtidState
-from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, file_number
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 SETTLING_S = 15.0
@@ -87,9 +87,9 @@ def check_reach(
 
 
 def behind_torn_file(connection: Any, position: LogPosition, torn: str) -> LogPosition:
-    """Return where MariaDB's log goes on behind a file that ends inside an event.
+    """Return where MariaDB's log goes on behind a file that ends inside a transaction.
 
-    The server was killed while it wrote that event. Its transaction was never committed: recovery
+    The server was killed while it wrote that transaction, which was never committed: recovery
     rolls back what the log does not hold whole. MySQL cuts such a file, MariaDB begins another.
 
     Args:
@@ -101,22 +101,50 @@ def behind_torn_file(connection: Any, position: LogPosition, torn: str) -> LogPo
         RetryableError: no other file follows yet.
         PositionLostError: the next file begins behind something that was not read.
     """
-    files = [str(row[0]) for row in _asked(connection, "SHOW BINARY LOGS")]
-    behind = files[files.index(torn) + 1 :] if torn in files else []
-    if not behind:
+    behind = _file_behind(connection, torn)
+    if behind is None:
         raise RetryableError(
-            f"{torn} ends inside an event and no other file follows; if its disk is full, make "
-            "room; a server that is started again goes on in another file"
+            f"{torn} ends inside a transaction and no other file follows; if its disk is full, "
+            "make room; a server that is started again goes on in another file"
         )
-    begins = _asked(connection, f"SELECT BINLOG_GTID_POS('{behind[0]}', 4)")[0][0]
-    if not isinstance(position.gtids, GtidPos) or not (
-        GtidPos.parse(str(begins or "")) <= position.gtids
-    ):
+    begins = _begin_of(connection, behind)
+    if not isinstance(position.gtids, GtidPos) or not begins <= position.gtids:
         raise _lost(
-            f"position lost: {torn} ends inside an event, {behind[0]} begins behind {begins}, and "
-            f"the log was read up to {position.gtids}"
+            f"position lost: {torn} ends inside a transaction, {behind} begins behind {begins}, "
+            f"and the log was read up to {position.gtids}"
         )
-    return LogPosition(behind[0], 4, None, position.server_uuid)
+    return LogPosition(behind, 4, None, position.server_uuid)
+
+
+def is_committed(connection: Any, file: str, domain: int, before: GtidPos) -> bool:
+    """Return whether MariaDB committed the transaction that it has begun to send.
+
+    Of the file that it writes, a server sends whole transactions only. An older file may end inside
+    one that a crash cut off; then the next file begins where that transaction began.
+
+    Args:
+        connection: to the server.
+        file: where the transaction is.
+        domain: of its GTID.
+        before: what the log holds in front of it.
+    """
+    behind = _file_behind(connection, file)
+    if behind is None:
+        return True
+    return _begin_of(connection, behind).domains.get(domain) != before.domains.get(domain)
+
+
+def _file_behind(connection: Any, file: str) -> str | None:
+    """Return the file of the log that follows another, None behind the newest."""
+    number = file_number(file)
+    files = [str(row[0]) for row in _asked(connection, "SHOW BINARY LOGS")]
+    return next((name for name in files if file_number(name) > number), None)
+
+
+def _begin_of(connection: Any, file: str) -> GtidPos:
+    """Return what MariaDB's log holds in front of a file."""
+    begins = _asked(connection, f"SELECT BINLOG_GTID_POS('{file}', 4)")[0][0]
+    return GtidPos.parse(str(begins or ""))
 
 
 def captured_catalog(
@@ -210,11 +238,10 @@ class _MariaDb:
         if not logs:  # A server that is just rotating; the dump itself tells.
             return GtidPos()
         first = str(logs[0][0])
-        begins = _asked(self._connection, f"SELECT BINLOG_GTID_POS('{first}', 4)")[0][0]
         return GtidPos(
             {
                 domain: last
-                for domain, last in GtidPos.parse(str(begins or "")).domains.items()
+                for domain, last in _begin_of(self._connection, first).domains.items()
                 if domain not in read.domains or read.domains[domain][1] < last[1]
             }
         )

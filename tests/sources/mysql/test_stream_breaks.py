@@ -208,8 +208,13 @@ def test_a_server_killed_inside_transactions_leaves_neither_gap_nor_repetition(
     assert keys == [b'{"id":%d}' % number for (number,) in there]
 
 
-def _tear(log: Path) -> None:
-    """Let a log file end inside its last transaction, written a second time under a new number."""
+def _tear(log: Path, missing: int = 40) -> None:
+    """Let a log file end inside its last transaction, written a second time under a new number.
+
+    Args:
+        log: the file of a server that is down.
+        missing: bytes at the end that were not written.
+    """
     data = log.read_bytes()
     starts = [4]
     while starts[-1] < len(data):
@@ -225,7 +230,7 @@ def _tear(log: Path) -> None:
             event[19:27] = (number + 1).to_bytes(8, "little")
         again += event + zlib.crc32(event).to_bytes(4, "little")
     with log.open("ab") as file:
-        file.write(again[:-40])
+        file.write(again[:-missing])
 
 
 def test_a_log_that_ends_inside_an_event_is_followed_into_the_next_file(tmp_path: Path) -> None:
@@ -256,5 +261,38 @@ def test_a_log_that_ends_inside_an_event_is_followed_into_the_next_file(tmp_path
         _read_until(late, again, lambda: b'{"id":7}' in again)
         late.close()
         assert again == keys
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("missing", [40, 31, 6_000_000], ids=["event", "commit", "half"])
+def test_no_part_of_a_large_transaction_that_was_never_committed_is_read(
+    tmp_path: Path, missing: int
+) -> None:
+    """Its end, or half of it, is not in the file: larger than a segment, it is handed out early."""
+    server = mariadb.start(tmp_path / "mariadb")
+    try:
+        sql.execute(server, "CREATE DATABASE b_large")
+        sql.execute(server, "CREATE TABLE t (id int primary key, v text)", database="b_large")
+        source = source_of(server, "b_large")
+        start = source.head()
+        live, keys = source.open(start), []
+        for first in (0, 3000):
+            values = ",".join(f"({i}, REPEAT('v', 4000))" for i in range(first, first + 3000))
+            sql.execute(server, f"INSERT INTO t VALUES {values}", database="b_large")
+        _read_until(live, keys, lambda: len(keys) == 6000)
+        server.kill()
+        _tear(max((server.directory / "data").glob("binlog.0*")), missing)
+        server.start_again()
+        sql.execute(server, "INSERT INTO t VALUES (6000, 'v')", database="b_large")
+        expected = [b'{"id":%d}' % number for number in range(6001)]
+        _read_until(live, keys, lambda: len(keys) > 6000)
+        live.close()
+        assert keys == expected
+
+        late, again = source.open(start), []
+        _read_until(late, again, lambda: b'{"id":6000}' in again)
+        late.close()
+        assert again == expected
     finally:
         server.stop()

@@ -4,6 +4,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Collection
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,10 @@ from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahe
 from airflow_provider_deltaforge.sources.mysql.failover import (
     behind_torn_file,
     check_reach,
+    is_committed,
     on_server,
 )
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.shared.reconnecting_reader import ReconnectingReader
@@ -84,7 +87,9 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             decimal_numbers=decimal_numbers,
         )
         catalog: Catalog = recorder or self._view
-        self._segmenter = BinlogSegmenter(self._info, on_server(position, self._info), catalog)
+        self._segmenter = BinlogSegmenter(
+            self._info, on_server(position, self._info), catalog, self._is_committed
+        )
         precompile(self._info.uuid)
 
     @property
@@ -141,8 +146,8 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             if self._torn_file:
                 position = behind_torn_file(connection, position, self._torn_file)
                 log.warning(
-                    "%s ends inside an event: the server was killed while it wrote a transaction, "
-                    "which it rolled back; reading goes on in %s",
+                    "%s ends inside a transaction: the server was killed while it wrote that, and "
+                    "rolled it back; reading goes on in %s",
                     self._torn_file,
                     position.file,
                 )
@@ -153,6 +158,13 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             raise
         self._begin = self._end = 0
         return DumpSocket(connection)
+
+    def _is_committed(self, position: LogPosition, domain: int, file: str) -> bool:
+        if not isinstance(position.gtids, GtidPos):
+            return True
+        with closing(self._connect()) as connection:
+            self._same_server(server_info(connection))
+            return is_committed(connection, file, domain, position.gtids)
 
     def _same_server(self, info: MySqlServer) -> None:
         if info.uuid != self._info.uuid:

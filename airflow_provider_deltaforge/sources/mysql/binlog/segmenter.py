@@ -6,6 +6,7 @@ row to mark as the transaction's last.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import (
     payload_events,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import count_rows
-from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
+from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, TornLogError
 from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_NUMBER,
     TX_ORIGIN,
@@ -42,10 +43,24 @@ class BinlogSegmenter(OpenSegment):
 
     Attributes:
         ready: segments to be taken, oldest first.
+
+    Args:
+        info: the server.
+        position: where to begin.
+        catalog: describes the tables.
+        is_committed: returns whether the transaction behind a position, of a MariaDB domain and in
+            a file, was committed; asked before a part of it is handed out.
     """
 
-    def __init__(self, info: MySqlServer, position: LogPosition, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        info: MySqlServer,
+        position: LogPosition,
+        catalog: Catalog,
+        is_committed: Callable[[LogPosition, int, str], bool] = lambda *_: True,
+    ) -> None:
         super().__init__(info, position, catalog)
+        self._is_committed = is_committed
         self.ready: deque[BinlogSegment] = deque()
         self._catalog = catalog
         self._reached = position.file
@@ -196,6 +211,7 @@ class BinlogSegmenter(OpenSegment):
         if upto == 0:
             return
         self._check_identity()
+        self._check_committed()
         cut = self.cut_tx
         count = count_rows(self.data, rows, upto, self._map_plans, self.plans.plans.arrays, 0)
         first_kept = int(rows[upto, f.ROW_EVENT]) if upto < len(rows) else int(self._next)
@@ -218,6 +234,20 @@ class BinlogSegmenter(OpenSegment):
                 "server's history changed. Take a new snapshot"
             )
         self.cut_tx.name = name
+
+    def _check_committed(self) -> None:
+        """Check that a transaction of which a part is to be handed out did not end in a crash.
+
+        Raises:
+            TornLogError: it did.
+        """
+        origin = self.transactions[0, TX_ORIGIN]
+        if self.cut_tx.continues or not self.info.mariadb or origin < 0:
+            return
+        domain = int(self.origins.names[origin].partition("-")[0])
+        if not self._is_committed(self.position, domain, self.file):
+            self.cut_tx.name = None
+            raise TornLogError(f"{self.place} lies in a transaction that has no end")
 
     def _segment(
         self, complete: int, upto: int, changes: Any, size: int, *, open_tx: bool = False
