@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -19,6 +20,25 @@ err = Console(stderr=True, markup=False)
 
 NUMBER_MAX = 2**63 - 1
 """The largest number that a state store counts with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How long commands wait, in seconds; who runs the application in a process may hand others.
+
+    Attributes:
+        look_s: between two looks whether somebody serves what was asked for.
+        gone_s: how long a stream's driver may be gone before a command does its work.
+    """
+
+    look_s: float = 5.0
+    gone_s: float = 180.0
+
+    @classmethod
+    def of(cls, context: typer.Context) -> "Pauses":
+        """Return what the application was called with as ``obj``, or the usual pauses."""
+        return context.find_object(cls) or cls()
+
 
 DEFAULT_STORE = "sqlite:///.deltaforge/state.db"
 

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
     NUMBER_MAX,
     NameArgument,
+    Pauses,
     StoreOption,
     backend_of,
     err,
@@ -37,7 +38,6 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 Result = TypeVar("Result")
 
 _POLL_S = 0.3
-_LOOK_S = 5.0
 _LONGEST_WAIT_S = 2.0
 _COUNTS = ("sent", "refused", "dropped", "overtaken", "behind", "away", "unfit")
 _STAY = {
@@ -63,6 +63,7 @@ _LEFT = (
 
 
 def replay(  # noqa: PLR0917 - a command's options
+    context: typer.Context,
     name: NameArgument,
     store: StoreOption = DEFAULT_STORE,
     seq: Annotated[int | None, typer.Option(min=0, max=NUMBER_MAX, help="Only this entry.")] = None,
@@ -115,7 +116,8 @@ def replay(  # noqa: PLR0917 - a command's options
         if dry_run:
             _show(meant, as_json=as_json)
             return
-        result = _ReplayCommand(state, store, name, len(meant)).run(which, overtaken)
+        command = _ReplayCommand(state, store, name, len(meant), Pauses.of(context))
+        result = command.run(which, overtaken)
     _print_result(result, as_json=as_json)
     stays = result.refused + result.behind + result.away + result.unfit
     if result.state != "done" or stays:
@@ -137,8 +139,9 @@ def _withdraw(store: str, name: str, ticket: str, *, as_json: bool) -> None:
 class _ReplayCommand:
     """One call of the command."""
 
-    def __init__(self, state: Store, dsn: str, name: str, meant: int) -> None:
+    def __init__(self, state: Store, dsn: str, name: str, meant: int, pauses: Pauses) -> None:
         self._state, self._dsn, self._name, self._meant = state, dsn, name, meant
+        self._pauses = pauses
         self._ending = threading.Event()
         self._failure: Exception | None = None
         self._working: threading.Thread | None = None
@@ -234,7 +237,7 @@ class _ReplayCommand:
                         return result
                 if self._failure is not None:
                     raise self._failure
-                if time.monotonic() - looked_at > _LOOK_S:
+                if time.monotonic() - looked_at > self._pauses.look_s:
                     self._retry(partial(self._serve, ticket))
                     looked_at = time.monotonic()
                 time.sleep(_POLL_S)

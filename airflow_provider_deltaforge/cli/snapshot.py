@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exi
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
     MasterOption,
+    Pauses,
     backend_of,
     chosen_store,
     err,
@@ -37,14 +38,13 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.5
-_PATIENCE_S = 180.0
-"""How long a stream's driver may be gone before this command starts a job itself."""
 _DRAIN_S = 12.0
 """How long our driver may take to end by itself; killing it takes ten seconds more at most."""
 _ASK_S, _ASK_AGAIN_S = 5.0, 0.5
 
 
 def snapshot(
+    context: typer.Context,
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help="Pipeline document (YAML).")
     ],
@@ -74,7 +74,9 @@ def snapshot(
     with opened(dsn, create=True) as state, _interrupts() as interrupts:
         name = pipelines.apply(state, text).name
         job = LaunchSpec(name, 0, snapshots.SCRIPT, dsn, master)
-        task = _SnapshotCommand(state, job, backend_of(dsn), owner_token(), interrupts)
+        task = _SnapshotCommand(
+            state, job, backend_of(dsn), owner_token(), interrupts, Pauses.of(context)
+        )
         if wish.tables or again:
             task.copy(wish)
         elif snapshots.is_done(state, name):
@@ -152,6 +154,7 @@ class _SnapshotCommand:
     backend: Backend
     owner: str
     interrupts: _Interrupts = field(default_factory=_Interrupts)
+    pauses: Pauses = field(default_factory=Pauses)
     started: Started | None = None
 
     @property
@@ -237,7 +240,7 @@ class _SnapshotCommand:
             MofNCompleteColumn(),
             TextColumn("chunks, {task.fields[rows]:,} rows"),
         )
-        gone, away = HangDetector(_PATIENCE_S), False
+        gone, away = HangDetector(self.pauses.gone_s), False
         with Progress(*columns, console=out) as bars:
             shown: dict[str, TaskID] = {}
             while True:

@@ -45,7 +45,7 @@ echo $code > exit.part && mv exit.part exit
 log = logging.getLogger(__name__)
 
 _SUFFIX = re.compile(r"[0-9a-f]{8}")
-_TERM_GRACE_S = 5.0
+_HANDLE_WAIT_S = 5.0
 _POLL_S = 0.1
 _TAKE_ATTEMPTS = 10
 _TAKE_WAIT_S = 0.03
@@ -54,10 +54,17 @@ _TAIL_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LocalBackend:
-    """Runs jobs below ``directory``, one sub-directory per job name."""
+    """Runs jobs below ``directory``, one sub-directory per job name.
+
+    Attributes:
+        directory: made where it is missing.
+        compose: returns the command of a job.
+        term_grace_s: so long a driver may take to end after SIGTERM, and again after SIGKILL.
+    """
 
     directory: Path
     compose: Callable[[LaunchSpec], Sequence[str]] = spark_submit.command
+    term_grace_s: float = 5.0
 
     def submit(self, job: LaunchSpec) -> Handle:
         """Start the job in its own session, or adopt the one that runs."""
@@ -128,13 +135,13 @@ class LocalBackend:
             )
         if self._ended(handle, grace_s):
             return
-        for number, wait_s in ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, _TERM_GRACE_S)):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             for process in _session(handle):
                 if process.pid == os.getpid():
                     continue  # A driver inside this process; its caller ends it.
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
                     process.send_signal(number)
-            if self._ended(handle, wait_s):
+            if self._ended(handle, self.term_grace_s):
                 return
         raise RetryableError(f"{handle['name']}: its processes did not end after SIGKILL")
 
@@ -205,7 +212,7 @@ def _write_handle(place: Path, pid: int) -> Handle:
 
 def _read_handle(place: Path) -> Handle:
     """Return the running job's handle, rebuilt from its pid when the submitter was killed."""
-    deadline = time.monotonic() + _TERM_GRACE_S
+    deadline = time.monotonic() + _HANDLE_WAIT_S
     while time.monotonic() < deadline:
         with suppress(FileNotFoundError):
             handle: Handle = json.loads((place / "handle.json").read_text())

@@ -58,10 +58,14 @@ class Registry:
         store: the state store.
         source_id: whose tables.
         tenant: whose data.
+        page_entries: how many entries are read at once.
     """
 
-    def __init__(self, store: Store, source_id: str, tenant: str) -> None:
+    def __init__(
+        self, store: Store, source_id: str, tenant: str, page_entries: int = _PAGE
+    ) -> None:
         self._store = store
+        self._page_entries = page_entries
         self.key = f"{tenant}/{source_id}"
         self._tables: dict[TableName, _TableLog] = {}
         self._read_upto = 0
@@ -167,11 +171,13 @@ class Registry:
         with self._lock:
             self._begun = True
             while True:
-                page = self._store.read(names.SCHEMAS, self.key, self._read_upto, _PAGE)
+                page = self._store.read(
+                    names.SCHEMAS, self.key, self._read_upto, self._page_entries
+                )
                 for entry in page:
                     self._take(entry)
                     self._read_upto = entry.seq
-                if len(page) < _PAGE:
+                if len(page) < self._page_entries:
                     return
 
     def _begin(self) -> None:

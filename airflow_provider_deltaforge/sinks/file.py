@@ -274,14 +274,21 @@ class FileSink(Sink):
 
 
 class FileWriter:
-    """Holds the files it writes open and locked."""
+    """Holds the files it writes open and locked.
 
-    def __init__(self, sink_id: str, template: str) -> None:
+    Args:
+        sink_id: names the sink in errors.
+        template: the path, with placeholders.
+        open_files_max: further files close the one that was used longest ago.
+    """
+
+    def __init__(self, sink_id: str, template: str, open_files_max: int = _OPEN_FILES_MAX) -> None:
         self._where = f"file sink {sink_id}"
         self._fixed = template.partition("${")[0]
         self._is_fixed = self._fixed == template
         self._root = _root(self._fixed)
         self._files: OrderedDict[str, LineFile] = OrderedDict()
+        self._open_files_max = open_files_max
         self._claim: WriterClaim | None = None
 
     def fence(self, claim: WriterClaim) -> None:
@@ -337,7 +344,7 @@ class FileWriter:
         if name in self._files:
             self._files.move_to_end(name)
             return self._files[name]
-        while len(self._files) >= _OPEN_FILES_MAX:
+        while len(self._files) >= self._open_files_max:
             self._files.popitem(last=False)[1].close()
         follow = self._is_fixed and name == self._fixed
         self._files[name] = LineFile.open(self._root, parts, follow=follow)

@@ -23,8 +23,6 @@ from airflow_provider_deltaforge.storage.memory import fenced
 
 T = TypeVar("T")
 
-_SWEEP_EVERY_S = 60.0
-
 # ``?`` marks a value and ``now_ms()`` the database's clock; each dialect puts its own there.
 # Not ``expires_at IS NULL``: SQLite 3.40 answers that wrongly in the RETURNING of a DELETE.
 _ALIVE = "coalesce(expires_at, 9223372036854775807) > now_ms()"
@@ -66,6 +64,9 @@ class SqlStore(ABC):
 
     _lock_version = "SELECT version FROM df_slot WHERE ns = ? AND key = ?"
     """Reads a slot's version and holds it until the transaction ends."""
+
+    sweep_every_s = 60.0
+    """Expired values are removed this often, as long as writers of such values come."""
 
     _where: str
     """Names the store in errors, without its secrets."""
@@ -243,7 +244,7 @@ class SqlStore(ABC):
         """Remove expired values now and then; only writers of expiring values pay for it."""
         now = time.monotonic()
         expiring = any(isinstance(write, Put) and write.ttl_s is not None for write in writes)
-        if expiring and now - self._swept_at > _SWEEP_EVERY_S:
+        if expiring and now - self._swept_at > self.sweep_every_s:
             self._swept_at = now
             self._write(lambda execute: execute(_SWEEP, ()).rowcount)
 

@@ -76,6 +76,7 @@ class SqliteStore(SqlStore):
         path: the database file.
         create: make the file where there is none; otherwise a store that is not there is away.
         identity: the store that must be there; None: whichever is.
+        busy_timeout_s: so long a write waits for other processes that write.
 
     Raises:
         AccessError: the file cannot be created or written.
@@ -85,12 +86,18 @@ class SqliteStore(SqlStore):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, create: bool = False, identity: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        identity: int | None = None,
+        busy_timeout_s: float = _BUSY_TIMEOUT_S,
     ) -> None:
         super().__init__()
         self._path = Path(path).expanduser().absolute()
         self._where = str(self._path)
         self._creates = create and identity is None
+        self._busy_timeout_s = busy_timeout_s
         self._writing = threading.Lock()
         self._pid = os.getpid()
         self._expected = identity
@@ -129,7 +136,7 @@ class SqliteStore(SqlStore):
             return connection.execute(_sql(text), values)
 
         with self._errors(), self._turn(), self._pool.connection() as connection:
-            _begin(connection)
+            self._begin(connection)
             try:
                 result = work(execute)
                 connection.execute("COMMIT")
@@ -146,6 +153,18 @@ class SqliteStore(SqlStore):
             self._last_put = last_put or self._last_put
             return result
 
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Become the writer.
+
+        SQLite's own waiting grows to 100 ms between two looks; beside a process that writes
+        without pause, an epoch would then wait for seconds. We look every few milliseconds.
+        """
+        connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            _until_free(lambda: connection.execute("BEGIN IMMEDIATE"), self._busy_timeout_s)
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._busy_timeout_s * 1000)}")
+
     def _keep_order(self, execute: Execute) -> None:
         """BEGIN IMMEDIATE already lets one writer in at a time."""
 
@@ -154,7 +173,7 @@ class SqliteStore(SqlStore):
         """Make the threads of this process write one after the other."""
         if self._pid != os.getpid():
             self._writing, self._pid = threading.Lock(), os.getpid()
-        if not self._writing.acquire(timeout=2 * _BUSY_TIMEOUT_S):
+        if not self._writing.acquire(timeout=2 * self._busy_timeout_s):
             raise RetryableError(f"the state file {self._path} is busy{_LOOK}")
         try:
             yield
@@ -219,7 +238,7 @@ class SqliteStore(SqlStore):
         connection = sqlite3.connect(
             f"file:{quote(str(self._path))}?mode=rw",
             uri=True,
-            timeout=_BUSY_TIMEOUT_S,
+            timeout=self._busy_timeout_s,
             isolation_level=None,
             check_same_thread=False,
             factory=_Connection,
@@ -267,10 +286,10 @@ class SqliteStore(SqlStore):
             raise FatalError(
                 f"{self._path} is a database of something else: name another file for the state"
             )
-        _use_wal(connection, self._path)
+        _use_wal(connection, self._path, self._busy_timeout_s)
         if found == layout.FORMAT:
             return
-        _begin(connection)
+        self._begin(connection)
         try:
             found = _format_of(connection)  # Another process may have been first.
             layout.upgrade(connection.execute, found, _TYPES, str(self._path))
@@ -307,9 +326,9 @@ def _make_private(path: Path) -> None:
                 name.chmod(0o600)
 
 
-def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+def _use_wal(connection: sqlite3.Connection, path: Path, wait_s: float) -> None:
     """Switch to WAL; SQLite does not wait for other processes that switch at the same time."""
-    rows = _until_free(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
+    rows = _until_free(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall(), wait_s)
     if rows[0][0] != "wal":
         raise AccessError(
             f"the state file {path} cannot use a write-ahead log (mode {rows[0][0]!r}): move it to "
@@ -317,21 +336,8 @@ def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _begin(connection: sqlite3.Connection) -> None:
-    """Become the writer.
-
-    SQLite's own waiting grows to 100 ms between two looks; beside a process that writes without
-    pause, an epoch would then wait for seconds. We look every few milliseconds instead.
-    """
-    connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        _until_free(lambda: connection.execute("BEGIN IMMEDIATE"))
-    finally:
-        connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT_S * 1000)}")
-
-
-def _until_free(attempt: Callable[[], T]) -> T:
-    deadline = time.monotonic() + _BUSY_TIMEOUT_S
+def _until_free(attempt: Callable[[], T], wait_s: float) -> T:
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             return attempt()

@@ -49,7 +49,9 @@ _ANSWERS: dict[Kind, Callable[[bytes], bool]] = {
 }
 
 
-def other_server(expected: Kind, places: Iterable[tuple[str, int]]) -> str | None:
+def other_server(
+    expected: Kind, places: Iterable[tuple[str, int]], limit_s: float = _LIMIT_S
+) -> str | None:
     """Return words about a place where another kind of server answers; None if there is none.
 
     Takes about six seconds at most, lookups of names aside, and none where nobody listens.
@@ -57,8 +59,9 @@ def other_server(expected: Kind, places: Iterable[tuple[str, int]]) -> str | Non
     Args:
         expected: what should listen there.
         places: hosts and ports.
+        limit_s: seconds for all places together.
     """
-    until = time.monotonic() + _LIMIT_S
+    until = time.monotonic() + limit_s
     for host, port in list(places)[:_PLACES_MAX]:
         found = _kind_at(host, port, expected, until)
         if found is not None and found[0] != expected:

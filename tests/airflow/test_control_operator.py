@@ -1,11 +1,13 @@
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_deltaforge.control import launch_local, pipelines
+from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.control import DeltaForgeControlOperator
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -47,7 +49,8 @@ def test_asking_is_enough_without_waiting(running, document):
 
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_deaf_driver_is_ended_when_the_time_is_up(store, backend, dsn, monkeypatch, deferrable):
-    monkeypatch.setattr(launch_local, "_TERM_GRACE_S", 0.5)
+    backend = replace(backend, term_grace_s=0.5)
+    monkeypatch.setattr(DeltaForgeHook, "backend", lambda _: backend)
     pipelines.apply(store, DOCUMENT)
     start(store, job_of(dsn, "deaf"), backend, "test")
     wait_until(lambda: status(store, "orders", backend).status == "running")

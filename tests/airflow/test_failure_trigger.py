@@ -1,10 +1,13 @@
 import asyncio
+from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.triggers.failed import DeltaForgeFailureTrigger
 from tests.airflow.bench import travelled
 from tests.control.bench import DOCUMENT, job_of, wait_until
@@ -32,23 +35,21 @@ def watcher(storage, **more):
 async def heard(trigger, meanwhile=lambda: None, looks=4):
     """What a watcher tells before it has looked some more times without telling anything."""
     events, quiet = [], 0
-    ask = trigger._status
+    ask = DeltaForgeHook.aget_status
 
-    async def counting():
+    async def counting(*words):
         nonlocal quiet
         quiet += 1
         if quiet == looks:
             raise EOFError
-        return await ask()
+        return await ask(*words)
 
-    trigger._status = counting
-    try:
+    with patch.object(DeltaForgeHook, "aget_status", counting), suppress(EOFError):
         async for event in trigger.run():
             events.append(event.payload)
             quiet = 0
             await asyncio.to_thread(meanwhile)
-    except EOFError:
-        return events
+    return events
 
 
 @pytest.fixture

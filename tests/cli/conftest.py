@@ -9,7 +9,7 @@ from tests.control.conftest import backend, dsn, store  # noqa: F401 - fixtures
 @pytest.fixture
 def pipeline(store, dsn, tmp_path, monkeypatch):  # noqa: F811 - the fixtures
     """The store that commands find, with a pipeline; what they print is not folded."""
-    monkeypatch.setattr(options.out, "_width", 200)
+    monkeypatch.setattr(options.out, "width", 200)
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     monkeypatch.setenv("DELTAFORGE_STORE", dsn)
     pipelines.apply(store, DOCUMENT)

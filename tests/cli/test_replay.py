@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli import replay as command
 from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.cli.options import Pauses
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.control import status as status_module
 from airflow_provider_deltaforge.control.starting import comes_back
-from airflow_provider_deltaforge.engine.base import heartbeat, restarts
 from airflow_provider_deltaforge.engine.replay import requests
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage import names
@@ -23,13 +23,6 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
 from tests.engine.driving import Driving
 from tests.engine.running import begun, events, run_to_the_end
 from tests.waiting import PATIENCE_S, wait_until
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(restarts, "_POLL_S", 0.05)
-    monkeypatch.setattr(command, "_LOOK_S", 0.1)
 
 
 @pytest.fixture
@@ -47,7 +40,8 @@ def refused():
 
 def deltaforge(pipeline, *words):
     told = ["dlq", "replay", pipeline.name, "--store", f"memory://{pipeline.name}"]
-    return CliRunner().invoke(app, [*told, *map(str, words)], catch_exceptions=True)
+    words = [*told, *map(str, words)]
+    return CliRunner().invoke(app, words, catch_exceptions=True, obj=Pauses(look_s=0.1))
 
 
 def test_a_dry_run_says_what_would_become_of_each_entry(refused):

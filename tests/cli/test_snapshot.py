@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli import run, snapshot
 from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.cli.options import Pauses
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import status
@@ -26,7 +27,7 @@ def deltaforge(monkeypatch, tmp_path, request):
     document = tmp_path / "orders.yaml"
     document.write_text(DOCUMENT)
     told = ["snapshot", str(document), "--store", request.getfixturevalue("dsn")]
-    return lambda *words: CliRunner().invoke(app, [*told, *words])
+    return lambda *words, pauses=None: CliRunner().invoke(app, [*told, *words], obj=pauses)
 
 
 def settling(store, state, **details):  # noqa: F811 - the fixture
@@ -103,9 +104,8 @@ def test_a_stream_that_nobody_revives_is_replaced_by_a_job(
     streaming(store, dsn, backend)
     os.killpg(Control(store, "orders").read().handle["pid"], signal.SIGKILL)
     wait_until(lambda: status(store, "orders", backend).status == "lost")
-    monkeypatch.setattr(snapshot, "_PATIENCE_S", 0.1)
     monkeypatch.setenv("FAKE_DRIVER", "exit:0")
-    said = deltaforge("--again")
+    said = deltaforge("--again", pauses=Pauses(gone_s=0.1))
 
     assert "which is lost, makes the copy" in said.output
     assert Control(store, "orders").read().handle["arguments"] == ["--requests"]

@@ -81,7 +81,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(HEARTBEATS, "_clock", clock)
+    monkeypatch.setattr(HEARTBEATS, "clock", clock)
     monkeypatch.setattr(status_module.time, "sleep", clock.wait)
     return clock
 

@@ -11,7 +11,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.encodings.avro import AvroEncoding, subjects
+from airflow_provider_deltaforge.encodings.avro import AvroEncoding
+from airflow_provider_deltaforge.encodings.avro.subjects import Subjects
 from airflow_provider_deltaforge.engine.base import heartbeat
 from airflow_provider_deltaforge.engine.catch_up import catch_up
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
@@ -325,12 +326,11 @@ def test_refusals_are_told_apart_and_hold_no_secret(renderer, status, code, erro
     assert str(status) in str(caught.value)
 
 
-def test_a_registry_that_never_answers_is_given_up_in_time(renderer, monkeypatch):
-    monkeypatch.setattr(subjects, "_REQUEST_S", 0.2)
+def test_a_registry_that_never_answers_is_given_up_in_time():
     server = Answering()
     try:
         with pytest.raises(RetryableError, match="does not answer"):
-            renderer(url=server.url).render(one())
+            Subjects(server.url, None, None, "sink s", request_s=0.2).id_of("orders", "{}")
     finally:
         server.end()
 

@@ -38,8 +38,8 @@ def memory():
     return MemoryStore()
 
 
-def registry_in(store, source="shop", tenant="acme"):
-    return Registry(store, source, tenant)
+def registry_in(store, source="shop", tenant="acme", **settings):
+    return Registry(store, source, tenant, **settings)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -67,15 +67,14 @@ def test_versions_count_fingerprints_and_sequences_grow_across_tables(store):
     assert registry.latest(*ORDERS).schema == B
 
 
-def test_everything_is_there_after_a_cold_start(store, monkeypatch):
-    monkeypatch.setattr("airflow_provider_deltaforge.schemas.registry._PAGE", 64)
-    registry = registry_in(store)
+def test_everything_is_there_after_a_cold_start(store):
+    registry = registry_in(store, page_entries=64)
     rng = random.Random(7)
     known = [table("id", *(f"c{k % 7}" for k in range(n)), name=f"t{n % 9}") for n in range(60)]
     told = [(rng.choice(known), at(n)) for n in range(400)]
     for start in range(0, len(told), 50):
         registry.register_all(told[start : start + 50], compare=compare)
-    cold = registry_in(store)
+    cold = registry_in(store, page_entries=64)
 
     assert len(store.read(names.SCHEMAS, registry.key, limit=5000)) > 300
     assert cold.all() == registry.all()

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.sinks import file
-from airflow_provider_deltaforge.sinks.file import FileSink
+from airflow_provider_deltaforge.sinks.file import FileSink, FileWriter
 from airflow_provider_deltaforge.storage.sqlite import SqliteStore
 from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 
@@ -325,9 +325,8 @@ def test_line_breaks_between_tokens_become_spaces(path, writer):
     assert path.read_bytes() == b'{   "a": 1}\nnull\n'
 
 
-def test_more_paths_than_open_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(file, "_OPEN_FILES_MAX", 3)
-    writer = FileSink(path=f"{tmp_path}/${{source.table}}").open("p")
+def test_more_paths_than_open_files(tmp_path):
+    writer = FileWriter("file", f"{tmp_path}/${{source.table}}", open_files_max=3)
 
     for _ in range(2):
         writer.write(messages([(f"{tmp_path}/{n}", None, value(n)) for n in range(10)]))

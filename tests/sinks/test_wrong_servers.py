@@ -14,7 +14,6 @@ from airflow_provider_deltaforge.control.preflight import preflight
 from airflow_provider_deltaforge.encodings.avro.subjects import Subjects
 from airflow_provider_deltaforge.errors import RetryableError, WrongServerError
 from airflow_provider_deltaforge.spec.load import load
-from airflow_provider_deltaforge.telemetry import listener
 from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
 from airflow_provider_deltaforge.testing.sinks import messages
 from tests.servers.process import HOST, free_port
@@ -228,11 +227,10 @@ def test_the_command_ends_with_a_sentence(web, tmp_path):
     assert "Traceback" not in words
 
 
-def test_servers_that_hang_are_asked_for_a_bounded_time(monkeypatch):
-    monkeypatch.setattr(listener, "_LIMIT_S", 1.0)
+def test_servers_that_hang_are_asked_for_a_bounded_time():
     with ExitStack() as stack:
         hung = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(3)]
         places = [server.getsockname() for server in hung]
         begun = time.monotonic()
-        assert other_server("Kafka", places) is None
+        assert other_server("Kafka", places, limit_s=1.0) is None
         assert time.monotonic() - begun < 20  # Each place alone would take five.

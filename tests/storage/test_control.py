@@ -196,7 +196,7 @@ def test_alive_is_who_spoke_lately_and_did_not_say_goodbye(
     control, store, monkeypatch, status, age_s, alive, place
 ):
     clock = [1000.0]
-    monkeypatch.setattr(HEARTBEATS, "_clock", lambda: clock[0])
+    monkeypatch.setattr(HEARTBEATS, "clock", lambda: clock[0])
     monkeypatch.setattr(moments, "now", lambda: clock[0])
     boot = moments.boot() if place == "here" else "another machine"
     store.transact([control.put_progress(_progress(status=status, boot=boot, beat_s=1000.0))])

@@ -21,6 +21,7 @@ from airflow_provider_deltaforge.storage.contract import Append, Fence, Put
 from airflow_provider_deltaforge.storage.postgres import PostgresStore
 from tests.servers import postgres
 from tests.storage import worker
+from tests.storage.computed import ComputedPut
 from tests.storage.sql_contract import SqlStoreContract
 from tests.waiting import wait_until
 
@@ -101,23 +102,25 @@ def test_what_was_written_before_a_crash_of_the_server_is_kept(own_server):
     store.close()
 
 
-def test_a_transaction_whose_connection_dies_is_made_again_once(own_server, monkeypatch):
-    from airflow_provider_deltaforge.storage import sql
+_END_WRITER = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE state = 'idle in transaction' AND application_name = 'deltaforge'"""
 
+
+def test_a_transaction_whose_connection_dies_is_made_again_once(own_server):
     store = PostgresStore(own_server.dsn("postgres"), create=True)
-    real, killed = sql._apply, []
+    killed = []
 
-    def cut(write, execute):
-        real(write, execute)
+    def cut():
         if not killed:
-            killed.append(True)
-            pid = execute("SELECT pg_backend_pid()", ()).fetchall()[0][0]
             with psycopg.connect(own_server.dsn("postgres"), autocommit=True) as other:
-                other.execute("SELECT pg_terminate_backend(%s)", (pid,))
+                killed.extend(other.execute(_END_WRITER).fetchall())
             time.sleep(0.1)
+        return b""
 
-    monkeypatch.setattr(sql, "_apply", cut)
-    store.transact([Append("again", "k", b"1"), Append("again", "k", b"2")])
+    store.transact(
+        [Append("again", "k", b"1"), ComputedPut("again", "k", cut), Append("again", "k", b"2")]
+    )
+    assert killed == [(True,)]
     assert [entry.value for entry in store.read("again")] == [b"1", b"2"]
     store.close()
 

@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from airflow_provider_deltaforge.storage import sqlite
 from airflow_provider_deltaforge.storage.sqlite import SqliteStore
 from tests.storage.sql_contract import SqlStoreContract
 
@@ -32,9 +31,8 @@ def test_commits_reach_the_disk_before_they_return(tmp_path):
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
 
 
-def test_a_file_locked_for_too_long_can_be_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.2)
-    store = SqliteStore(tmp_path / "state.db", create=True)
+def test_a_file_locked_for_too_long_can_be_tried_again(tmp_path):
+    store = SqliteStore(tmp_path / "state.db", create=True, busy_timeout_s=0.2)
     other = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(RetryableError, match="locked; check that no frozen process holds it"):
@@ -48,16 +46,20 @@ def test_a_file_locked_for_too_long_can_be_tried_again(tmp_path, monkeypatch):
 def test_a_store_that_another_process_makes_while_we_look_is_no_foreign_database(
     tmp_path, monkeypatch
 ):
-    look, others = sqlite._format_of, []
+    connect, others = sqlite3.connect, []
 
-    def look_and_come_second(connection):
-        found = look(connection)
-        if not others:
-            others.append(None)
-            others.append(SqliteStore(tmp_path / "state.db", create=True))
-        return found
+    def connect_and_come_second(*words, factory, **more):
+        class Second(factory):
+            def execute(self, statement, *values):
+                rows = super().execute(statement, *values)
+                if "df_meta" in statement and not others:
+                    others.append(None)
+                    others.append(SqliteStore(tmp_path / "state.db", create=True))
+                return rows
 
-    monkeypatch.setattr(sqlite, "_format_of", look_and_come_second)
+        return connect(*words, factory=Second, **more)
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_come_second)
     store = SqliteStore(tmp_path / "state.db", create=True)
     assert store.identity == others[1].identity
 

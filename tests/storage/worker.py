@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
-from airflow_provider_deltaforge.storage import sql
 from airflow_provider_deltaforge.storage.contract import Append, Fence, Push, Put, Store, Write
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.storage.computed import ComputedPut
 
 KEYS = 10
 """How many values one transaction of ``transactions`` writes."""
@@ -75,37 +75,31 @@ def transactions(store: Store, first: str, version: str) -> None:
 
 def die(store: Store, after: str) -> None:
     """Kill this process in a transaction, after so many of its writes."""
-    real: Callable[..., None] = sql._apply
-    left = int(after)
 
-    def apply(write: Write, execute: sql.Execute) -> None:
-        nonlocal left
-        real(write, execute)
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def kill() -> bytes:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return b""
 
-    sql._apply = apply
-    store.transact(same(1))
+    writes = same(1)
+    writes.insert(int(after), ComputedPut("same", "never", kill))
+    store.transact(writes)
 
 
 def freeze(store: Store) -> None:
     """Stand still inside a transaction that passed its fence, until frozen and woken, once."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
-    real: Callable[..., None] = sql._apply
     calls = 0
 
-    def apply(write: Write, execute: sql.Execute) -> None:
+    def wait() -> bytes:
         nonlocal calls
         calls += 1
         if calls == 1:
             _tell("inside")
             signal.sigwait({signal.SIGCONT})
-        real(write, execute)
+        return b""
 
-    sql._apply = apply
     try:
-        store.transact([Put("freeze", "k", b"")], Fence("epochs", "p", 1))
+        store.transact([ComputedPut("freeze", "k", wait)], Fence("epochs", "p", 1))
     except FencedError:
         _tell("fenced")
     except RetryableError as error:

@@ -68,6 +68,7 @@ class Subjects:
         password: of that user.
         where: names the sink in errors.
         tls: the client's settings of certificates.
+        request_s: so long the registry may take to answer.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class Subjects:
         password: SecretStr | None,
         where: str,
         tls: Mapping[str, str] | None = None,
+        request_s: float = _REQUEST_S,
     ) -> None:
         self._where = where
         self._url = url
-        self._client = self._connected(url, username, password, tls or {})
+        timeouts_s = (_CONNECT_S, request_s, request_s, _CONNECT_S)
+        self._client = self._connected(username, password, {"timeout": timeouts_s, **(tls or {})})
         self._ids: dict[tuple[str, str], int] = {}
         self._refused: dict[tuple[str, str], tuple[float, SchemaRefused]] = {}
 
@@ -127,11 +130,7 @@ class Subjects:
         self._client.close()
 
     def _connected(
-        self,
-        url: str,
-        username: str | None,
-        password: SecretStr | None,
-        tls: Mapping[str, str],
+        self, username: str | None, password: SecretStr | None, options: Mapping[str, Any]
     ) -> Any:
         try:
             import fastavro  # noqa: F401 - missed now rather than at the first list
@@ -142,12 +141,7 @@ class Subjects:
                 "'airflow-provider-deltaforge[avro]'"
             ) from error
         # Trying again is the lane's, which says so; the client would do it unseen.
-        settings = {
-            "url": url,
-            "timeout": (_CONNECT_S, _REQUEST_S, _REQUEST_S, _CONNECT_S),
-            "max.retries": 0,
-            **tls,
-        }
+        settings = {"url": self._url, "max.retries": 0, **options}
         if username is not None:
             secret = password.get_secret_value() if password is not None else ""
             settings["basic.auth.user.info"] = f"{username}:{secret}"

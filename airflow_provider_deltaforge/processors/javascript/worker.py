@@ -57,16 +57,21 @@ class ScriptWorker:
     Args:
         script: the description.
         home: what the pipeline's events share.
+        most_killed: how many events in a row may exceed the limits, until the rest of their batch
+            is not run.
 
     Raises:
         SpecError: the script is no processor.
         FatalError: no interpreter can be started here.
     """
 
-    def __init__(self, script: JavaScript, home: PipelineInfo) -> None:
+    def __init__(
+        self, script: JavaScript, home: PipelineInfo, most_killed: int = _MOST_KILLED
+    ) -> None:
         self._id = script.id
         self._limits = script.limits
         self._home = home
+        self._most_killed = most_killed
         self._counts: Counter[str] = Counter()
         self._closed = False
         # A fresh script is slow until V8 has compiled what it does often.
@@ -152,7 +157,7 @@ class ScriptWorker:
         killed = 0
         culprits = False
         for row in range(rows.num_rows):
-            if killed >= _MOST_KILLED:
+            if killed >= self._most_killed:
                 reason = (
                     f"not run: the script used more than its limits for {killed} events in a row; "
                     "correct it or raise its limits"

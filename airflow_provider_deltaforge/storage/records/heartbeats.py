@@ -43,13 +43,14 @@ class Heartbeats:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
+        """Asked for the present."""
         self._latest: dict[tuple[str, Hashable], _Latest] = {}
         self._lock = threading.Lock()
 
     def now(self) -> float:
         """Return the present; ask before the token is read that ``hear`` is given."""
-        return self._clock()
+        return self.clock()
 
     def hear(self, where: str, driver: Hashable, token: Hashable, asked_s: float) -> LastHeard:
         """Note the token of a driver that was read after ``asked_s``.
@@ -66,7 +67,7 @@ class Heartbeats:
             if known is None or known.token != token:
                 # Noted after it was read and judged by when it was asked for: a process that was
                 # frozen in between must not take its own absence for the driver's.
-                known = _Latest(token, self._clock(), known is not None)
+                known = _Latest(token, self.clock(), known is not None)
             self._latest[key] = known  # The latest to be asked for are kept.
             while len(self._latest) > _KEPT_MAX:
                 del self._latest[next(iter(self._latest))]

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.processors.javascript import worker as worker_module
 from airflow_provider_deltaforge.processors.javascript.interpreter import _cpu_seconds
-from airflow_provider_deltaforge.processors.javascript.settings import JavaScript
+from airflow_provider_deltaforge.processors.javascript.settings import JavaScript, PipelineInfo
+from airflow_provider_deltaforge.processors.javascript.worker import _ENOUGH_ROWS, ScriptWorker
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors.javascript.conftest import opened
 from tests.waiting import PATIENCE_S, wait_until
@@ -72,11 +72,12 @@ def test_waiting_counts_as_time(start):
     assert not psutil.pid_exists(pid)
 
 
-def test_a_script_that_never_ends_does_not_hold_a_batch_for_ever(start, monkeypatch):
-    monkeypatch.setattr(worker_module, "_MOST_KILLED", 3)
-    worker = start("(e) => { while (1) {} }", **{**LIMITS, "cpu_ms": 20})
+def test_a_script_that_never_ends_does_not_hold_a_batch_for_ever():
+    script = JavaScript(id="js", inline="(e) => { while (1) {} }", limits={**LIMITS, "cpu_ms": 20})
+    worker = ScriptWorker(script, PipelineInfo(), most_killed=3)
 
     done = worker.process(batch(5))
+    worker.close()
 
     assert len(done.rejections) == 5
     assert done.rejections[-1].reason.startswith("not run: the script used more than its limits")
@@ -226,7 +227,8 @@ def test_a_script_that_has_no_room_is_refused_at_start():
 
 LEFT_OPEN = """
 import os, sys
-from airflow_provider_deltaforge.processors.javascript.settings import JavaScript
+from airflow_provider_deltaforge.processors.javascript.settings import JavaScript, PipelineInfo
+from airflow_provider_deltaforge.processors.javascript.worker import _ENOUGH_ROWS, ScriptWorker
 worker = JavaScript(id="js", inline="e => e").open()
 print(worker._interpreter._process.pid, "py_mini_racer" in sys.modules, flush=True)
 """
@@ -264,7 +266,7 @@ def test_what_a_script_is_given_at_once_does_not_grow_for_ever(start):
     for _ in range(40):
         worker.process(rows)
 
-    assert worker._most_rows < 2 * worker_module._ENOUGH_ROWS
+    assert worker._most_rows < 2 * _ENOUGH_ROWS
 
 
 def test_checking_a_document_loads_the_script():
