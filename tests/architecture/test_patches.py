@@ -1,0 +1,118 @@
+"""Tests reach no private name of what they test: they hand it arguments, or patch a public seam."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.architecture.probe import CHECKOUT
+
+_LEFT = {
+    "tests/encodings/test_avro_registry.py": 2,
+    "tests/engine/forked.py": 1,
+    "tests/engine/spark/conftest.py": 2,
+    "tests/engine/spark/test_application.py": 1,
+    "tests/engine/spark/test_hands.py": 1,
+    "tests/engine/spark/test_lane_reader.py": 1,
+    "tests/engine/spark/test_windows.py": 1,
+    "tests/engine/test_behind.py": 1,
+    "tests/engine/test_behind_encodings.py": 4,
+    "tests/engine/test_claims.py": 4,
+    "tests/engine/test_copying.py": 2,
+    "tests/engine/test_cursors.py": 1,
+    "tests/engine/test_dead_letters.py": 4,
+    "tests/engine/test_driver.py": 2,
+    "tests/engine/test_idle_position.py": 2,
+    "tests/engine/test_lane_processors.py": 2,
+    "tests/engine/test_later.py": 1,
+    "tests/engine/test_letter_box.py": 6,
+    "tests/engine/test_policy.py": 5,
+    "tests/engine/test_replay.py": 3,
+    "tests/engine/test_replay_withdrawn.py": 3,
+    "tests/engine/test_row_order.py": 2,
+    "tests/prove/test_report.py": 5,
+    "tests/sinks/test_kafka_once.py": 8,
+    "tests/sinks/test_nats_once.py": 3,
+    "tests/sinks/test_redis_failures.py": 2,
+    "tests/sinks/test_redis_once.py": 5,
+    "tests/sinks/test_redis_once_refused.py": 5,
+    "tests/sources/mysql/test_reader_away.py": 2,
+    "tests/sources/mysql/test_session.py": 1,
+    "tests/sources/postgres/test_decode.py": 1,
+    "tests/sources/postgres/test_lending.py": 1,
+    "tests/sources/postgres/test_renamed.py": 1,
+    "tests/sources/postgres/test_segmenter.py": 1,
+    "tests/sources/postgres/test_slots.py": 4,
+    "tests/sources/postgres/test_stream.py": 1,
+    "tests/sources/turso/test_modes.py": 1,
+}
+"""How many patches of private names each file still holds. It only ever shrinks: where a file has
+fewer than is written here, lower its number or delete its line."""
+
+_PATCHES = {"setattr", "delattr", "object", "patch"}
+
+
+def private_patches(source: str) -> list[tuple[int, str]]:
+    """Return line and name of each private attribute that a test sets on something else."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and _called(node) in _PATCHES:
+            words = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+            names = [str(word).rpartition(".")[2] for word in words]
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            names = [] if ast.unparse(node.value) in {"self", "cls"} else [node.attr]
+        else:
+            continue
+        found += [(node.lineno, name) for name in names if _is_private(name)]
+    return found
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name.isidentifier()
+
+
+def test_no_further_test_patches_a_private_name():
+    found = Counter(
+        {
+            str(path.relative_to(CHECKOUT)): len(private_patches(path.read_text()))
+            for path in sorted((CHECKOUT / "tests").rglob("*.py"))
+        }
+    )
+
+    assert {name: count for name, count in found.items() if count} == _LEFT
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'monkeypatch.setattr(module, "_WAIT_S", 0)',
+        'monkeypatch.setattr("package.module._WAIT_S", 0)',
+        'setattr(module, "_WAIT_S", 0)',
+        'patch("package.module._wait")',
+        'patch.object(module, "_wait")',
+        "writer._patience_s = 0",
+        "first, writer._producer = writer._producer, first",
+        "del writer._producer",
+    ],
+)
+def test_the_measure_bites(source):
+    assert len(private_patches(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'monkeypatch.setattr(module, "WAIT_S", 0)',
+        'monkeypatch.setitem(os.environ, "_", "1")',
+        "self._made = 1",
+        "value = writer._producer",
+        'patch.object(Kind, "__init__", refuse)',
+    ],
+)
+def test_the_measure_spares_the_rest(source):
+    assert private_patches(source) == []
