@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.render.post_checks import checked
+from airflow_provider_deltaforge.engine.render.processor_chain import checked
 from airflow_provider_deltaforge.processors.contract import Processed, Processor
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 

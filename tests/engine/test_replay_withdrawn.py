@@ -5,7 +5,7 @@ import threading
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine.base import heartbeat
 from airflow_provider_deltaforge.engine.render import render_stage
-from airflow_provider_deltaforge.engine.replay import cancellation
+from airflow_provider_deltaforge.engine.replay import replay
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.storage.records.dead_letters import (
@@ -28,7 +28,7 @@ def entries(pipeline):
 
 def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
     monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(cancellation, "_LOOK_S", 0.05)
+    monkeypatch.setattr(replay, "_LOOK_S", 0.05)
     plant(monkeypatch, picky=refusing(lambda text: b'"id":1,' in text))
     picky = "{type: planted, id: picky}"
     pipeline = begun(sinks=("out", "other"), processors=picky, journal="enabled: true")
@@ -55,7 +55,7 @@ def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
 
 
 def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeypatch):
-    monkeypatch.setattr(cancellation, "_LOOK_S", 0.0)
+    monkeypatch.setattr(replay, "_LOOK_S", 0.0)
     pipeline = begun(journal="enabled: true")
     pipeline.want("stopped")
     ticket = replays.request(pipeline.store, pipeline.name, DeadLetterFilter(), "skip", "a test")

@@ -1,6 +1,6 @@
 """An event names as unchanged what still is when the processors are done."""
 
-from airflow_provider_deltaforge.engine.render.post_checks import with_unchanged
+from airflow_provider_deltaforge.engine.render.processor_chain import with_unchanged
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 MARK = b'{"_unchanged":true}'

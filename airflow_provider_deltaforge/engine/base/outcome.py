@@ -1,6 +1,8 @@
 """How a lane or a snapshot ended, as data: across Spark an exception arrives as text only."""
 
+import logging
 from dataclasses import asdict, dataclass
+from traceback import format_exception
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.errors import (
@@ -28,6 +30,8 @@ INTERNAL = "internal"
 """The class of an error that nobody foresaw."""
 
 EXIT_DRAINED, EXIT_SPEC, EXIT_RETRYABLE, EXIT_FATAL = 0, 2, 3, 4
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +79,10 @@ def error_of(outcome: Outcome) -> DeltaForgeError:
         if kind.error_class == outcome.error_class:
             return kind(outcome.reason or outcome.why)
     return FatalError(outcome.reason or outcome.why)
+
+
+def logged(error: Exception) -> Outcome:
+    """Log an error and return it as an outcome; with its way, unless it says what to correct."""
+    shown = str(error) if isinstance(error, SpecError) else "".join(format_exception(error))
+    _log.error("%s", redacted(shown))
+    return Outcome.of(error)

@@ -1,58 +1,26 @@
 """Gives a sink that holds our position itself each event once, whatever it is given again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.deliver.held_positions import (
+    PositionOwner,
+    as_texts,
+    known_as,
+    lies_behind,
+    tells,
+)
 from airflow_provider_deltaforge.errors import FatalError, FencedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
-from airflow_provider_deltaforge.storage.contract import shown_identity
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 
 _SEARCHED_MOST = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class PositionOwner:
-    """Whose positions in sinks are places in a pipeline's own log.
-
-    Another pipeline of its name has a state store of its own, and perhaps another source: of its
-    positions nothing follows for this one.
-
-    Attributes:
-        store: the identity of the state store; None of one without.
-        source: the id of the source.
-    """
-
-    store: str | None = None
-    source: str | None = None
-
-    @classmethod
-    def of(cls, context: TaskContext) -> "PositionOwner":
-        """Return the owner of what this pipeline writes."""
-        return cls(shown_identity(context.store), context.pipeline.spec.source.id)
-
-    def at(self, position: Position, event_id: bytes | None = None) -> SinkPosition:
-        """Return a position of this pipeline in a sink."""
-        return SinkPosition(position, event_id, self.store, self.source)
-
-    def owns(self, written: SinkPosition) -> bool:
-        """Return whether this pipeline wrote a position, as far as that says who did."""
-        return not self.is_of_another_store(written) and self.reads(written)
-
-    def reads(self, written: SinkPosition) -> bool:
-        """Return whether a position names this source."""
-        return written.source in (None, self.source)
-
-    def is_of_another_store(self, written: SinkPosition) -> bool:
-        """Return whether a pipeline with another state store wrote a position."""
-        return written.store not in (None, self.store)
 
 
 class ExactlyOnceGuard:
@@ -79,7 +47,7 @@ class ExactlyOnceGuard:
         """Return what the sink may tell while it lacks nothing up to a position; None at first."""
         if self._sought is not None:
             # That event lies behind it still.
-            return _texts(self._owner.at(position, self._sought), self._adopted)
+            return as_texts(self._owner.at(position, self._sought), self._adopted)
         return self._held
 
     def read_again(self) -> None:
@@ -113,10 +81,10 @@ class ExactlyOnceGuard:
             refused = self._writer.write_once(lacking, cursor, after)
             if refused:
                 return refused
-            self._held = _texts(after, replace(cursor, event_id=last))
+            self._held = as_texts(after, replace(cursor, event_id=last))
             self._adopted = None
         elif self._sought is not None:
-            self._held = _texts(cursor, self._adopted)
+            self._held = as_texts(cursor, self._adopted)
         self._cursor, self._sought = after, None
         return ()
 
@@ -147,13 +115,13 @@ class ExactlyOnceGuard:
         found = known = self._writer.recover()
         is_foreign = found is not None and self._owner.is_of_another_store(found)
         if stand.held is not None:
-            known = None if found is None else _known(found, stand.held)
+            known = None if found is None else known_as(found, stand.held)
         if not tells(found, stand.held) if stand.held is not None else is_foreign:
             raise FencedError(f"sink {self._id}: it holds something else than its checkpoint says")
-        self._held = _texts(found)
+        self._held = as_texts(found)
         self._adopted = found if is_foreign else None
         self._cursor = self._owner.at(stand.position)
-        if known is not None and _lies_behind(known, stand, self._owner):
+        if known is not None and lies_behind(known, stand, self._owner):
             self._sought = known.event_id
             self._cursor = replace(self._cursor, event_id=self._sought)
         return self._cursor
@@ -176,61 +144,3 @@ class ExactlyOnceGuard:
                 "one that the log does not show any more, so nobody can say which it lacks. Undo "
                 "what was changed of the document since, or remove exactly_once and run it again"
             )
-
-
-def tells(found: SinkPosition | None, held: Sequence[str]) -> bool:
-    """Return whether a sink holds what its checkpoint allows."""
-    if found is None:
-        return not held
-    return _known(found, held) is not None
-
-
-def adopted(found: SinkPosition, owner: PositionOwner) -> tuple[str, ...]:
-    """Return what a sink may tell whose cursor, of another store, is now this pipeline's own."""
-    return _texts(replace(found, store=owner.store, source=owner.source), found)
-
-
-def moved(
-    stand: StoredPosition, position: Position, owner: PositionOwner
-) -> tuple[str, ...] | None:
-    """Return what a sink may tell of its checkpoint that moves while nothing is written to it.
-
-    An event that it holds behind the checkpoint lies behind the new one still: what is between the
-    two held nothing for the sink.
-    """
-    if stand.held is None:
-        return None
-    held = [SinkPosition.from_text(text, "a checkpoint") for text in stand.held]
-    return _texts(
-        *(
-            replace(known, position=position) if _lies_behind(known, stand, owner) else known
-            for known in held
-        )
-    )
-
-
-def _lies_behind(found: SinkPosition, stand: StoredPosition, owner: PositionOwner) -> bool:
-    """Return whether an event that the sink holds comes with the log behind its checkpoint."""
-    behind = found.event_id is not None and found.position == stand.position
-    return behind and owner.owns(found)
-
-
-def _known(found: SinkPosition, held: Sequence[str]) -> SinkPosition | None:
-    """Return what is stored of a cursor: behind which place its event lies may be known better."""
-    known = [SinkPosition.from_text(text, "a checkpoint") for text in held]
-    same = [
-        candidate
-        for candidate in known
-        if found.event_id is not None and candidate.event_id == found.event_id
-    ]
-    if found not in known and not any(_wrote_alike(candidate, found) for candidate in same):
-        return None
-    return same[0] if same else found  # As an own one first, if it was adopted.
-
-
-def _wrote_alike(first: SinkPosition, second: SinkPosition) -> bool:
-    return (first.store, first.source) == (second.store, second.source)
-
-
-def _texts(*cursors: SinkPosition | None) -> tuple[str, ...]:
-    return tuple(cursor.as_text().decode() for cursor in cursors if cursor is not None)

@@ -12,7 +12,7 @@ from functools import partial
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import DeltaForgeError, PositionLostError
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
@@ -90,3 +90,34 @@ def lost_chunks(context: TaskContext, run: SnapshotRecord, sink: Sink) -> list[s
     finally:
         opened.close()
     return [chunk_id for chunk_id, mark in marked.items() if mark in lost]
+
+
+def check_rows(context: TaskContext, sink: Sink) -> None:
+    """See that a sink holds the rows of snapshots that were completed.
+
+    Raises:
+        PositionLostError: it came back without some.
+        RetryableError, AccessError, FatalError: as a sink's write does.
+    """
+    ended = [run for run in _runs(context) if run.finished_at_ms is not None]
+    count = sum(len(lost_chunks(context, run, sink)) for run in ended)
+    if count:
+        raise PositionLostError(
+            f"sink {sink.id} came back with older data: the rows of {count} chunks of a snapshot "
+            "are gone"
+        )
+
+
+def has_unmarked_rows(context: TaskContext, sink_id: str) -> bool:
+    """Return True if nobody knows that a sink still holds the rows of snapshots."""
+    snapshots = Snapshots(context.store, context.pipeline.name)
+    chunks = [done for run in _runs(context) for done in snapshots.done(run.id).values()]
+    if not chunks:
+        return snapshots.finished()
+    return any(sink_id not in done.marks for done in chunks)
+
+
+def _runs(context: TaskContext) -> list[SnapshotRecord]:
+    snapshots = Snapshots(context.store, context.pipeline.name)
+    runs = (snapshots.current(), snapshots.requested())
+    return [run for run in runs if run is not None]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.deliver.exactly_once import PositionOwner
+from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import FormerWriter
 from airflow_provider_deltaforge.storage import names

@@ -10,14 +10,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.deliver.exactly_once import adopted, tells
-from airflow_provider_deltaforge.engine.deliver.other_stores import OtherStores
-from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
+from airflow_provider_deltaforge.engine.deliver.held_positions import (
+    OtherStores,
+    adopted,
+    as_texts,
+    tells,
+)
+from airflow_provider_deltaforge.engine.deliver.row_marks import check_rows, has_unmarked_rows
 from airflow_provider_deltaforge.engine.deliver.sink_answers import (
     SinkAnswer,
     SinkAnswers,
@@ -41,12 +45,20 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition
 from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
-from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _TAKEOVERS, _TAKEOVERS_S = 30, 120.0
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _ComparedSink:
+    """A sink that has a checkpoint, and what it tells of itself."""
+
+    sink: Sink
+    answer: SinkAnswer
+    stored: StoredPosition
 
 
 class SinkPositions:
@@ -69,6 +81,9 @@ class SinkPositions:
         self._others = OtherStores(context)
         self._found: dict[str, SinkAnswer] = {}
         self._answers = SinkAnswers(context, watcher, heartbeat.ending)
+        self._checkpoints = Checkpoints(
+            context.store, context.pipeline.name, spec.source.id, spec.source.compare
+        )
         self._takeovers: deque[float] = deque(maxlen=_TAKEOVERS)
 
     def settle(self) -> None:
@@ -86,12 +101,13 @@ class SinkPositions:
         """
         if not self._sinks:
             return
-        checkpoints = self._checkpoints()
-        self._store(self._resumed(checkpoints))
+        checkpoints = self._checkpoints
+        checkpoints.load()
+        self._store(self._resumed())
         self._found = self._answers.ask_all(self._sinks)
         is_reset = self._is_reset()
         if not is_reset:
-            self._refuse_others(checkpoints)
+            self._refuse_others()
         given_up = self._gaps.open()
         writes: list[Write] = []
         lost: list[PositionLostError] = []
@@ -101,11 +117,15 @@ class SinkPositions:
                 writes += self._back(gap, cursor, stand)
             elif stand is not None and self._is_taken(cursor, stand):
                 _log.warning("sink %s is taken over; it goes on at %s", name, dict(stand.position))
-                writes.append(checkpoints.put(name, stand.position, _texts(cursor)))
+                writes.append(checkpoints.put(name, stand.position, as_texts(cursor)))
             elif stand is not None:
-                writes += self._compared(checkpoints, name, answer, stand, lost)
+                compared = _ComparedSink(self._sinks[name], answer, stand)
+                try:
+                    writes += self._compared(compared)
+                except PositionLostError as error:
+                    writes.append(self._given_up(compared, error, lost))
             elif cursor is not None and not is_reset:
-                writes += self._unknown(checkpoints, name, cursor)
+                writes += self._unknown(name, cursor)
         self._store(writes)
         if lost:
             raise lost[0]
@@ -116,7 +136,8 @@ class SinkPositions:
         Raises:
             RetryableError: the store or a sink is away.
         """
-        checkpoints, given_up = self._checkpoints(), self._gaps.open()
+        checkpoints, given_up = self._checkpoints, self._gaps.open()
+        checkpoints.load()
         writes: list[Write] = []
         for name, answer in self._found.items():
             stand = checkpoints.stand(name)
@@ -126,9 +147,9 @@ class SinkPositions:
             cursor = answer.cursor
             if answer.begins_empty and (is_new or (not stand.held and cursor is None)):
                 cursor = self._begun(self._sinks[name], self._others.owner.at(stand.position))
-                writes.append(checkpoints.put(name, stand.position, _texts(cursor)))
+                writes.append(checkpoints.put(name, stand.position, as_texts(cursor)))
             elif is_new:
-                writes.append(checkpoints.put(name, stand.position, _texts(cursor)))
+                writes.append(checkpoints.put(name, stand.position, as_texts(cursor)))
         writes += self._others.forget(self._found)
         if self._sinks and self._is_reset():
             writes.append(Delete(names.CURSORS, self._context.pipeline.name))
@@ -145,7 +166,8 @@ class SinkPositions:
         """
         if self._sinks and not self._is_reset():
             self._found = self._answers.ask_all(self._sinks, waits=False)
-            self._refuse_others(self._checkpoints())
+            self._checkpoints.load()
+            self._refuse_others()
 
     def taken_over(self, error: FencedError) -> None:
         """Allow the lane to take its sinks over once more.
@@ -162,12 +184,12 @@ class SinkPositions:
             )
         self._takeovers.append(now)
 
-    def _refuse_others(self, checkpoints: Checkpoints) -> None:
+    def _refuse_others(self) -> None:
         given_up = self._gaps.open()  # Those are given nothing.
         cursors = {
             name: answer.cursor for name, answer in self._found.items() if name not in given_up
         }
-        self._others.refuse(cursors, checkpoints.stand)
+        self._others.refuse(cursors, self._checkpoints.stand)
 
     def _is_taken(self, cursor: SinkPosition | None, stand: StoredPosition) -> bool:
         """Return whether a sink holds another pipeline's position, which means nothing here.
@@ -176,7 +198,7 @@ class SinkPositions:
         """
         return stand.held is not None and not self._others.counts(cursor, stand)
 
-    def _unknown(self, checkpoints: Checkpoints, name: str, cursor: SinkPosition) -> list[Write]:
+    def _unknown(self, name: str, cursor: SinkPosition) -> list[Write]:
         """Return what is to be stored of a sink that holds a position, and has no checkpoint."""
         owner = self._others.owner
         if not owner.reads(cursor):
@@ -189,86 +211,64 @@ class SinkPositions:
             name,
             dict(cursor.position),
         )
-        held = _texts(cursor) if owner.owns(cursor) else adopted(cursor, owner)
-        return [checkpoints.put(name, cursor.position, held, begins=False)]
+        held = as_texts(cursor) if owner.owns(cursor) else adopted(cursor, owner)
+        return [self._checkpoints.put(name, cursor.position, held, begins=False)]
 
-    def _resumed(self, checkpoints: Checkpoints) -> list[Write]:
+    def _resumed(self) -> list[Write]:
         """Resume sinks at their checkpoints that were emptied on purpose, as somebody asked."""
         writes: list[Write] = []
         given_up = self._gaps.open()
         for wish in self._gaps.wishes():
-            gap, stand = given_up.get(wish.sink), checkpoints.stand(wish.sink)
+            gap, stand = given_up.get(wish.sink), self._checkpoints.stand(wish.sink)
             if wish.wanted != "resume" or gap is None or gap.goes_on is None or stand is None:
                 continue
             _log.warning("sink %s goes on at %s, as %s wants", wish.sink, gap.goes_on, wish.by)
             writes += [
-                checkpoints.put(wish.sink, gap.goes_on, begins=True),
+                self._checkpoints.put(wish.sink, gap.goes_on, begins=True),
                 self._gaps.close(gap, gap.goes_on),
                 self._gaps.granted(wish),
             ]
         return writes
 
-    def _compared(
-        self,
-        checkpoints: Checkpoints,
-        name: str,
-        answer: SinkAnswer,
-        stand: StoredPosition,
-        lost: list[PositionLostError],
-    ) -> list[Write]:
+    def _compared(self, compared: _ComparedSink) -> list[Write]:
         """Return what is to be stored where a sink tells something else than its checkpoint.
 
-        Args:
-            checkpoints: of the pipeline.
-            name: the sink.
-            answer: what it tells.
-            stand: its checkpoint.
-            lost: gets the reason why the pipeline cannot go on.
+        Raises:
+            PositionLostError: it has lost what it held, and the log cannot be read from there.
         """
-        at, cursor = stand.position, answer.cursor
-        if (without_rows := self._rows_lost(name)) is not None:
-            return self._given_up(name, stand, cursor, without_rows, lost)
-        if stand.held is None:
+        name, stored = compared.sink.id, compared.stored
+        at, cursor = stored.position, compared.answer.cursor
+        check_rows(self._context, compared.sink)
+        if stored.held is None:
             _log.info("sink %s delivers exactly once from %s on", name, dict(at))
             return []  # ``adopt`` stores what it tells.
-        if tells(cursor, stand.held):
+        if tells(cursor, stored.held):
             return []
         if cursor is not None and self._source.covers(cursor.position, at):
-            return [checkpoints.put(name, cursor.position, _texts(cursor))]
-        if cursor is not None or not answer.has_expired:
-            return self._went_back(checkpoints, name, answer, stand, lost)
+            return [self._checkpoints.put(name, cursor.position, as_texts(cursor))]
+        if cursor is not None or not compared.answer.has_expired:
+            return self._went_back(compared)
         _log.warning(
             "sink %s holds no position any more: its messages have expired, or were purged. "
             "It goes on at its checkpoint, %s",
             name,
             dict(at),
         )
-        return [checkpoints.put(name, at, ())]
+        return [self._checkpoints.put(name, at, ())]
 
-    def _went_back(
-        self,
-        checkpoints: Checkpoints,
-        name: str,
-        answer: SinkAnswer,
-        stand: StoredPosition,
-        lost: list[PositionLostError],
-    ) -> list[Write]:
+    def _went_back(self, compared: _ComparedSink) -> list[Write]:
         """Return what is to be stored where a sink has lost what it held."""
-        at, cursor = stand.position, answer.cursor
-        try:
-            back = self._data_end(name, answer, stand)
-        except PositionLostError as error:
-            return self._given_up(name, stand, cursor, error, lost)
+        name, back = compared.sink.id, self._data_end(compared)
         _log.warning(
             "sink %s has lost what it held: its checkpoint is %s, it holds the log up to %s. "
             "It goes on from there",
             name,
-            dict(at),
+            dict(compared.stored.position),
             dict(back.position),
         )
         # What it tells of an earlier time does not count: ``adopt`` lets it begin there.
-        held = _texts(back) if back is cursor else None
-        return [checkpoints.put(name, back.position, held, back=True)]
+        held = as_texts(back) if back is compared.answer.cursor else None
+        return [self._checkpoints.put(name, back.position, held, back=True)]
 
     def _back(
         self, gap: Gap, cursor: SinkPosition | None, stand: StoredPosition | None
@@ -280,81 +280,64 @@ class SinkPositions:
             return []
         if not (tells(cursor, stand.held) or self._source.covers(cursor.position, stand.position)):
             return []
-        if self._rows_lost(gap.sink) is not None:
+        try:
+            check_rows(self._context, self._sinks[gap.sink])
+        except PositionLostError:
             return []
         _log.warning("sink %s holds again what it had lost", gap.sink)
         return [self._gaps.close(gap, gap.goes_on)]
 
-    def _data_end(self, name: str, answer: SinkAnswer, stand: StoredPosition) -> SinkPosition:
+    def _data_end(self, compared: _ComparedSink) -> SinkPosition:
         """Return up to where a sink holds the log that has lost what it held behind.
 
         Raises:
             PositionLostError: nobody knows, or the log cannot be read from there.
             RetryableError: the source is away.
         """
-        cursor, covers = answer.cursor, self._source.covers
-        if cursor is not None and (stand.begun is None or covers(cursor.position, stand.begun)):
+        name, begun = compared.sink.id, compared.stored.begun
+        cursor, covers = compared.answer.cursor, self._source.covers
+        if cursor is not None and (begun is None or covers(cursor.position, begun)):
             self._source.reach(cursor.position)
             return cursor
-        if not answer.loses_both:
+        if not compared.answer.loses_both:
             raise PositionLostError(
                 f"sink {name} holds no position any more, although its messages may be there: was "
                 "the topic of its positions deleted?"
             )
         lost = f"sink {name} holds nothing of what it was given: it came back with older data, or"
-        if stand.begun is None:
+        if begun is None:
             raise PositionLostError(f"{lost} was emptied, and nobody knows where its data began")
-        if self._has_unmarked_rows(name):
+        if has_unmarked_rows(self._context, name):
             raise PositionLostError(f"{lost} was emptied. The rows of snapshots are gone with that")
-        self._source.reach(stand.begun)
-        return SinkPosition(stand.begun)
-
-    def _rows_lost(self, name: str) -> PositionLostError | None:
-        """Return that a sink came back without rows of a snapshot; None if it did not."""
-        snapshots = Snapshots(self._context.store, self._context.pipeline.name)
-        runs = [run for run in (snapshots.current(), snapshots.requested()) if run is not None]
-        ended = [run for run in runs if run.finished_at_ms is not None]
-        count = sum(len(lost_chunks(self._context, run, self._sinks[name])) for run in ended)
-        if not count:
-            return None
-        return PositionLostError(
-            f"sink {name} came back with older data: the rows of {count} chunks of a snapshot are "
-            "gone"
-        )
-
-    def _has_unmarked_rows(self, name: str) -> bool:
-        """Return True if nobody knows that a sink still holds the rows of snapshots."""
-        snapshots = Snapshots(self._context.store, self._context.pipeline.name)
-        runs = [run for run in (snapshots.current(), snapshots.requested()) if run is not None]
-        chunks = [done for run in runs for done in snapshots.done(run.id).values()]
-        if not chunks:
-            return snapshots.finished()
-        return any(name not in done.marks for done in chunks)
+        self._source.reach(begun)
+        return SinkPosition(begun)
 
     def _given_up(
-        self,
-        name: str,
-        stand: StoredPosition,
-        cursor: SinkPosition | None,
-        error: PositionLostError,
-        lost: list[PositionLostError],
-    ) -> list[Write]:
-        """Record what a sink lacks that lost what it held; stop if the pipeline needs it."""
-        pipeline = self._context.pipeline.name
+        self, compared: _ComparedSink, error: PositionLostError, lost: list[PositionLostError]
+    ) -> Write:
+        """Record what a sink lacks that lost what it held.
+
+        Args:
+            compared: the sink.
+            error: what it has lost.
+            lost: gets the reason why the pipeline cannot go on, if it needs the sink.
+        """
+        pipeline, name, stored = self._context.pipeline.name, compared.sink.id, compared.stored
         needed = not self._policy.may_lag(name, len(self._context.pipeline.spec.sinks))
-        start = cursor.position if cursor is not None else (stand.begun or {})
+        cursor = compared.answer.cursor
+        start = cursor.position if cursor is not None else (stored.begun or {})
         why = redacted(str(error))
         if needed:
             why += (
                 f". If it was emptied on purpose, let it go on at its checkpoint, "
-                f"{dict(stand.position)}, with `deltaforge sinks resume {pipeline} {name}`, and "
+                f"{dict(stored.position)}, with `deltaforge sinks resume {pipeline} {name}`, and "
                 "start the pipeline again"
             )
             lost.append(PositionLostError(why))
         else:
             log_gap(self._context, name, start, error)
-        goes_on = stand.position if needed else None
-        return [self._gaps.give_up(name, start, why, error.error_class, goes_on)]
+        goes_on = stored.position if needed else None
+        return self._gaps.give_up(name, start, why, error.error_class, goes_on)
 
     def _begun(self, sink: Sink, cursor: SinkPosition) -> SinkPosition | None:
         """Store in a sink where its part of the log begins; return what it holds then."""
@@ -362,7 +345,8 @@ class SinkPositions:
         def begin(writer: SinkWriter) -> SinkAnswer:
             answer = answer_of(writer)
             if answer.cursor != self._found[sink.id].cursor:  # Written since then.
-                self._others.refuse({sink.id: answer.cursor}, self._checkpoints().stand)
+                self._checkpoints.load()
+                self._others.refuse({sink.id: answer.cursor}, self._checkpoints.stand)
             try:
                 if isinstance(writer, BeginsEmpty):
                     writer.begin(cursor)
@@ -376,17 +360,6 @@ class SinkPositions:
         """Return whether a person has the pipeline begin anew, whatever its sinks hold."""
         return self._context.store.get(names.CURSORS, self._context.pipeline.name) is not None
 
-    def _checkpoints(self) -> Checkpoints:
-        checkpoints = Checkpoints(
-            self._context.store, self._context.pipeline.name, self._source.id, self._source.compare
-        )
-        checkpoints.load()
-        return checkpoints
-
     def _store(self, writes: Sequence[Write]) -> None:
         if writes:
             self._context.store.transact(writes, self._context.fence)
-
-
-def _texts(cursor: SinkPosition | None) -> tuple[str, ...]:
-    return () if cursor is None else (cursor.as_text().decode(),)

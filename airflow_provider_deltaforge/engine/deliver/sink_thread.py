@@ -14,11 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.engine.base.retry import retry_until
-from airflow_provider_deltaforge.engine.deliver.exactly_once import (
-    ExactlyOnceGuard,
-    PositionOwner,
-    moved,
-)
+from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard
+from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner, moved
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError

@@ -9,9 +9,10 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome, logged
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest, say
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.runner import Runner
@@ -21,15 +22,21 @@ from airflow_provider_deltaforge.engine.base.task_context import (
     place,
 )
 from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
-from airflow_provider_deltaforge.engine.driver.requests import serve
+from airflow_provider_deltaforge.engine.catch_up.table_watch import ask_for_arrivals
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
-from airflow_provider_deltaforge.engine.snapshot.attempts import logged, take
+from airflow_provider_deltaforge.engine.snapshot.attempts import fails_request, take
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
-from airflow_provider_deltaforge.storage.records.control import Control, Progress, heartbeat
+from airflow_provider_deltaforge.storage.records.control import (
+    Control,
+    ControlRecord,
+    Progress,
+    heartbeat,
+)
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest, SnapshotResults
 
 _SNAPSHOT_DONE = "snapshot finished"
 _LAST_WORD_S = 60.0
@@ -237,3 +244,74 @@ def _carry(context: TaskContext, runner: Runner, window_s: float) -> Outcome:
         ):  # That may say why it begins again.
             say(control, control.held_epoch(context.job.driver), "starting")
     return runner.stream(context.job, window_s)
+
+
+def serve(context: TaskContext, runner: Runner) -> Outcome | None:
+    """Serve every pending request, in order, while no lane runs.
+
+    Everything up to the checkpoint is delivered then, and the log is not read meanwhile.
+    Afterwards the stream goes on from that checkpoint: changes that the copied rows already
+    contained may come again, so a row's last delivery is its last state.
+
+    Returns:
+        None when nothing is left to serve; else why the driver must end, with requests left.
+
+    Raises:
+        RetryableError: the store is away.
+    """
+    results = SnapshotResults(context.store, context.pipeline.name)
+    while True:
+        if (ended := rest(context)) is not None:
+            return ended
+        if (ended := serve_replays(context)) is not None:
+            return ended
+        ask_for_arrivals(replace(context, fence=context.control.held_epoch(context.job.driver)))
+        pending = _pending(context)
+        if not pending:
+            return None
+        request = pending[0]
+        # Without this a driver killed between recording and removing would copy again.
+        if results.of(request.ticket) is None:
+            ended = _serve_one(context, runner, request)
+            if ended is not None:
+                return ended
+        _remove(context.control, request.ticket)
+        reach(CrashPoint.REQUEST_REMOVED)
+
+
+def _serve_one(context: TaskContext, runner: Runner, request: SnapshotRequest) -> Outcome | None:
+    _log.info("snapshot request %s, asked for by %s", request.id, request.by)
+    outcome = Outcome("cancelled")
+    if request.cancelled is None:
+        outcome = take(context, runner, request)
+    if outcome.why == "finished":
+        return None  # Its result was written together with the end of its run.
+    run = SnapshotRun(
+        replace(context, fence=context.control.held_epoch(context.job.driver)), request
+    )
+    if outcome.why == "cancelled":
+        run.end(request, "cancelled", _why_cancelled(context, request))
+    elif fails_request(outcome):
+        run.end(request, "failed", outcome.reason, outcome.error_class)
+    else:
+        return outcome
+    _log.info("snapshot request %s: %s %s", request.id, outcome.why, outcome.reason or "")
+    return None
+
+
+def _pending(context: TaskContext) -> list[SnapshotRequest]:
+    record = context.control.read()
+    return record.requests if record is not None else []
+
+
+def _why_cancelled(context: TaskContext, request: SnapshotRequest) -> str:
+    latest = [known for known in _pending(context) if known.ticket == request.ticket]
+    return (latest[0].cancelled if latest else None) or "withdrawn"
+
+
+def _remove(control: Control, ticket: str) -> None:
+    def without(old: ControlRecord) -> ControlRecord:
+        left = [request for request in old.requests if request.ticket != ticket]
+        return old.model_copy(update={"requests": left})
+
+    control.update(without)

@@ -9,14 +9,13 @@ from typing import TypeVar
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
-from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.restarts import rest
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.replay.replay import ReplayRun
-from airflow_provider_deltaforge.engine.snapshot.attempts import logged
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, SpecError
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.location import StoreLocation

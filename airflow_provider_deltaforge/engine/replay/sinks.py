@@ -7,7 +7,7 @@ from functools import partial
 
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.deliver.exactly_once import tells
+from airflow_provider_deltaforge.engine.deliver.held_positions import tells
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import (

@@ -1,25 +1,28 @@
-"""Takes one snapshot to its end: waits out pauses, tries again when tasks die."""
+"""Takes one snapshot to its end: waits out pauses, tries again when tasks die, watches the log."""
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from traceback import format_exception
 
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
-from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest
 from airflow_provider_deltaforge.engine.base.runner import Runner
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
-from airflow_provider_deltaforge.engine.snapshot.monitor import guarding, showing_errors
-from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.engine.snapshot.chunk_copy import SINK, CopyErrors
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
-from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _FOREVER_S = 10.0**9
+_GUARD_S = 30.0
+_SHOW_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +58,6 @@ def fails_request(outcome: Outcome) -> bool:
     copy must not take that from it.
     """
     return outcome.why == "failed" and outcome.error_class not in ("fenced", "position_lost")
-
-
-def logged(error: Exception) -> Outcome:
-    """Log an error and return it as an outcome; with its way, unless it says what to correct."""
-    shown = str(error) if isinstance(error, SpecError) else "".join(format_exception(error))
-    _log.error("%s", redacted(shown))
-    return Outcome.of(error)
 
 
 def _attempt(
@@ -124,3 +120,64 @@ def _copy_all(
 def _dealt(chunks: list[TableChunk], workers: int) -> list[list[TableChunk]]:
     """Deal a table's chunks to so many workers."""
     return [chunks[worker::workers] for worker in range(min(workers, len(chunks)))]
+
+
+@contextmanager
+def guarding(
+    run: SnapshotRun, plan: SnapshotPlan, heartbeat: Heartbeat
+) -> Iterator[list[Exception]]:
+    """Check every 30 s that the log still begins early enough; cancel the run if not.
+
+    Yields:
+        An empty list, which holds the reason once the run is lost.
+    """
+    over = threading.Event()
+    lost: list[Exception] = []
+
+    def watch() -> None:
+        while not over.wait(_GUARD_S):
+            try:
+                run.guard(plan)
+            except RetryableError:
+                continue
+            except DeltaForgeError as error:
+                lost.append(error)
+                heartbeat.end("failed")
+                return
+
+    threading.Thread(target=watch, name="guard", daemon=True).start()
+    try:
+        yield lost
+    finally:
+        over.set()
+
+
+@contextmanager
+def showing_errors(context: TaskContext, stats: LaneStats) -> Iterator[None]:
+    """Show the tasks' troubles on the driver's statistics, so that status says ``blocked``."""
+    over = threading.Event()
+    errors = CopyErrors(context.store, context.pipeline.name)
+
+    def show() -> None:
+        shown: set[str] = set()
+        while not over.wait(_SHOW_S):
+            with suppress(RetryableError):
+                now = errors.read()
+                for name in shown - now.keys():
+                    _show(stats, name, None)
+                for name, error in now.items():
+                    _show(stats, name, error)
+                shown = set(now)
+
+    threading.Thread(target=show, name="errors", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _show(stats: LaneStats, name: str, error: BaseException | None) -> None:
+    if name.startswith(SINK):
+        stats.report_sink_error(name.removeprefix(SINK), error)
+    else:
+        stats.report_error(name, error)

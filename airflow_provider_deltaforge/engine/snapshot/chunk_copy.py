@@ -1,8 +1,10 @@
 """Copies snapshot chunks, in whatever process they were dealt to."""
 
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
@@ -24,17 +26,23 @@ from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules,
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
-from airflow_provider_deltaforge.engine.snapshot.monitor import CopyErrors
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import full_name
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Store, Write
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _LISTEN_S = 1.0
 _WORKERS_S = 30.0
 _FOREVER_S = 10.0**9
+_ERROR_TTL_S = 60.0
+
+SINK = "sink "
+"""Begins the names of sinks among what keeps tasks from going on."""
 
 _log = logging.getLogger(__name__)
 
@@ -236,3 +244,37 @@ class _Copier:
 
 def _asked(watcher: ControlWatcher) -> Outcome:
     return Outcome.of(watcher.failure) if watcher.failure else Outcome(watcher.why)
+
+
+class CopyErrors:
+    """Reports to the driver, through the store, what keeps a task from going on."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._prefix = f"{pipeline}/trouble/"
+
+    def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
+        """Write or clear a sink's trouble."""
+        self.report_error(f"{SINK}{sink_id}", error)
+
+    def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
+        """Write or clear a processor's trouble."""
+        self.report_error(f"processor {processor_id}", error)
+
+    def report_error(self, name: str, error: BaseException | None) -> None:
+        """Write or clear trouble; when the store is away there is nobody to tell."""
+        key = f"{self._prefix}{name}"
+        with suppress(RetryableError):
+            if error is None:
+                self._store.delete(names.SNAPSHOTS, key)
+                return
+            error_class = getattr(error, "error_class", "error")
+            text = json.dumps({"reason": redacted(str(error)), "error_class": error_class})
+            self._store.put(names.SNAPSHOTS, key, text.encode(), _ERROR_TTL_S)
+
+    def read(self) -> dict[str, RetryableError]:
+        """Return the troubles of now, by name."""
+        return {
+            key.removeprefix(self._prefix): RetryableError(json.loads(text)["reason"])
+            for key, text in self._store.items(names.SNAPSHOTS, self._prefix)
+        }

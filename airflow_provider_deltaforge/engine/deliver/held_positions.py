@@ -1,19 +1,116 @@
-"""Keeps a pipeline from going on at a position that a pipeline with another state store wrote.
+"""What the positions in sinks mean: whose they are, and whether a checkpoint allows them.
 
 Two pipelines of one name write their positions to the same place of a sink. Those of two PostgreSQL
 servers compare, so one pipeline would skip changes of its own source up to the other's position.
 Nobody can tell a second pipeline from a store that was lost, so a person says which it is.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.deliver.exactly_once import PositionOwner, tells
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
-from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.contract import Write, shown_identity
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions
+
+
+@dataclass(frozen=True, slots=True)
+class PositionOwner:
+    """Whose positions in sinks are places in a pipeline's own log.
+
+    Another pipeline of its name has a state store of its own, and perhaps another source: of its
+    positions nothing follows for this one.
+
+    Attributes:
+        store: the identity of the state store; None of one without.
+        source: the id of the source.
+    """
+
+    store: str | None = None
+    source: str | None = None
+
+    @classmethod
+    def of(cls, context: TaskContext) -> "PositionOwner":
+        """Return the owner of what this pipeline writes."""
+        return cls(shown_identity(context.store), context.pipeline.spec.source.id)
+
+    def at(self, position: Position, event_id: bytes | None = None) -> SinkPosition:
+        """Return a position of this pipeline in a sink."""
+        return SinkPosition(position, event_id, self.store, self.source)
+
+    def owns(self, written: SinkPosition) -> bool:
+        """Return whether this pipeline wrote a position, as far as that says who did."""
+        return not self.is_of_another_store(written) and self.reads(written)
+
+    def reads(self, written: SinkPosition) -> bool:
+        """Return whether a position names this source."""
+        return written.source in (None, self.source)
+
+    def is_of_another_store(self, written: SinkPosition) -> bool:
+        """Return whether a pipeline with another state store wrote a position."""
+        return written.store not in (None, self.store)
+
+
+def tells(found: SinkPosition | None, held: Sequence[str]) -> bool:
+    """Return whether a sink holds what its checkpoint allows."""
+    if found is None:
+        return not held
+    return known_as(found, held) is not None
+
+
+def adopted(found: SinkPosition, owner: PositionOwner) -> tuple[str, ...]:
+    """Return what a sink may tell whose cursor, of another store, is now this pipeline's own."""
+    return as_texts(replace(found, store=owner.store, source=owner.source), found)
+
+
+def moved(
+    stand: StoredPosition, position: Position, owner: PositionOwner
+) -> tuple[str, ...] | None:
+    """Return what a sink may tell of its checkpoint that moves while nothing is written to it.
+
+    An event that it holds behind the checkpoint lies behind the new one still: what is between the
+    two held nothing for the sink.
+    """
+    if stand.held is None:
+        return None
+    held = [SinkPosition.from_text(text, "a checkpoint") for text in stand.held]
+    return as_texts(
+        *(
+            replace(known, position=position) if lies_behind(known, stand, owner) else known
+            for known in held
+        )
+    )
+
+
+def lies_behind(found: SinkPosition, stand: StoredPosition, owner: PositionOwner) -> bool:
+    """Return whether an event that the sink holds comes with the log behind its checkpoint."""
+    behind = found.event_id is not None and found.position == stand.position
+    return behind and owner.owns(found)
+
+
+def known_as(found: SinkPosition, held: Sequence[str]) -> SinkPosition | None:
+    """Return what is stored of a cursor: behind which place its event lies may be known better."""
+    known = [SinkPosition.from_text(text, "a checkpoint") for text in held]
+    same = [
+        candidate
+        for candidate in known
+        if found.event_id is not None and candidate.event_id == found.event_id
+    ]
+    if found not in known and not any(_wrote_alike(candidate, found) for candidate in same):
+        return None
+    return same[0] if same else found  # As an own one first, if it was adopted.
+
+
+def _wrote_alike(first: SinkPosition, second: SinkPosition) -> bool:
+    return (first.store, first.source) == (second.store, second.source)
+
+
+def as_texts(*cursors: SinkPosition | None) -> tuple[str, ...]:
+    """Return positions as a checkpoint holds them; see ``Checkpoint.held``."""
+    return tuple(cursor.as_text().decode() for cursor in cursors if cursor is not None)
 
 
 class OtherStores:
