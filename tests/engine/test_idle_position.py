@@ -15,10 +15,10 @@ class Quiet:
     def __init__(self):
         self.acknowledged: list[Position] = []
 
-    def deliver(self, ready):
-        return {name: [] for name in ready.rendered.messages}
+    def deliver(self, batch):
+        return {name: [] for name in batch.rendered.messages}
 
-    def passed(self, ready):
+    def passed(self, batch):
         pass
 
     def put(self, name, position):

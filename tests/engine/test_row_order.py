@@ -186,18 +186,18 @@ class Behind:
         refused = RefusedEvents("p", self.rows(number), np.zeros(1, np.int32), told)
         return ProcessedBatch(self.rows(), np.zeros(0, np.int32), [refused])
 
-    def given(self, chained):
-        count = chained.rows.num_rows
-        ids = chained.rows["event_id"]
+    def given(self, processed):
+        count = processed.rows.num_rows
+        ids = processed.rows["event_id"]
         topics = pa.array(["t"] * count, pa.utf8()).dictionary_encode()
         texts = pa.array([b"{}"] * count, pa.binary())
         at = pa.array(range(count), pa.int32())
         messages = Messages(topics, texts, texts, None, ids, at)
-        return SinkMessages(chained, {"out": messages}, {"out": ()})
+        return SinkMessages(processed, {"out": messages}, {"out": ()})
 
-    def reads(self, chained):
+    def reads(self, processed):
         """Deliver a batch; return how many events wait, and who has overtaken the entry."""
-        rendered = self.given(chained)
+        rendered = self.given(processed)
         _, held = self.order.held_back(rendered, [], ["out"])
         self.order.delivered(rendered, {"out": held.get("out", ())}, [])
         self.pipeline.store.transact(self.order.writes())

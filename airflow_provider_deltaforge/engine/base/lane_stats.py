@@ -193,22 +193,22 @@ class LaneStats:
             else:
                 self.errors[name] = latest
 
-    def delivered(self, facts: BatchStats, taken: Mapping[str, SinkCounts]) -> None:
+    def delivered(self, batch: BatchStats, taken: Mapping[str, SinkCounts]) -> None:
         """Count a batch that every sink has taken.
 
         Args:
-            facts: of the source's batch, whatever processors made of it.
+            batch: counts of the source's batch, whatever processors made of it.
             taken: what each sink was given.
         """
         now_ms = time.time() * 1000
         with self._lock:
             self.batches += 1
-            self.events += facts.events
-            self.bytes += facts.nbytes
-            self.by_table.update(facts.by_table)
+            self.events += batch.events
+            self.bytes += batch.nbytes
+            self.by_table.update(batch.by_table)
             self._count(taken)
-            if facts.events:
-                self._measure(facts.commit_ms, now_ms)
+            if batch.events:
+                self._measure(batch.commit_ms, now_ms)
 
     def copied(self, table: str, rows: int, taken: Mapping[str, SinkCounts]) -> None:
         """Count the rows of a snapshot chunk that every sink has taken."""

@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import OF_THE_LANE
 from airflow_provider_deltaforge.engine.catch_up.second_reader import (
     CatchUpContext,
-    PendingBatch,
+    RenderedBatch,
     SecondReader,
 )
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
@@ -65,21 +65,19 @@ class CatchUp:
         sink: Sink,
         sink_thread: SinkThread,
         at: Position,
-        pending: PendingBatch | None = None,
+        pending: RenderedBatch | None = None,
         *,
         waits: bool = False,
     ) -> None:
         self._shared = shared
-        self._context = context = shared.context
         self._sink, self._id, self._sink_thread = sink, sink.id, sink_thread
-        self._stats, self._rejoin_point = shared.stats, shared.rejoin_point
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
         self.given_up = False
         self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
         self._dead_letters = DeadLetterQueue(
-            context,
-            self._stats.dead_letters,
+            shared.context,
+            shared.stats.dead_letters,
             lambda _, error: self._tell(error),
             self._ending,
             shared.confirm,
@@ -115,14 +113,14 @@ class CatchUp:
         except PositionLostError as error:
             self._give_up(error)
         except OF_THE_LANE as error:
-            self._rejoin_point.fail(error)
+            self._shared.rejoin_point.fail(error)
         except CatchUpEnded:
             raise
         except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
             self._tell(error)
-            self._rejoin_point.strays(self._id)
-            self._stats.set_status(self._id, "behind")
+            self._shared.rejoin_point.strays(self._id)
+            self._shared.stats.set_status(self._id, "behind")
             soon = isinstance(error, (RetryableError, TableError))  # The lane stops a table first.
             self._rest(_SOON_S if soon else _AGAIN_S)
             return False
@@ -144,13 +142,13 @@ class CatchUp:
         with closing(again):
             self._retry(again.open, self._rest_unless_late)
             while not self._joins():
-                if (ready := again.next(_POLL_S)) is not None:
-                    self._deliver(ready)
+                if (batch := again.next(_POLL_S)) is not None:
+                    self._deliver(batch)
                     again.acknowledge(self.at)
                 self._check()
                 self._own.keep()
 
-    def _end_pending(self, pending: PendingBatch) -> None:
+    def _end_pending(self, pending: RenderedBatch) -> None:
         """Finish the batch that the sink's thread is still trying."""
         self._pending = None
         deferred = self._id in pending.rendered.deferred
@@ -161,109 +159,114 @@ class CatchUp:
         else:
             self._settle(pending, self._result(pending))
 
-    def _deliver(self, pending: PendingBatch) -> None:
-        if pending.batch.rows.num_rows == 0:
-            if pending.batch.position is not None:
-                self._own.empty_progress.passes(pending.batch.position)
+    def _deliver(self, batch: RenderedBatch) -> None:
+        if batch.source.rows.num_rows == 0:
+            if batch.source.position is not None:
+                self._own.empty_progress.passes(batch.source.position)
             return
-        self._stats.set_status(self._id, "catching_up", pending.first_ms)
-        if (deferred := pending.rendered.deferred.get(self._id)) is not None:
+        self._shared.stats.set_status(self._id, "catching_up", batch.first_ms)
+        if (deferred := batch.rendered.deferred.get(self._id)) is not None:
             self._sink_thread.submit(deferred)
-            pending = self._filled(pending)
+            batch = self._filled(batch)
         self._retry(self._shared.confirm)
-        rendered = pending.rendered
+        rendered = batch.rendered
         messages, held = self._retry(lambda: self._dead_letters.held_back(rendered, [self._id]))
-        pending = replace(pending, held=held.get(self._id, ()))
+        batch.held = {**held}
         if self._sink_thread.is_exact:
-            refused = pending.held or rendered.rejections[self._id]
+            refused = self._held(batch) or rendered.rejections[self._id]
             if refused or self._dead_letters.order.would_tell(rendered, [self._id]):
-                self._set_aside(pending, pending.held)
-        self._sink_thread.submit(self._sink_batch(pending, messages[self._id]))
-        self._settle(pending, self._result(pending))
+                self._set_aside(batch, self._held(batch))
+        self._sink_thread.submit(self._sink_batch(batch, messages[self._id]))
+        self._settle(batch, self._result(batch))
 
-    def _sink_batch(self, pending: PendingBatch, messages: Messages) -> SinkBatch:
-        return SinkBatch(messages, pending.batch.position, self._own.stand)
+    def _sink_batch(self, batch: RenderedBatch, messages: Messages) -> SinkBatch:
+        return SinkBatch(messages, batch.source.position, self._own.stand)
 
-    def _result(self, pending: PendingBatch) -> SinkResult:
+    def _result(self, batch: RenderedBatch) -> SinkResult:
         """Wait until the sink has taken what it was given."""
         refused: list[Rejection] = []
         while (outcome := self._awaited()).is_nothing:
             refused += outcome.rejections
-            self._set_aside(pending, [*pending.held, *refused])
-            sink_batch = self._sink_batch(pending, pending.rendered.messages[self._id])
-            self._sink_thread.submit(sink_batch.without([*pending.held, *refused]))
+            self._set_aside(batch, [*self._held(batch), *refused])
+            sink_batch = self._sink_batch(batch, batch.rendered.messages[self._id])
+            self._sink_thread.submit(sink_batch.without([*self._held(batch), *refused]))
         return replace(outcome, rejections=[*refused, *outcome.rejections])
 
-    def _filled(self, pending: PendingBatch) -> PendingBatch:
+    def _held(self, batch: RenderedBatch) -> Sequence[Rejection]:
+        return batch.held.get(self._id, ())
+
+    def _filled(self, batch: RenderedBatch) -> RenderedBatch:
         """Wait until the messages are rendered which the sink is to be given."""
         self._awaited().durable()
-        return replace(pending, rendered=pending.rendered.grown([self._id]))
+        return replace(batch, rendered=batch.rendered.grown([self._id]))
 
     def _awaited(self) -> SinkResult:
         """Wait for the result of what the sink's thread does, however long that takes."""
         while (outcome := self._sink_thread.result(_POLL_S)) is None:
             self._check()
             if self._sink_thread.failing:
-                self._stats.set_status(self._id, "behind")
-                self._rejoin_point.strays(self._id)
+                self._shared.stats.set_status(self._id, "behind")
+                self._shared.rejoin_point.strays(self._id)
         if outcome.error is not None and self._is_over():
             raise CatchUpEnded
         return outcome
 
-    def _settle(self, pending: PendingBatch, outcome: SinkResult) -> None:
+    def _settle(self, batch: RenderedBatch, outcome: SinkResult) -> None:
         """Store how far the sink is with this batch, with what it refused of it."""
-        refused = [*pending.held, *outcome.durable()]
-        self._dead_letters.take(pending.of_sink, pending.batch.rows, {self._id: refused})
+        refused = [*self._held(batch), *outcome.durable()]
+        self._dead_letters.take(batch.of_sink, batch.source.rows, {self._id: refused})
         reach(CrashPoint.CAUGHT_UP_WRITTEN)
         self._tell(None)
-        self._stats.caught_up(self._id, None, pending.rendered.taken(self._id, refused))
-        self._stats.set_status(self._id, "catching_up", pending.last_ms)
+        self._shared.stats.caught_up(self._id, None, batch.rendered.taken(self._id, refused))
+        self._shared.stats.set_status(self._id, "catching_up", batch.last_ms)
         self._own.empty_progress.ends()
-        if pending.batch.position is not None:
-            self._own.commit(pending.batch.position)
-            self._rejoin_point.comes(self._id, pending.last_ms)
+        if batch.source.position is not None:
+            self._own.commit(batch.source.position)
+            self._shared.rejoin_point.comes(self._id, batch.last_ms)
         elif self._dead_letters.overflows and self._dead_letters.awaits_room():
             self._own.store([])
 
-    def _set_aside(self, pending: PendingBatch, refused: Sequence[Rejection]) -> None:
+    def _set_aside(self, batch: RenderedBatch, refused: Sequence[Rejection]) -> None:
         """Store what is refused before the sink holds the rest, which is not read again then."""
-        self._dead_letters.take(pending.of_sink, pending.batch.rows, {self._id: refused})
+        self._dead_letters.take(batch.of_sink, batch.source.rows, {self._id: refused})
         self._own.store_early()
 
     def _joins(self) -> bool:
         """Offer to join where the lane stands; return True if the sink is the lane's again."""
         position = self._own.reached
         exact = self._sink_thread.is_exact
-        if not self._rejoin_point.holds(position, exact=exact):
+        if not self._shared.rejoin_point.holds(position, exact=exact):
             return False
         if position != self.at:
             self._own.commit(position)  # The source may forget what lies before it.
-        return self._rejoin_point.offer(self._id, position, self._is_over, exact=exact)
+        return self._shared.rejoin_point.offer(self._id, position, self._is_over, exact=exact)
 
     def _check(self, *, unread: bool = False) -> None:
         """See whether the sink is to be given up, or the lane ends."""
         if self._is_over():
             raise CatchUpEnded
-        why = self.unwanted or _too_late(self._sink, self._stats.lag_of(self._id, unread=unread))
+        why = self.unwanted or _too_late(
+            self._sink, self._shared.stats.lag_of(self._id, unread=unread)
+        )
         if why is not None:
             raise PositionLostError(why)
 
     def _give_up(self, error: PositionLostError) -> None:
         """Record what the sink lacks from here on; nothing is kept for it any more."""
         try:
-            self._own.store([gap_of(self._context, self._id, self.at, error)])
+            self._own.store([gap_of(self._shared.context, self._id, self.at, error)])
         except (DeltaForgeError, CatchUpEnded):
             return  # Another lane is there, or this one ends: the next one judges anew.
         reach(CrashPoint.SINK_GIVEN_UP)
         self._sink_thread.has_ended()  # It would go on trying, and hide why the sink was given up.
-        log_gap(self._context, self._id, self.at, error)
-        self._stats.set_status(self._id, "given_up")
+        log_gap(self._shared.context, self._id, self.at, error)
+        self._shared.stats.set_status(self._id, "given_up")
         self._tell(error)
         self._ending.set()
         self.given_up = True
 
     def _tell(self, error: BaseException | None) -> None:
-        self._stats.report_sink_error(self._id, error)
+        self._shared.stats.report_sink_error(self._id, error)
 
     def _is_over(self) -> bool:
         return self._ending.is_set() or self._shared.over()

@@ -5,7 +5,7 @@ import time
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.catch_up.catch_up import CatchUp
-from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, PendingBatch
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
@@ -38,18 +38,11 @@ class LaggingSinks:
         checkpoints: Checkpoints,
     ) -> None:
         context = shared.context
-        self._shared = shared
-        self._context, self._stats, self._sinks, self._skip_list = (
-            context,
-            shared.stats,
-            sinks,
-            skip_list,
-        )
+        self._shared, self._sinks, self._skip_list = shared, sinks, skip_list
         self._source = context.pipeline.spec.source
         self._described = {sink.id: sink for sink in context.pipeline.spec.sinks}
         self._checkpoints = checkpoints
         self._gaps = Gaps(context.store, context.pipeline.name)
-        self._retry = shared.retry
         self.rejoin_point = shared.rejoin_point
         self._given_up: dict[str, Gap] = {}
         self._behind: dict[str, CatchUp] = {}
@@ -60,15 +53,15 @@ class LaggingSinks:
         self._given_up = dict(start_positions.given_up)
         for name, gap in self._given_up.items():
             self._skip_list.leave(name)
-            self._stats.given_up(name, gap.since_ms, gap.why)
+            self._shared.stats.given_up(name, gap.since_ms, gap.why)
         for name in start_positions.known:
             if name not in start_positions.behind:
-                self._stats.set_status(name, "running")
+                self._shared.stats.set_status(name, "running")
         for name in start_positions.behind:
             self._leave(name, start_positions.known[name], None, None)
-        self._retry(self._forget_wishes)
+        self._shared.retry(self._forget_wishes)
 
-    def leave(self, name: str, pending: PendingBatch | None, error: Exception | None) -> None:
+    def leave(self, name: str, pending: RenderedBatch | None, error: Exception | None) -> None:
         """Go on without a sink that did not take a batch.
 
         Args:
@@ -76,9 +69,9 @@ class LaggingSinks:
             pending: the batch that it is still trying; None if it has given up on it.
             error: why it did.
         """
-        at = self._retry(self._checkpoints.load)[name]
+        at = self._shared.retry(self._checkpoints.load)[name]
         if error is not None:
-            self._stats.report_sink_error(name, error)
+            self._shared.stats.report_sink_error(name, error)
         lacks_ms = pending.first_ms if pending is not None else None
         self._leave(name, at, pending, lacks_ms, waits=error is not None)
         reach(CrashPoint.SINK_LEFT)
@@ -95,17 +88,17 @@ class LaggingSinks:
                 raise self.rejoin_point.failure
             if time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + _WISHES_S
-                self._retry(lambda: self._hear(joined))
+                self._shared.retry(lambda: self._hear(joined))
             for name in [
                 name for name, catching_up in self._behind.items() if catching_up.given_up
             ]:
                 del self._behind[name]
-                self._given_up = self._retry(self._gaps.open)
+                self._given_up = self._shared.retry(self._gaps.open)
         for name, position in self.rejoin_point.taken().items() if self._behind else ():
             self._join(name, position)
             joined.append(name)
         if joined:
-            self._retry(self._forget_wishes)
+            self._shared.retry(self._forget_wishes)
         return joined
 
     def wait(self) -> None:
@@ -150,13 +143,13 @@ class LaggingSinks:
         self,
         name: str,
         at: Position,
-        pending: PendingBatch | None,
+        pending: RenderedBatch | None,
         lacks_ms: int | None,
         *,
         waits: bool = False,
     ) -> None:
         self._skip_list.leave(name)
-        self._stats.set_status(name, "behind", lacks_ms)
+        self._shared.stats.set_status(name, "behind", lacks_ms)
         _log.warning(
             "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",
             name,
@@ -167,10 +160,10 @@ class LaggingSinks:
         self._behind[name] = CatchUp(self._shared, sink, sink_thread, at, pending, waits=waits)
 
     def _join(self, name: str, position: Position) -> None:
-        self._retry(self._checkpoints.load)  # It was moved meanwhile.
+        self._shared.retry(self._checkpoints.load)  # It was moved meanwhile.
         del self._behind[name]
         self._skip_list.join(name, position)
-        self._stats.set_status(name, "running")
+        self._shared.stats.set_status(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
         reach(CrashPoint.SINK_JOINED)
 
@@ -208,8 +201,8 @@ class LaggingSinks:
         reach(CrashPoint.SINK_RESUMED)
         del self._given_up[name]
         self._skip_list.join(name, position)
-        self._stats.set_status(name, "running")
-        self._stats.caught_up(name, position, None)
+        self._shared.stats.set_status(name, "running")
+        self._shared.stats.caught_up(name, position, None)
         _log.warning(
             "sink %s goes on at %s; it lacks what lies between %s and there",
             name,
@@ -218,4 +211,5 @@ class LaggingSinks:
         )
 
     def _store(self, writes: list[Write]) -> None:
-        self._context.store.transact(writes, self._context.fence)
+        context = self._shared.context
+        context.store.transact(writes, context.fence)

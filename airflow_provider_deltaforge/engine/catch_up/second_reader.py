@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
-from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
@@ -23,35 +23,46 @@ from airflow_provider_deltaforge.spec.document import Spec
 Tell = Callable[[BaseException | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingBatch:
-    """A batch as it is delivered to one sink."""
+@dataclass(slots=True)
+class RenderedBatch:
+    """A batch of the log on its way to sinks.
 
-    batch: SourceBatch
+    Attributes:
+        source: the batch as it was cut.
+        rendered: for each sink for which that worked ahead; grows as others are given the batch.
+        stats: what the lane counts of it; None beside the lane.
+        receivers: the sinks that the lane gives it to.
+        held: by sink, what that is not given because it waits behind dead letters of its rows, or
+            has refused.
+        continues: its transaction began in a batch before it. Of that, the lane has not stored yet
+            what was set aside, so that it holds back nothing here, and could be lost behind the
+            sink's checkpoint.
+    """
+
+    source: SourceBatch
     rendered: SinkMessages
-    held: Sequence[Rejection] = ()
-    """What the sink is not given of it, because it waits behind dead letters of its rows."""
+    stats: BatchStats | None = None
+    receivers: list[str] = field(default_factory=list)
+    held: dict[str, Sequence[Rejection]] = field(default_factory=dict)
     continues: bool = False
-    """Its transaction began in a batch before it: of that, the lane has not stored yet what was set
-    aside, so that it holds back nothing here, and could be lost behind the sink's checkpoint."""
 
     @property
     def of_sink(self) -> SinkMessages:
         """What was rendered, without what processors refused: that is set aside by the lane."""
-        return replace(self.rendered, chained=replace(self.rendered.chained, refused=()))
+        return replace(self.rendered, processed=replace(self.rendered.processed, refused=()))
 
     @property
     def first_ms(self) -> int | None:
-        """When its first event was committed."""
+        """When its first event was committed; None of an empty one."""
         return self._ms(0)
 
     @property
     def last_ms(self) -> int | None:
-        """When its last event was committed."""
-        return self._ms(self.batch.rows.num_rows - 1)
+        """When its last event was committed; None of an empty one."""
+        return self._ms(self.source.rows.num_rows - 1)
 
     def _ms(self, row: int) -> int | None:
-        rows = self.batch.rows
+        rows = self.source.rows
         return int(rows.column("ts_ms")[row].as_py()) if rows.num_rows else None
 
 
@@ -117,7 +128,7 @@ class SecondReader:
             only=(sink_id,),
         )
         self._reader: LogReader | None = None
-        self._pump: ReadAhead[PendingBatch] | None = None
+        self._pump: ReadAhead[RenderedBatch] | None = None
 
     def open(self) -> None:
         """Open the log beside the lane's reader.
@@ -140,13 +151,13 @@ class SecondReader:
         self._pump = ReadAhead(
             reader,
             _RejoinBatcher(context.pipeline.spec, self._rejoin_point, self._at),
-            lambda batch: PendingBatch(batch, ahead.render(batch.rows)),
+            lambda batch: RenderedBatch(batch, ahead.render(batch.rows)),
             1,
             self._tell,
             Registrar(context, registry, self._retry, self._at).admit,
         )
 
-    def next(self, timeout_s: float) -> PendingBatch | None:
+    def next(self, timeout_s: float) -> RenderedBatch | None:
         """Return what comes next; see ``ReadAhead.next``."""
         return self._pump.next(timeout_s) if self._pump is not None else None
 

@@ -66,13 +66,13 @@ class DeadLetterWriter:
         self._max_bytes = max_event_bytes
         self._envelope = NativeEnvelope()
 
-    def of_processors(self, chained: ProcessedBatch) -> list[PreparedDeadLetter]:
+    def of_processors(self, processed: ProcessedBatch) -> list[PreparedDeadLetter]:
         """Return the events that processors refused, as they came to them.
 
         What a mask has not seen yet, or could not read, is stored without its images.
         """
         dead_letters: list[PreparedDeadLetter] = []
-        for refused in chained.refused:
+        for refused in processed.refused:
             reasons = [
                 DeadLetterReason(processor_id=refused.processor_id, **_why(rejection))
                 for rejection in refused.rejections
@@ -83,20 +83,20 @@ class DeadLetterWriter:
         return dead_letters
 
     def of_sink(
-        self, sink_id: str, rejections: Sequence[Rejection], chained: ProcessedBatch
+        self, sink_id: str, rejections: Sequence[Rejection], processed: ProcessedBatch
     ) -> list[PreparedDeadLetter]:
         """Return the events that cannot be delivered to a sink, each once.
 
         Args:
             sink_id: the sink.
             rejections: why; the row of an event and of its tombstone is the same.
-            chained: what was rendered.
+            processed: what was rendered.
         """
         first = {rejection.event_row: rejection for rejection in reversed(rejections)}
         at = sorted(first)
         reasons = [DeadLetterReason(sink_id=sink_id, **_why(first[row])) for row in at]
-        origins = np.array([chained.origin(row) for row in at], np.int64)
-        return self._dead_letters(chained.rows.take(pa.array(at, pa.int32())), reasons, origins)
+        origins = np.array([processed.origin(row) for row in at], np.int64)
+        return self._dead_letters(processed.rows.take(pa.array(at, pa.int32())), reasons, origins)
 
     def _dead_letters(
         self,

@@ -90,7 +90,7 @@ class DeadLetterQueue:
             EventError: there is no queue.
         """
         if not self.enabled:
-            stop_for_processors(rendered.chained, source)
+            stop_for_processors(rendered.processed, source)
 
     def take(
         self,
@@ -110,13 +110,13 @@ class DeadLetterQueue:
         """
         dead_letters: list[PreparedDeadLetter] = []
         if self.enabled:
-            dead_letters = self._writer.of_processors(rendered.chained)
+            dead_letters = self._writer.of_processors(rendered.processed)
         for sink_id, rejections in refused.items():
             all_of_sink = [*rendered.rejections[sink_id], *rejections]
             if not self.enabled:
-                stop_for_sink(sink_id, all_of_sink, rendered.chained, source)
+                stop_for_sink(sink_id, all_of_sink, rendered.processed, source)
             elif all_of_sink:
-                dead_letters += self._writer.of_sink(sink_id, all_of_sink, rendered.chained)
+                dead_letters += self._writer.of_sink(sink_id, all_of_sink, rendered.processed)
         # Whoever refused them: sent again, the events of a row go in this order.
         self._held += sorted(
             self._known.unknown(dead_letters), key=lambda dead_letter: dead_letter.at

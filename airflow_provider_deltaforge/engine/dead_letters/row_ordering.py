@@ -1,4 +1,4 @@
-"""The rows of which an earlier event is set aside, and what that means for their later events.
+"""Rows with an earlier event that is set aside, and what that means for their later events.
 
 Sent again after a newer event of its row, an entry would make an old state the last one. So it is
 recorded in an entry which sinks got something newer meanwhile (it was *overtaken*), or, with
@@ -200,11 +200,11 @@ class RowOrdering:
         """
         messages = {name: rendered.messages[name] for name in sink_ids}
         held: dict[str, list[Rejection]] = {}
-        again = self._read_again(rendered.chained) if self._holds else {}
+        again = self._read_again(rendered.processed) if self._holds else {}
         for name, sent in list(messages.items()) if self._holds else ():
-            refused = [*_refused_by_processors(rendered.chained), *_unrendered(rendered, name)]
+            refused = [*_refused_by_processors(rendered.processed), *_unrendered(rendered, name)]
             entries = self._missed(name, [*_entries_of(pending, name), *refused])
-            rows = self._rows_held(entries, rendered.chained, again) if entries.tables else []
+            rows = self._rows_held(entries, rendered.processed, again) if entries.tables else []
             held_back = np.isin(sent.event_rows.to_numpy(), rows)
             if held_back.any():
                 there = np.unique(sent.event_rows.to_numpy()[held_back]).tolist()
@@ -213,9 +213,9 @@ class RowOrdering:
         return messages, held
 
     def _rows_held(
-        self, entries: QueueEntries, chained: ProcessedBatch, again: Mapping[bytes, int]
+        self, entries: QueueEntries, processed: ProcessedBatch, again: Mapping[bytes, int]
     ) -> list[int]:
-        places, at = RowKeys.of(chained.rows), _at(chained)
+        places, at = RowKeys.of(processed.rows), _at(processed)
         self._unread -= again.keys()
         rows: set[int] = set()
         oldest: int | None = None
@@ -256,17 +256,17 @@ class RowOrdering:
             refused: what of it was not, by the sinks that were given it.
             dead_letters: what is set aside and not stored yet, with what was refused of this batch.
         """
-        again = self._read_again(rendered.chained)
+        again = self._read_again(rendered.processed)
         for sink_id, rejections in refused.items():
             self._not_overtaken_yet(sink_id, again)
             entries = self._missed(sink_id, _entries_of(dead_letters, sink_id))
             if not entries.tables:
                 continue
-            chained = rendered.chained
+            processed = rendered.processed
             rows = np.unique(rendered.messages[sink_id].event_rows.to_numpy())
             rows = rows[~np.isin(rows, [rejection.event_row for rejection in rejections])]
-            taken = chained.rows.take(pa.array(rows))
-            at = _at(chained)[rows]
+            taken = processed.rows.take(pa.array(rows))
+            at = _at(processed)[rows]
             for row, entry in entries.met(RowKeys.of(taken), at):
                 # Killed after it was stored early, the event itself may be taken after all.
                 itself = bool(entry.event_id) and taken["event_id"][row].as_py() == entry.event_id
@@ -277,14 +277,14 @@ class RowOrdering:
                 else:
                     self._marks.setdefault(entry.seq, {})[sink_id] = True
 
-    def _read_again(self, chained: ProcessedBatch) -> dict[bytes, int]:
+    def _read_again(self, processed: ProcessedBatch) -> dict[bytes, int]:
         """Return where in a batch the events of stored entries stand: the log is read again."""
         if not self._ids:
             return {}
         known = pa.array(list(self._ids), pa.binary(16))
         found: dict[bytes, int] = {}
-        parts = [(refused.rows, refused.origins) for refused in chained.refused]
-        for rows, at in [*parts, (chained.rows, _at(chained))]:
+        parts = [(refused.rows, refused.origins) for refused in processed.refused]
+        for rows, at in [*parts, (processed.rows, _at(processed))]:
             ids = rows["event_id"]
             for row in np.flatnonzero(np.asarray(pc.is_in(ids, value_set=known))).tolist():
                 found[ids[row].as_py()] = int(at[row])
@@ -348,22 +348,22 @@ def _entries_of(dead_letters: Sequence[PreparedDeadLetter], sink_id: str) -> lis
     ]
 
 
-def _refused_by_processors(chained: ProcessedBatch) -> Iterable[QueueEntry]:
+def _refused_by_processors(processed: ProcessedBatch) -> Iterable[QueueEntry]:
     """Yield what processors refused of a batch; what was not masked is never sent again."""
-    for refused in chained.refused:
+    for refused in processed.refused:
         if refused.masked:
             for place, at in zip(places_of(refused.rows), refused.origins.tolist(), strict=True):
                 yield QueueEntry(place, at=at)
 
 
 def _unrendered(rendered: SinkMessages, sink_id: str) -> Iterable[QueueEntry]:
-    chained = rendered.chained
+    processed = rendered.processed
     rows = sorted({rejection.event_row for rejection in rendered.rejections[sink_id]})
-    places = places_of(chained.rows.take(pa.array(rows, pa.int32())))
+    places = places_of(processed.rows.take(pa.array(rows, pa.int32())))
     for row, place in zip(rows, places, strict=True):
-        yield QueueEntry(place, at=chained.origin(row))
+        yield QueueEntry(place, at=processed.origin(row))
 
 
-def _at(chained: ProcessedBatch) -> np.ndarray:
+def _at(processed: ProcessedBatch) -> np.ndarray:
     """Return per event the row of the source's batch that it stands for."""
-    return np.arange(chained.rows.num_rows) if chained.origins is None else chained.origins
+    return np.arange(processed.rows.num_rows) if processed.origins is None else processed.origins

@@ -1,14 +1,13 @@
 """Gives a batch to the sinks that a lane waits for; the others are left, to be caught up."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
-from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
-from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, PendingBatch
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
@@ -18,25 +17,13 @@ from airflow_provider_deltaforge.engine.deliver.sink_thread import (
     SinkBatch,
     SinkResult,
 )
-from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
-from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-
-
-@dataclass(slots=True)
-class RenderedBatch:
-    """A batch that waits for delivery, rendered for each sink for which that worked ahead."""
-
-    batch: SourceBatch
-    rendered: SinkMessages
-    """Is replaced as sinks are given the batch for which it is rendered only then."""
-    facts: BatchStats
 
 
 class Delivery:
@@ -71,14 +58,12 @@ class Delivery:
             SinkFences(shared.context),
         )
         self._lagging = LaggingSinks(shared, self._sinks, skip_list, checkpoints)
-        self._checkpoints, self._storing = checkpoints, shared.storing
+        self._shared, self._checkpoints = shared, checkpoints
         self._exact = {sink.id for sink in spec.sinks if sink.holds_position}
         self._policy, self._skip_list = policy, skip_list
-        self._dead_letters, self._heartbeat, self._retry = dead_letters, heartbeat, shared.retry
+        self._dead_letters, self._heartbeat = dead_letters, heartbeat
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
-        self._receivers: list[str] = []
-        self._held: dict[str, Sequence[Rejection]] = {}
 
     def begin(self, start_positions: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
@@ -119,17 +104,17 @@ class Delivery:
             return False
         self._lagging.wait()
         if self._lagging.tend():
-            self._retry(self._dead_letters.read_on)
+            self._shared.retry(self._dead_letters.read_on)
         return True
 
-    def passed(self, ready: RenderedBatch) -> None:
+    def passed(self, batch: RenderedBatch) -> None:
         """Note that the lane has gone beyond a batch: who joins now must hold it."""
-        last_ms = int(ready.facts.commit_ms[-1]) if ready.facts.events else None
-        self._lagging.rejoin_point.passed(ready.batch.position, last_ms, ready.batch.boundary)
-        self._skip_list.passed(ready.batch.position)
-        ready.rendered.passed()
+        source = batch.source
+        self._lagging.rejoin_point.passed(source.position, batch.last_ms, source.boundary)
+        self._skip_list.passed(source.position)
+        batch.rendered.passed()
 
-    def deliver(self, ready: RenderedBatch) -> dict[str, list[Rejection]] | None:
+    def deliver(self, batch: RenderedBatch) -> dict[str, list[Rejection]] | None:
         """Deliver a batch.
 
         Returns:
@@ -138,105 +123,106 @@ class Delivery:
         Raises:
             Exception: what a sink could not do that the pipeline does not go on without.
         """
-        self._receivers, self._held = [], {}
-        position = ready.batch.position
-        sink_batches = self._sink_batches(ready, self._skip_list.behind(position))
-        self._retry(self._heartbeat.confirm)
+        position = batch.source.position
+        sink_batches = self._sink_batches(batch, self._skip_list.behind(position))
+        self._shared.retry(self._heartbeat.confirm)
         rules = DeliveryRules(
             self._heartbeat.gives_up,
             enough=lambda taken: self._is_enough(taken, position),
-            joining=(lambda: self._joining(ready)) if self._lagging.any else dict,
-            set_aside=lambda name, refused: self._refused(ready, name, refused),
-            filled=lambda name: self._made(ready, name),
+            joining=(lambda: self._joining(batch)) if self._lagging.any else dict,
+            set_aside=lambda name, refused: self._refused(batch, name, refused),
+            filled=lambda name: self._made(batch, name),
         )
         outcomes = self._sinks.deliver(sink_batches, rules)
-        return None if outcomes is None else self._taken(ready, outcomes)
+        return None if outcomes is None else self._taken(batch, outcomes)
 
-    def _joining(self, ready: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
+    def _joining(self, batch: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
         """Return the batch for sinks that have caught up while it is delivered."""
         if self._lagging.tend():
-            self._retry(self._dead_letters.read_on)
+            self._shared.retry(self._dead_letters.read_on)
         # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
-        lacking = self._skip_list.behind(ready.batch.position)
-        return self._sink_batches(ready, [name for name in lacking if name not in self._receivers])
+        lacking = self._skip_list.behind(batch.source.position)
+        return self._sink_batches(batch, [name for name in lacking if name not in batch.receivers])
 
     def _sink_batches(
-        self, ready: RenderedBatch, sink_ids: Sequence[str]
+        self, batch: RenderedBatch, sink_ids: Sequence[str]
     ) -> dict[str, SinkBatch | DeferredRender]:
         """Return what sinks are given of a batch, or what is to be rendered for them first."""
-        self._receivers += sink_ids
-        ready.rendered = ready.rendered.grown(sink_ids)
+        batch.receivers += sink_ids
+        batch.rendered = batch.rendered.grown(sink_ids)
         deferred = {
-            name: queue for name, queue in ready.rendered.deferred.items() if name in sink_ids
+            name: queue for name, queue in batch.rendered.deferred.items() if name in sink_ids
         }
         return {
-            **self._filled(ready, [name for name in sink_ids if name not in deferred]),
+            **self._filled(batch, [name for name in sink_ids if name not in deferred]),
             **deferred,
         }
 
-    def _made(self, ready: RenderedBatch, name: str) -> SinkBatch:
+    def _made(self, batch: RenderedBatch, name: str) -> SinkBatch:
         """Return what a sink is given whose messages took a while to render."""
-        self._retry(self._heartbeat.confirm)
-        return self._filled(ready, [name])[name]
+        self._shared.retry(self._heartbeat.confirm)
+        return self._filled(batch, [name])[name]
 
-    def _filled(self, ready: RenderedBatch, sink_ids: Sequence[str]) -> dict[str, SinkBatch]:
+    def _filled(self, batch: RenderedBatch, sink_ids: Sequence[str]) -> dict[str, SinkBatch]:
         if not sink_ids:
             return {}
-        ready.rendered = ready.rendered.grown(sink_ids)
-        messages, held = self._retry(lambda: self._dead_letters.held_back(ready.rendered, sink_ids))
-        self._held.update(held)
-        at, stand = ready.batch.position, self._checkpoints.stand
+        batch.rendered = batch.rendered.grown(sink_ids)
+        messages, held = self._shared.retry(
+            lambda: self._dead_letters.held_back(batch.rendered, sink_ids)
+        )
+        batch.held.update(held)
+        at, stand = batch.source.position, self._checkpoints.stand
         sink_batches = {name: SinkBatch(each, at, stand(name)) for name, each in messages.items()}
-        self._set_aside_first(ready, sink_batches)
+        self._set_aside_first(batch, sink_batches)
         return sink_batches
 
-    def _set_aside_first(self, ready: RenderedBatch, sink_batches: Collection[str]) -> None:
+    def _set_aside_first(self, batch: RenderedBatch, sink_batches: Collection[str]) -> None:
         """Store what is refused before a sink is written to that holds the position itself.
 
         Once it holds the batch, that is not read again.
         """
         exact = [name for name in sink_batches if name in self._exact]
-        held = {name: self._held.get(name, ()) for name in exact}
-        rendered = ready.rendered
+        held = {name: batch.held.get(name, ()) for name in exact}
+        rendered = batch.rendered
         is_refused = any(held[name] or rendered.rejections[name] for name in exact)
         is_refused = is_refused or self._dead_letters.order.would_tell(rendered, exact)
-        if exact and (is_refused or rendered.chained.refused):
-            self._set_aside(ready, held)
+        if exact and (is_refused or rendered.processed.refused):
+            self._set_aside(batch, held)
 
-    def _refused(self, ready: RenderedBatch, name: str, refused: Sequence[Rejection]) -> None:
+    def _refused(self, batch: RenderedBatch, name: str, refused: Sequence[Rejection]) -> None:
         """Set aside what a sink refuses that is given the rest of the batch then."""
         # What is held back of the batch, and is stored already, overtakes nothing either.
-        self._held[name] = [*self._held.get(name, ()), *refused]
-        self._set_aside(ready, {name: self._held[name]})
+        batch.held[name] = [*batch.held.get(name, ()), *refused]
+        self._set_aside(batch, {name: batch.held[name]})
 
-    def _set_aside(self, ready: RenderedBatch, refused: Mapping[str, Sequence[Rejection]]) -> None:
-        self._dead_letters.take(ready.rendered, ready.batch.rows, refused)
-        if not self._retry(self._dead_letters.awaits_room):
+    def _set_aside(self, batch: RenderedBatch, refused: Mapping[str, Sequence[Rejection]]) -> None:
+        self._dead_letters.take(batch.rendered, batch.source.rows, refused)
+        if not self._shared.retry(self._dead_letters.awaits_room):
             raise RetryableError("asked to end before there was room for dead letters")
-        with self._storing:
-            self._retry(lambda: self._dead_letters.transact([]))
-            self._retry(self._dead_letters.stored)
+        with self._shared.storing:
+            self._shared.retry(lambda: self._dead_letters.transact([]))
+            self._shared.retry(self._dead_letters.stored)
 
     def _held_by(self, name: str, position: Position) -> tuple[str, ...] | None:
         """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
         return self._sinks.thread(name).holds(self._checkpoints.stand(name), position)
 
     def _taken(
-        self, ready: RenderedBatch, outcomes: Mapping[str, SinkResult]
+        self, batch: RenderedBatch, outcomes: Mapping[str, SinkResult]
     ) -> dict[str, list[Rejection]]:
         """Leave the sinks that have not taken the batch."""
         durable = [name for name, outcome in outcomes.items() if outcome.error is None]
-        if not self._is_enough(durable, ready.batch.position):
+        if not self._is_enough(durable, batch.source.position):
             for outcome in outcomes.values():
                 outcome.durable()
-        for name in self._receivers:
+        for name in batch.receivers:
             if name in durable:
                 continue
             failed = outcomes[name].error if name in outcomes else None
-            held, inside = self._held.get(name, ()), self._lagging.rejoin_point.inside
-            pending = PendingBatch(ready.batch, ready.rendered, held, inside)
+            inside = self._lagging.rejoin_point.inside
+            pending = replace(batch, held={**batch.held}, continues=inside)
             self._lagging.leave(name, pending if failed is None else None, failed)
-        return {name: [*self._held.get(name, ()), *outcomes[name].rejections] for name in durable}
+        return {name: [*batch.held.get(name, ()), *outcomes[name].rejections] for name in durable}
 
     def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:
         others = [*self._skip_list.holders(position), *self._lagging.holders(position)]

@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
-from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import (
     StartPositions,
@@ -32,7 +32,7 @@ from airflow_provider_deltaforge.engine.catch_up.start_positions import (
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, learn
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
-from airflow_provider_deltaforge.engine.lane.delivery import Delivery, RenderedBatch
+from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity, advised
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
 from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
@@ -203,9 +203,9 @@ class Lane:
             delivery.acknowledge(reader)
         if self._dead_letters.is_due:
             self._retry(self._dead_letters.tend)
-        ready = pump.next(_WAIT_S)
-        if ready is not None:
-            self._deliver(ready, delivery, reader)
+        batch = pump.next(_WAIT_S)
+        if batch is not None:
+            self._deliver(batch, delivery, reader)
         else:
             self._checkpoint_idle(reader)
 
@@ -250,27 +250,28 @@ class Lane:
         reach(CrashPoint.BATCH_RENDERED)
         return RenderedBatch(batch, rendered, BatchStats.of(batch.rows, batch.nbytes))
 
-    def _deliver(self, ready: RenderedBatch, delivery: Delivery, reader: LogReader) -> None:
-        batch = ready.batch
-        if ready.facts.events == 0:
-            if batch.position is not None:
-                self._empty_progress.passes(batch.position)
-                delivery.passed(ready)
+    def _deliver(self, batch: RenderedBatch, delivery: Delivery, reader: LogReader) -> None:
+        source = batch.source
+        if source.rows.num_rows == 0:
+            if source.position is not None:
+                self._empty_progress.passes(source.position)
+                delivery.passed(batch)
             self._checkpoint_idle(reader)
             return
-        refused = delivery.deliver(ready)
+        refused = delivery.deliver(batch)
         if refused is None:
             return
-        self._dead_letters.take(ready.rendered, batch.rows, refused)
+        self._dead_letters.take(batch.rendered, source.rows, refused)
         reach(CrashPoint.SINK_WRITTEN)
-        taken = {name: ready.rendered.taken(name, refused[name]) for name in refused}
-        self._stats.delivered(ready.facts, taken)
-        self._source_identity.watch(batch.rows)
-        self._tables.watch(batch.rows)
-        self._stats.splits += batch.splits_transaction
-        delivery.passed(ready)
-        if batch.position is not None:
-            self._commit(batch.position, reader)
+        taken = {name: batch.rendered.taken(name, refused[name]) for name in refused}
+        if batch.stats is not None:
+            self._stats.delivered(batch.stats, taken)
+        self._source_identity.watch(source.rows)
+        self._tables.watch(source.rows)
+        self._stats.splits += source.splits_transaction
+        delivery.passed(batch)
+        if source.position is not None:
+            self._commit(source.position, reader)
             return
         self._empty_progress.ends()  # What is refused of this transaction is stored with its end.
         if self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):

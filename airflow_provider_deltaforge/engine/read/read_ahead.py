@@ -27,21 +27,21 @@ Rows and rendered messages take several times as much memory.
 _JOIN_S = 5.0
 _LONGEST_WAIT_S = 1.0  # A reader paces itself as well.
 
-Delivery = TypeVar("Delivery")
+Prepared = TypeVar("Prepared")
 
 
 class ReadAheadEnded(Exception):  # noqa: N818 - not an error: the queue's owner asked for the end
     """The lane is ending; nothing more comes."""
 
 
-class _Handover(Generic[Delivery]):
+class _Handover(Generic[Prepared]):
     """A bounded queue that gives up waiting when the lane ends or a thread has failed."""
 
     def __init__(self, size: int, ending: threading.Event) -> None:
-        self._queue: queue.Queue[Delivery] = queue.Queue(size)
+        self._queue: queue.Queue[Prepared] = queue.Queue(size)
         self._ending = ending
 
-    def put(self, item: Delivery) -> None:
+    def put(self, item: Prepared) -> None:
         while not self._ending.is_set():
             try:
                 self._queue.put(item, timeout=_PUT_S)
@@ -50,7 +50,7 @@ class _Handover(Generic[Delivery]):
             return
         raise ReadAheadEnded
 
-    def get(self, timeout_s: float) -> Delivery | None:
+    def get(self, timeout_s: float) -> Prepared | None:
         try:
             return self._queue.get(timeout=timeout_s) if timeout_s else self._queue.get_nowait()
         except queue.Empty:
@@ -85,7 +85,7 @@ class _Prefetched:
             self._changed.notify()
 
 
-class ReadAhead(Generic[Delivery]):
+class ReadAhead(Generic[Prepared]):
     """Reads, decodes and prepares ahead of delivery.
 
     Args:
@@ -101,7 +101,7 @@ class ReadAhead(Generic[Delivery]):
         self,
         reader: LogReader,
         batcher: Batcher,
-        prepare: Callable[[SourceBatch], Delivery],
+        prepare: Callable[[SourceBatch], Prepared],
         ready_ahead: int,
         on_error: Callable[[BaseException | None], None],
         admit: Callable[[ChangeBatch], ChangeBatch],
@@ -113,7 +113,7 @@ class ReadAhead(Generic[Delivery]):
         self._admit = admit
         self._ending = threading.Event()
         self._chunks: _Handover[LogSegment | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
-        self._ready: _Handover[tuple[Delivery, int]]
+        self._ready: _Handover[tuple[Prepared, int]]
         self._ready = _Handover(max(1, ready_ahead), self._ending)
         self._room = _Prefetched(_BYTES_AHEAD, self._ending)
         self._under_way = 0
@@ -122,7 +122,7 @@ class ReadAhead(Generic[Delivery]):
         self._reading.start()
         threading.Thread(target=self._run_decoder, name="decoder", daemon=True).start()
 
-    def next(self, timeout_s: float) -> Delivery | None:
+    def next(self, timeout_s: float) -> Prepared | None:
         """Return the next delivery, or None when none is ready within ``timeout_s``.
 
         The one before it is over by then, and its caller holds nothing of it any more.
@@ -138,8 +138,8 @@ class ReadAhead(Generic[Delivery]):
             if failure is not None:
                 raise failure
             return None
-        delivery, self._under_way = ready
-        return delivery
+        prepared, self._under_way = ready
+        return prepared
 
     def close(self) -> None:
         """End both threads and let go of the log.

@@ -13,19 +13,19 @@ _JOURNAL = "set such events aside with spec.journal.enabled: true"
 
 
 def stop_for_processors(
-    chained: ProcessedBatch, rows: pa.RecordBatch, instead: str = f", or {_JOURNAL}"
+    processed: ProcessedBatch, rows: pa.RecordBatch, instead: str = f", or {_JOURNAL}"
 ) -> None:
     """Stop the pipeline where a processor refused an event; nothing of the batch was delivered.
 
     Args:
-        chained: what the processors made of a batch.
+        processed: what the processors made of a batch.
         rows: the batch, as the source gave it.
         instead: what else a person can do.
 
     Raises:
         EventError: there is no dead-letter queue that could take it.
     """
-    for refused in chained.refused:
+    for refused in processed.refused:
         first = refused.rejections[0]
         raise EventError(
             f"processor {refused.processor_id}: {len(refused.rejections)} of {rows.num_rows} "
@@ -36,7 +36,7 @@ def stop_for_processors(
 
 
 def stop_for_sink(
-    sink_id: str, rejections: Sequence[Rejection], chained: ProcessedBatch, rows: pa.RecordBatch
+    sink_id: str, rejections: Sequence[Rejection], processed: ProcessedBatch, rows: pa.RecordBatch
 ) -> None:
     """Stop the pipeline where an event cannot be delivered; the events around it are durable.
 
@@ -46,11 +46,11 @@ def stop_for_sink(
     if not rejections:
         return
     first = rejections[0]
-    table = table_of(rows, chained.origin(first.event_row))
+    table = table_of(rows, processed.origin(first.event_row))
     raise EventError(
-        f"sink {sink_id}: {len(rejections)} of {chained.rows.num_rows} events cannot be delivered; "
-        f"the first, of table {table}: {first.kind}: {shown(first.reason)}. Nothing was skipped: "
-        f"change the document or the sink, or {_JOURNAL}, then start again"
+        f"sink {sink_id}: {len(rejections)} of {processed.rows.num_rows} events cannot be "
+        f"delivered; the first, of table {table}: {first.kind}: {shown(first.reason)}. Nothing was "
+        f"skipped: change the document or the sink, or {_JOURNAL}, then start again"
     )
 
 

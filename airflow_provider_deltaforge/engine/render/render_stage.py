@@ -34,9 +34,9 @@ class RenderWatcher(ProcessorWatcher, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkMessages:
-    """Messages and rejections by sink id; their event rows count in ``chained.rows``."""
+    """Messages and rejections by sink id; their event rows count in ``processed.rows``."""
 
-    chained: ProcessedBatch
+    processed: ProcessedBatch
     messages: Mapping[str, Messages]
     rejections: Mapping[str, Sequence[Rejection]]
     deferred: Mapping[str, DeferredRender] = field(default_factory=dict)
@@ -127,16 +127,16 @@ class RenderStage:
         """
         if since is None and self._splits:
             rows = with_former_keys(rows)
-        chained = ProcessedBatch(rows) if since == "" else self._chain.process(rows, since)
+        processed = ProcessedBatch(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
         rejections: dict[str, Sequence[Rejection]] = {}
         for name in self._renderers if sink_ids is None else sink_ids:
             try:
-                messages[name], rejections[name] = self._retry(name, chained.rows, leaves)
+                messages[name], rejections[name] = self._retry(name, processed.rows, leaves)
             except RetryableError:
                 if self._closing.over() or not leaves(name):
                     raise
-        return SinkMessages(chained, messages, rejections)
+        return SinkMessages(processed, messages, rejections)
 
     def _retry(
         self, name: str, rows: pa.RecordBatch, leaves: Callable[[str], bool]
@@ -183,12 +183,12 @@ class RenderAhead:
 
     def render(self, rows: pa.RecordBatch) -> SinkMessages:
         """Run every processor in order, then render for each sink for which that works."""
-        chained = self._chain.process(with_former_keys(rows) if self._splits else rows)
+        processed = self._chain.process(with_former_keys(rows) if self._splits else rows)
         deferred = {
-            name: queue.ahead(chained.rows, wanted=self._goes(name))
+            name: queue.ahead(processed.rows, wanted=self._goes(name))
             for name, queue in self._queues.items()
         }
-        return SinkMessages(chained, {}, {}, deferred).grown(deferred)
+        return SinkMessages(processed, {}, {}, deferred).grown(deferred)
 
 
 def chain_of(

@@ -41,15 +41,16 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from airflow_provider_deltaforge.storage.records.replays import Replay, ReplayRequest, Replays
 
+Result = TypeVar("Result")
+
 PAGE = 50
 ROUND = 200
 """Entries sent together at most; no two of one row, so that each waits for the one before."""
-Result = TypeVar("Result")
 _LOOK_S = 1.0
 
 
 class Cancellation:
-    """Looks for it in the control record. Used by one thread at a time.
+    """Looks in the control record whether a replay is still wanted. Used by one thread at a time.
 
     Args:
         context: the open job.
@@ -199,7 +200,7 @@ class ReplayDelivery:
         to = {name for entry in sent for name in entry.verdict.sinks} - self._away - early
         rendered = self._rendering.render(rows, processor_id, to, self._lags)
         self._away |= to - rendered.messages.keys()
-        for refused in rendered.chained.refused:
+        for refused in rendered.processed.refused:
             for rejection, at in zip(refused.rejections, refused.origins.tolist(), strict=True):
                 why = f"processor {refused.processor_id}: {rejection.reason}"
                 sent[at].refused.append((None, replace(rejection, reason=why)))
@@ -217,8 +218,8 @@ class ReplayDelivery:
                 entry.away = True
             return True
         mine = {number for number, entry in enumerate(sent) if entry in wanted}
-        chained, messages = rendered.chained, rendered.messages[sink_id]
-        of = np.array([chained.origin(row) for row in messages.event_rows.to_pylist()], np.int64)
+        processed, messages = rendered.processed, rendered.messages[sink_id]
+        of = np.array([processed.origin(row) for row in messages.event_rows.to_pylist()], np.int64)
         chosen = messages.take(pa.array(np.flatnonzero(np.isin(of, sorted(mine)))))
         rejections = list(rendered.rejections[sink_id])
         if len(chosen):
@@ -233,7 +234,7 @@ class ReplayDelivery:
         for entry in wanted:
             entry.receivers.append(sink_id)
         for rejection in rejections:
-            entry = sent[chained.origin(rejection.event_row)]
+            entry = sent[processed.origin(rejection.event_row)]
             if entry in wanted and sink_id in entry.receivers:
                 entry.receivers.remove(sink_id)
                 entry.refused.append((sink_id, rejection))

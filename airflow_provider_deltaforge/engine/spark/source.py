@@ -183,10 +183,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             chain.open()
             for rows in between(self._beside(pipeline.spec.source, once=True), start, end):
-                chained = chain.process(rows)
-                stop_for_processors(chained, rows, instead="")
-                if chained.rows.num_rows:
-                    yield frame_of(chained.rows)
+                processed = chain.process(rows)
+                stop_for_processors(processed, rows, instead="")
+                if processed.rows.num_rows:
+                    yield frame_of(processed.rows)
         finally:
             chain.close()
 
