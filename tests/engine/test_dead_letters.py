@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_deltaforge.engine.base import heartbeat
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.dead_letters import queue as dead_letter_queue
+from airflow_provider_deltaforge.engine.dead_letters import queue_limits
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
@@ -31,7 +32,7 @@ PICKY = "{type: planted, id: picky}"
 def quick(monkeypatch):
     """Let a lane hear soon that it is to stop."""
     monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(dead_letter_queue, "_POLL_S", 0.05)
+    monkeypatch.setattr(queue_limits, "_POLL_S", 0.05)
 
 
 def row_of(text):
@@ -292,7 +293,7 @@ def test_a_snapshot_waits_for_room_visibly_and_goes_on_with_it(monkeypatch):
 
 
 def test_what_is_too_old_is_forgotten(monkeypatch):
-    monkeypatch.setattr(dead_letter_queue, "_FIRST_EXPIRY_S", 0.0)
+    monkeypatch.setattr(queue_limits, "_FIRST_EXPIRY_S", 0.0)
     pipeline = begun(journal="enabled: true, dlq: {max_age_secs: 3600}", transactions=1)
     store = pipeline.store
     state = store._state

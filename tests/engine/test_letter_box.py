@@ -7,7 +7,8 @@ import pytest
 
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats
 from airflow_provider_deltaforge.engine.dead_letters.dead_letter import PreparedDeadLetter
-from airflow_provider_deltaforge.engine.dead_letters.queue import NAME, DeadLetterQueue
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
+from airflow_provider_deltaforge.engine.dead_letters.queue_limits import NAME
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetterReason,
@@ -60,7 +61,9 @@ def test_trouble_is_over_with_room_also_if_the_store_was_away_meanwhile(monkeypa
     made.box._held = [LETTER]
     # Full; asked once more for the reason; away when it is looked at again.
     made.answers = [None, None, None, RetryableError("away")]
-    monkeypatch.setattr("airflow_provider_deltaforge.engine.dead_letters.queue._POLL_S", 0.01)
+    monkeypatch.setattr(
+        "airflow_provider_deltaforge.engine.dead_letters.queue_limits._POLL_S", 0.01
+    )
     with pytest.raises(RetryableError, match="away"):
         made.box.awaits_room()
     assert made.errors[NAME] is not None

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine.base import heartbeat, restarts
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
-from airflow_provider_deltaforge.engine.dead_letters import queue
+from airflow_provider_deltaforge.engine.dead_letters import queue_limits
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay import replay
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
@@ -35,7 +35,7 @@ EVERY = DeadLetterFilter()
 def quick(monkeypatch):
     """Lanes and drivers hear soon what is wanted of them."""
     monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(queue, "_POLL_S", 0.05)
+    monkeypatch.setattr(queue_limits, "_POLL_S", 0.05)
     monkeypatch.setattr(restarts, "_POLL_S", 0.05)
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.base import heartbeat
-from airflow_provider_deltaforge.engine.dead_letters import queue, row_ordering
+from airflow_provider_deltaforge.engine.dead_letters import queue_limits, row_ordering
 from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
 from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrdering
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch, RefusedEvents
@@ -26,7 +26,7 @@ HOLDS = "enabled: true, dlq: {hold_keys: true}"
 def quick(monkeypatch):
     """Let a lane hear soon that it is to stop."""
     monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(queue, "_POLL_S", 0.05)
+    monkeypatch.setattr(queue_limits, "_POLL_S", 0.05)
 
 
 def entries(pipeline):

@@ -51,15 +51,9 @@ class Heartbeat:
     ) -> None:
         self._context = context
         self._stats = stats
-        self._status: Status = status
-        self._since_ms = _now_ms()
-        self._was: tuple[str, str | None] = (status, None)
-        self.has_begun = True
-        """Whether it is durable where the stream begins; until then its word is ``starting``."""
+        self._report = ProgressReport(context, stats, status)
         self._done = threading.Event()
         self._writing = threading.Lock()
-        self._former: Progress | None = None
-        self._has_run = False
         self._distress: Distress | None = None
         self.failure: Exception | None = None
         """What ended the heartbeat; ``why`` is ``failed`` then."""
@@ -74,8 +68,6 @@ class Heartbeat:
             ends_window=not self._streams,
         )
         self.ending = self._watcher.ending
-        self.end = self._watcher.end
-        self.end_window = self._watcher.end_window
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self, *, begins: bool = False) -> None:
@@ -90,23 +82,24 @@ class Heartbeat:
             RetryableError: the store is away.
         """
         self._watcher.check_desired()
-        former = self._former = self._context.control.progress()
-        goes_on = former is not None and former.generation == self._context.job.generation
-        if former is not None and goes_on:
-            self._stats.resume(former.model_dump())
-        self.has_begun = not begins or (
-            former is not None and goes_on and former.status == "running"
-        )
-        self._has_run = begins and self.has_begun
+        self._report.resume(begins=begins)
         self._beat(None)
         self._thread.start()
 
     def begun(self) -> None:
         """Report ``running`` from now on: where the stream begins is durable for every sink."""
-        if not self.has_begun:
-            self.has_begun = True
+        if not self._report.has_begun:
+            self._report.has_begun = True
             with suppress(RetryableError):  # The next beat says it.
                 self._beat(None)
+
+    def end(self, why: Why) -> None:
+        """Ask the lane to end; the first reason stays."""
+        self._watcher.end(why)
+
+    def end_window(self) -> None:
+        """Ask the lane to end if its window is over."""
+        self._watcher.end_window()
 
     @property
     def why(self) -> Why:
@@ -186,17 +179,54 @@ class Heartbeat:
         with self._writing:
             if outcome is None and self._done.is_set():
                 return  # The last word is, or will be, said.
-            progress = self._progress(outcome)
-            write = self._context.control.put_progress(progress)
-            # Another number also for the attempt that fails: perhaps it was stored all the same.
-            self._former = progress
+            write = self._context.control.put_progress(self._report.next(outcome))
             self._context.store.transact([write], self._context.fence)
             if self._distress is not None:
                 self._distress = None
                 distress.say(None)
                 _log.warning("heartbeats are written again")
 
-    def _progress(self, outcome: Outcome | None) -> Progress:
+
+class ProgressReport:
+    """What the progress record says of a lane. Used by one thread at a time.
+
+    Args:
+        context: the opened job.
+        stats: of the lane.
+        status: while nothing is wrong.
+    """
+
+    def __init__(self, context: TaskContext, stats: LaneStats, status: Status) -> None:
+        self._context = context
+        self._stats = stats
+        self._status: Status = status
+        self._since_ms = _now_ms()
+        self._was: tuple[str, str | None] = (status, None)
+        self.has_begun = True
+        """Whether it is durable where the stream begins; until then its word is ``starting``."""
+        self._former: Progress | None = None
+        self._has_run = False
+
+    def resume(self, *, begins: bool) -> None:
+        """Go on with the counters of the driver's last lane; see ``Heartbeat.start``.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        former = self._former = self._context.control.progress()
+        goes_on = former is not None and former.generation == self._context.job.generation
+        if former is not None and goes_on:
+            self._stats.resume(former.model_dump())
+        self.has_begun = not begins or (
+            former is not None and goes_on and former.status == "running"
+        )
+        self._has_run = begins and self.has_begun
+
+    def next(self, outcome: Outcome | None) -> Progress:
+        """Return the record of now, or of how the lane ended.
+
+        It has another number than the one before, also if that was not stored: perhaps it was.
+        """
         status, reason, error_class = self._judge(outcome)
         if (status, error_class) != self._was:
             self._was, self._since_ms = (status, error_class), _now_ms()
@@ -207,7 +237,7 @@ class Heartbeat:
         if journal.enabled:
             counters["dlq"]["max_entries"] = journal.dlq.max_entries
         host, pid = place()
-        return Progress(
+        self._former = Progress(
             status=status,
             since_ms=self._since_ms,
             reason=reason,
@@ -228,6 +258,7 @@ class Heartbeat:
             pid=pid,
             application_id=self._context.job.application_id,
         )
+        return self._former
 
     def _judge(self, outcome: Outcome | None) -> tuple[Status, str | None, str | None]:
         if outcome is not None and outcome.why != "window":

@@ -6,9 +6,7 @@ there twice after a kill: memory is bounded. Of a batch for a sink that holds th
 they are stored before the sink holds it, and known when they come again.
 """
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -20,6 +18,7 @@ from airflow_provider_deltaforge.engine.dead_letters.dead_letter import (
     DeadLetterWriter,
     PreparedDeadLetter,
 )
+from airflow_provider_deltaforge.engine.dead_letters.queue_limits import QueueLimits
 from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrdering
 from airflow_provider_deltaforge.engine.render.refusals import stop_for_processors, stop_for_sink
 from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
@@ -33,11 +32,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     stored_early,
 )
 
-NAME = "dead-letter queue"
-
 _HELD_LETTERS, _HELD_BYTES = 1000, 16 << 20
-_POLL_S = 0.5
-_FIRST_EXPIRY_S, _EXPIRY_S = 5.0, 60.0
 
 
 class DeadLetterQueue:
@@ -65,23 +60,18 @@ class DeadLetterQueue:
     ) -> None:
         journal = context.pipeline.spec.journal
         self.enabled = bool(journal.enabled)
-        limits = self._limits = journal.dlq
-        self._store, self._fence = context.store, context.fence
+        self._context = context
         self._queue = DeadLetterRecords(context.store, context.pipeline.name)
-        self._pipeline = context.pipeline.name
         self._writer = DeadLetterWriter(context.origin, journal.max_event_bytes)
-        self._dead_letter_stats = dead_letter_stats
-        self._report_error = report_error
-        self._ending, self._confirm = ending, confirm
+        self._stats = dead_letter_stats
+        self._limits = QueueLimits(context, dead_letter_stats, report_error, ending, confirm)
         ids = [sink.id for sink in context.pipeline.spec.sinks]
-        holds = limits.hold_keys
+        holds = journal.dlq.hold_keys
         known = self._known = StoredEntries(context)
         self.order = RowOrdering(self._queue, ids, holds=holds, behind=behind, also=known.know)
-        self._news = QueueLog(context.pipeline.name, limits.overflow_policy)
         self._held: list[PreparedDeadLetter] = []
         self._chosen: list[PreparedDeadLetter] = []
-        self._is_told = self._is_untrimmed = False
-        self._expiry_at = time.monotonic() + _FIRST_EXPIRY_S
+        self._is_untrimmed = False
 
     def check(self, rendered: SinkMessages, source: pa.RecordBatch) -> None:
         """Make sure that what processors refused can be set aside, before anything is delivered.
@@ -169,18 +159,7 @@ class DeadLetterQueue:
 
     def awaits_room(self) -> bool:
         """Wait for room where the policy says so; return False when the lane ended meanwhile."""
-        if not self._held or self._limits.overflow_policy != "block":
-            return True
-        while not self._has_room():
-            self._is_told = True  # Still so if the store goes away here, and this is tried again.
-            count = self._queue.count()
-            self._report_error(NAME, RetryableError(self._full(count)))
-            if self._ending.wait(_POLL_S):
-                return False
-        if self._is_told:
-            self._is_told = False
-            self._report_error(NAME, None)
-        return True
+        return self._limits.await_room(len(self._held))
 
     def transact(self, writes: Sequence[Write]) -> None:
         """Store what is held, under the fence.
@@ -192,15 +171,15 @@ class DeadLetterQueue:
         Raises:
             RetryableError: the store is away; called again, it is tried again.
         """
-        self._chosen = self._that_fit()
+        self._chosen = self._limits.that_fit(self._held)
         try:
             marks = self.order.writes()
             texts = self._known.texts(self._chosen, early=not writes)
             pushed = [self._queue.push(text) for text in texts]
-            self._store.transact([*writes, *pushed, *marks], self._fence)
+            self._context.store.transact([*writes, *pushed, *marks], self._context.fence)
         except RetryableError:
             if self._held:
-                self._dead_letter_stats.count("write_failures", 1)
+                self._stats.count("write_failures", 1)
             raise
 
     def stored(self) -> None:
@@ -214,54 +193,22 @@ class DeadLetterQueue:
             self._count_stored()
         if self._is_untrimmed:
             self.order.read_on()
-            self._trim()
+            self._limits.trim()
             self._is_untrimmed = False
 
     def say(self) -> None:
         """Log what was set aside and what was lost since it was last said."""
-        self._news.say()
+        self._limits.log.say()
 
     @property
     def is_due(self) -> bool:
         """Return whether ``tend`` has something to do."""
-        return self.enabled and time.monotonic() >= self._expiry_at
+        return self.enabled and self._limits.is_due
 
     def tend(self) -> None:
         """Forget what is older than the document allows, and say what was not said yet."""
         self.say()
-        self._expiry_at = time.monotonic() + _EXPIRY_S
-        self._expire()
-
-    def _expire(self) -> None:
-        age_s = self._limits.max_age_secs
-        if age_s:
-            self._confirm()
-            expired = self._queue.expire(int((time.time() - age_s) * 1000))
-            self._dead_letter_stats.count("expired", expired)
-
-    def _has_room(self) -> bool:
-        """Return whether what is held fits; what never would goes into an empty queue."""
-        count = self._queue.count()
-        if count and count + len(self._held) > self._limits.max_entries:
-            self._expire()
-            count = self._queue.count()
-        return not count or count + len(self._held) <= self._limits.max_entries
-
-    def _that_fit(self) -> list[PreparedDeadLetter]:
-        """Return what of the held letters is stored."""
-        most = self._limits.max_entries
-        if self._limits.overflow_policy == "drop_oldest":
-            return self._held[-most:]
-        if self._held and self._limits.overflow_policy == "reject":
-            return self._held[: max(0, most - self._queue.count())]
-        return self._held
-
-    def _full(self, count: int) -> str:
-        return (
-            f"{count} of {self._limits.max_entries} entries are taken, and {len(self._held)} more "
-            f"wait; read them with `deltaforge dlq list {self._pipeline}`, then make room with "
-            "`deltaforge dlq ack` or `deltaforge dlq purge`"
-        )
+        self._limits.tend()
 
     def _count_stored(self) -> None:
         held, chosen = self._held, self._chosen
@@ -269,21 +216,8 @@ class DeadLetterQueue:
         self._is_untrimmed = True
         for dead_letter in chosen:
             why = dead_letter.refusal
-            self._dead_letter_stats.set_aside(why.sink_id, why.processor_id, why.error_kind)
-        lost = len(held) - len(chosen)
-        evicts = self._limits.overflow_policy == "drop_oldest"
-        self._dead_letter_stats.count("evicted" if evicts else "rejected", lost)
-        self._news.count(stored=len(chosen), lost=lost)
-
-    def _trim(self) -> None:
-        count, most = self._queue.count(), self._limits.max_entries
-        if self._limits.overflow_policy == "drop_oldest" and count > most:
-            self._confirm()
-            evicted = self._queue.drop_oldest(count - most)
-            self._dead_letter_stats.count("evicted", evicted)
-            self._news.count(lost=evicted)
-        self._news.say_now_and_then()
-        self._news.fills(min(count, most) / most)
+            self._stats.set_aside(why.sink_id, why.processor_id, why.error_kind)
+        self._limits.count(len(chosen), len(held) - len(chosen))
 
 
 _Known = tuple[str, str | None, str | None]
@@ -351,65 +285,3 @@ def _of(dead_letter: PreparedDeadLetter) -> _Known:
     start = dead_letter.text.index(_MARK) + len(_MARK)
     event_id = dead_letter.text[start : start + _LENGTH].decode()
     return event_id, dead_letter.refusal.sink_id, dead_letter.refusal.processor_id
-
-
-_SAY_S = 10.0
-_WARN, _ALARM = 0.8, 0.95
-
-_log = logging.getLogger(__name__)
-
-
-class QueueLog:
-    """Gathers what happens, and says it now and then. Used by one thread.
-
-    Args:
-        pipeline: whose queue it is.
-        overflow_policy: why something is lost.
-    """
-
-    def __init__(self, pipeline: str, overflow_policy: str) -> None:
-        self._pipeline, self._overflow_policy = pipeline, overflow_policy
-        self._stored = self._lost = 0
-        self._said_at = self._level = 0.0
-
-    def count(self, *, stored: int = 0, lost: int = 0) -> None:
-        """Take note of entries."""
-        self._stored += stored
-        self._lost += lost
-
-    def say(self) -> None:
-        """Log what was not logged yet."""
-        self._said_at = time.monotonic()
-        stored, lost = self._stored, self._lost
-        self._stored = self._lost = 0
-        if stored:
-            _log.warning(
-                "pipeline %s: events set aside: %s; see `deltaforge dlq list %s`",
-                self._pipeline,
-                stored,
-                self._pipeline,
-            )
-        if lost:
-            _log.error(
-                "pipeline %s: the dead-letter queue is full; events lost: %s (%s)",
-                self._pipeline,
-                lost,
-                self._overflow_policy,
-            )
-
-    def say_now_and_then(self) -> None:
-        """Log it, unless something was logged a moment ago."""
-        if time.monotonic() - self._said_at >= _SAY_S:
-            self.say()
-
-    def fills(self, ratio: float) -> None:
-        """Warn of a queue that fills, at each level once."""
-        level = _ALARM if ratio >= _ALARM else _WARN if ratio >= _WARN else 0.0
-        if level > self._level:
-            _log.log(
-                logging.ERROR if level == _ALARM else logging.WARNING,
-                "pipeline %s: the dead-letter queue is %s%% full",
-                self._pipeline,
-                int(ratio * 100),
-            )
-        self._level = level

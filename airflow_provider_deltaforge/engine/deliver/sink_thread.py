@@ -87,6 +87,90 @@ class SinkResult:
         return self.rejections
 
 
+class SinkConnection:
+    """Opens a sink, shuts former writers out, and writes. Used by one thread, but for ``abandon``.
+
+    Args:
+        sink: the description.
+        pipeline: the pipeline's name.
+        fence: the right to write; None where nobody else could.
+        owner: of the positions that the sink holds.
+        closing: set when nobody waits for a write any more.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        pipeline: str,
+        fence: SinkFence | None,
+        owner: PositionOwner,
+        closing: threading.Event,
+    ) -> None:
+        self._sink = sink
+        self._pipeline = pipeline
+        self._fence = fence
+        self._owner = owner
+        self._closing = closing
+        self._is_claimed = False
+        self._writer: SinkWriter | None = None
+        self._once: ExactlyOnceGuard | None = None
+
+    def write(self, sink_batch: SinkBatch) -> SinkResult:
+        """Write a batch until it is durable, but for what is refused.
+
+        Raises:
+            DeltaForgeError: see ``SinkWriter.write``.
+        """
+        writer = self._opened()
+        if self._fence is not None and not isinstance(writer, FencedWriter):
+            self._fence.hold()
+        if not self._sink.holds_position:
+            return SinkResult(writer.write(sink_batch.messages))
+        if self._once is None:
+            self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
+        refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
+        return SinkResult(refused, is_nothing=bool(refused))
+
+    def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:
+        """Return what the sink may tell while it lacks nothing; see ``SinkThread.holds``."""
+        if not self._sink.holds_position:
+            return None
+        held = self._once.holds(position) if self._once is not None else None
+        return held if held is not None or stand is None else moved(stand, position, self._owner)
+
+    def read_again(self) -> None:
+        """Note that the log is read from the checkpoint again."""
+        if self._once is not None:
+            self._once.read_again()
+
+    def abandon(self) -> None:
+        """End a write under way, where that is possible. Called by another thread."""
+        writer = self._writer
+        if isinstance(writer, Interruptible):
+            writer.abandon()
+
+    def close(self) -> None:
+        """Close the connection; the next write opens another."""
+        writer, self._writer = self._writer, None
+        self._once, self._is_claimed = None, False
+        if writer is not None:
+            with suppress(Exception):
+                writer.close()
+                if self._fence is not None:
+                    self._fence.leave()
+
+    def _opened(self) -> SinkWriter:
+        if self._writer is None:
+            self._writer = self._sink.open(self._pipeline)
+        if self._fence is not None and not self._is_claimed:
+            claim(self._sink, self._writer, self._fence)
+            self._is_claimed = True
+        if self._closing.is_set():
+            # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
+            raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
+        return self._writer
+
+
 class SinkThread:
     """Owns a sink's connection. ``submit`` and ``result`` are called by one other thread.
 
@@ -108,20 +192,17 @@ class SinkThread:
         news: threading.Event | None = None,
         claims: SinkFences | None = None,
     ) -> None:
-        self._sink = sink
-        self._claim = None if claims is None else claims.of(sink.id, self._is_over)
-        self._owner = PositionOwner() if claims is None else claims.owner
-        self._is_claimed = False
-        self._pipeline = pipeline
+        self._id = sink.id
         self._watcher = watcher
         self._ending = ending
         self._jobs: queue.Queue[Callable[[], SinkResult] | None] = queue.Queue(1)
         self._results: queue.Queue[SinkResult] = queue.Queue(1)
-        self._writer: SinkWriter | None = None
         self.is_exact = sink.holds_position
-        self._once: ExactlyOnceGuard | None = None
         self._unforeseen: set[tuple[type, str, int]] = set()
         self._closing = threading.Event()
+        fence = None if claims is None else claims.of(sink.id, self._is_over)
+        owner = PositionOwner() if claims is None else claims.owner
+        self._connection = SinkConnection(sink, pipeline, fence, owner, self._closing)
         self._news = news or threading.Event()
         self.failing = False
         """Its last attempt has failed; it tries again."""
@@ -143,15 +224,11 @@ class SinkThread:
             stand: its checkpoint.
             position: where that moves.
         """
-        if not self.is_exact:
-            return None
-        held = self._once.holds(position) if self._once is not None else None
-        return held if held is not None or stand is None else moved(stand, position, self._owner)
+        return self._connection.holds(stand, position)
 
     def read_again(self) -> None:
         """Note that the log is read from the checkpoint again; nothing is being written."""
-        if self._once is not None:
-            self._once.read_again()
+        self._connection.read_again()
 
     def result(self, timeout_s: float) -> SinkResult | None:
         """Return how the batch ended, or None while it is being written."""
@@ -171,9 +248,7 @@ class SinkThread:
             self._closing.set()
             with suppress(queue.Full):
                 self._jobs.put_nowait(None)
-        writer = self._writer
-        if isinstance(writer, Interruptible):
-            writer.abandon()
+        self._connection.abandon()
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -184,14 +259,15 @@ class SinkThread:
             self._news.set()
             if self._closing.is_set():
                 break  # Closed before it had taken the job: nobody could put the end behind that.
-        self._let_go()
+        self._connection.close()
 
     def _attempt(self, job: Callable[[], SinkResult]) -> SinkResult:
         try:
             return retry_until(job, self._tell, self._is_over, self._ending.wait)
         except Exception as error:  # noqa: BLE001 - outcomes are data; the lane decides
             if not isinstance(error, RetryableError):
-                self._let_go()  # Refused for good: whoever tries again has another connection.
+                # Refused for good: whoever tries again has another connection.
+                self._connection.close()
             if not isinstance(error, DeltaForgeError):
                 self._show(error)
             return SinkResult(error=error)
@@ -203,48 +279,20 @@ class SinkThread:
         if found not in self._unforeseen:
             self._unforeseen.add(found)
             shown = "".join(traceback.format_exception(error))
-            _log.error("sink %s: %s", self._sink.id, redacted(shown))
+            _log.error("sink %s: %s", self._id, redacted(shown))
 
     def _tell(self, error: BaseException | None) -> None:
-        self._watcher.report_sink_error(self._sink.id, error)
+        self._watcher.report_sink_error(self._id, error)
         self.failing = error is not None
         self._news.set()
 
     def _is_over(self) -> bool:
         return self._ending.is_set() or self._closing.is_set()
 
-    def _let_go(self) -> None:
-        writer, self._writer = self._writer, None
-        self._once, self._is_claimed = None, False
-        if writer is not None:
-            with suppress(Exception):
-                writer.close()
-                if self._claim is not None:
-                    self._claim.leave()
-
     def _write(self, sink_batch: SinkBatch) -> SinkResult:
         if not len(sink_batch.messages):
             return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
-        writer = self._opened()
-        if self._claim is not None and not isinstance(writer, FencedWriter):
-            self._claim.hold()
-        if not self.is_exact:
-            return SinkResult(writer.write(sink_batch.messages))
-        if self._once is None:
-            self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
-        refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
-        return SinkResult(refused, is_nothing=bool(refused))
-
-    def _opened(self) -> SinkWriter:
-        if self._writer is None:
-            self._writer = self._sink.open(self._pipeline)
-        if self._claim is not None and not self._is_claimed:
-            claim(self._sink, self._writer, self._claim)
-            self._is_claimed = True
-        if self._closing.is_set():
-            # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
-            raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
-        return self._writer
+        return self._connection.write(sink_batch)
 
 
 def _make(deferred: DeferredRender) -> SinkResult:

@@ -130,10 +130,8 @@ class _Copier:
 
     def __init__(self, context: TaskContext, run_id: str, watcher: ControlWatcher) -> None:
         spec = context.pipeline.spec
-        self._context = context
         self._run_id = run_id
         self._watcher = watcher
-        self._ending = watcher.ending
         self._records = Snapshots(context.store, context.pipeline.name)
         self._processor_stats = ProcessorStats()
         self._dead_letter_stats = DeadLetterStats()
@@ -148,7 +146,7 @@ class _Copier:
             context.origin,
             self._processor_stats,
             errors,
-            self._ending.is_set,
+            self._watcher.ending.is_set,
             lookup(registry),
             self._sink_ids,
         )
@@ -159,13 +157,17 @@ class _Copier:
             self._rendering.close()
             raise
         self._dead_letters = DeadLetterQueue(
-            context, self._dead_letter_stats, errors.report_error, self._ending, watcher.confirm
+            context,
+            self._dead_letter_stats,
+            errors.report_error,
+            self._watcher.ending,
+            watcher.confirm,
         )
         self._sinks = SinkGroup(
-            sinks, context.pipeline.name, errors, self._ending, claims=SinkFences(context)
+            sinks, context.pipeline.name, errors, self._watcher.ending, claims=SinkFences(context)
         )
         described = [sink for sink in spec.sinks if sink.id not in given_up]
-        self._marks = RowMarkers(described, context.pipeline.name, errors, self._ending)
+        self._marks = RowMarkers(described, context.pipeline.name, errors, self._watcher.ending)
 
     def counted(self, copied: ChunkResult) -> ChunkResult:
         """Return what became of a chunk, with what was counted since the last one."""
@@ -177,12 +179,12 @@ class _Copier:
 
     def attempt(self, chunk: TableChunk) -> ChunkResult:
         table = full_name(chunk)
-        if self._ending.is_set():
+        if self._watcher.ending.is_set():
             return ChunkResult(chunk.id, table, 0, _asked(self._watcher))
         try:
             copied = self._copy(chunk)
         except Exception as error:  # noqa: BLE001 - across Spark, outcomes travel as rows
-            outcome = _asked(self._watcher) if self._ending.is_set() else Outcome.of(error)
+            outcome = _asked(self._watcher) if self._watcher.ending.is_set() else Outcome.of(error)
             return ChunkResult(chunk.id, table, 0, outcome)
         return ChunkResult(chunk.id, table, 0, _asked(self._watcher)) if copied is None else copied
 
@@ -200,7 +202,7 @@ class _Copier:
             self._watcher.confirm()
             messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
             sink_batches = {name: SinkBatch(each) for name, each in messages.items()}
-            outcomes = self._sinks.deliver(sink_batches, DeliveryRules(self._ending.is_set))
+            outcomes = self._sinks.deliver(sink_batches, DeliveryRules(self._watcher.ending.is_set))
             if outcomes is None:
                 return None
             refused = {
