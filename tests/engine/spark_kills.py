@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
-from tests.engine.lagging_borders import OF_LAGGING, OF_REPLAYS
+from tests.engine.lagging_crash_points import OF_LAGGING, OF_REPLAYS
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun, kill
 from tests.oracle.verdict import judge
 from tests.servers import postgres, spark

@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.storage.records.checkpoints import (
 )
 from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions
 from tests.engine.exact_memory import change, exact_pipeline, held
-from tests.engine.test_cursors import TRANSACTIONS, Running, finish
+from tests.engine.test_sink_positions import TRANSACTIONS, Running, finish
 from tests.waiting import wait_until
 
 

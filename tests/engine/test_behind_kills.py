@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
-from tests.engine.lagging_borders import OF_LAGGING
+from tests.engine.lagging_crash_points import OF_LAGGING
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import judge

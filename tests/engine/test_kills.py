@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetterRecords,
 )
 from tests.engine import picky
-from tests.engine.lagging_borders import OF_LAGGING, OF_REPLAYS
+from tests.engine.lagging_crash_points import OF_LAGGING, OF_REPLAYS
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.waiting import wait_until

@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
 )
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, ExactRun, new_place
-from tests.engine.lagging_borders import OF_REPLAYS
+from tests.engine.lagging_crash_points import OF_REPLAYS
 from tests.engine.scripted_run import NAME, kill
 from tests.oracle.verdict import judge
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
-from tests.engine.lagging_borders import OF_LAGGING, OF_REPLAYS
+from tests.engine.lagging_crash_points import OF_LAGGING, OF_REPLAYS
 from tests.engine.spark_kills import Victim, run_cell
 from tests.sources.postgres.shop_run import ShopRun
 

@@ -1,4 +1,4 @@
-"""The crash points that only some pipelines cross, and where else they are shown."""
+"""The crash points that only some pipelines reach, and where else they are shown."""
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 

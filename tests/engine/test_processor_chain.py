@@ -257,7 +257,7 @@ def test_an_error_nobody_foresaw_names_the_processor_and_no_values(chain, caplog
         chain(broken=fails).process(batch(change(4711)))
     assert "4711" not in str(raised.value) + caplog.text
     assert raised.value.__suppress_context__
-    assert "test_processing.py" in caplog.text
+    assert "test_processor_chain.py" in caplog.text
 
 
 @pytest.mark.parametrize(
