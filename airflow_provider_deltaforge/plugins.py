@@ -19,10 +19,18 @@ _ROOT = "airflow_provider_deltaforge"
 
 @dataclass(frozen=True, slots=True)
 class PluginRegistry:
-    """One kind of plug-in, and the ones this package ships."""
+    """One kind of plug-in, and the ones this package ships.
+
+    Attributes:
+        kind: what people call it.
+        group: of entry points, by which plug-ins of other distributions are found.
+        contract: the class that these must be a kind of.
+        shipped: ours, by name.
+    """
 
     kind: str
     group: str
+    contract: str
     shipped: Mapping[str, str]
 
     def names(self) -> list[str]:
@@ -33,17 +41,42 @@ class PluginRegistry:
         """Return the class registered under ``name``, importing it now.
 
         Raises:
-            SpecError: no plug-in has that name, or an installed one lacks a method.
+            SpecError: no plug-in has that name, it cannot be imported, or it is not whole.
         """
-        if name in self.shipped:
-            return load_object(self.shipped[name])
-        for point in self._installed():
-            if point.name == name:
-                return _whole(self.kind, name, point.load())
+        try:
+            if name in self.shipped:
+                return load_object(self.shipped[name])
+            for point in self._installed():
+                if point.name == name:
+                    return self._whole(name, point.load())
+        except (ImportError, AttributeError) as error:
+            raise SpecError(
+                f"{self.kind} {name!r} cannot be imported: {error}; install what brings it"
+            ) from error
         known = self.names()
         close = get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise SpecError(f"unknown {self.kind} {name!r}{hint} (known: {', '.join(known)})")
+
+    def _whole(self, name: str, plugin: Any) -> Any:
+        """Return somebody else's class, unless it leaves a part of the contract out."""
+        contract = load_object(self.contract)
+        if getattr(contract, "_is_protocol", False):
+            missing = {part for part in vars(contract) if not part.startswith("_")}
+        elif isinstance(plugin, type) and issubclass(plugin, contract):
+            missing = {*contract.__abstractmethods__, *contract.__class_vars__}
+        else:
+            raise SpecError(
+                f"{self.kind} {name!r} cannot be used: it is no subclass of {self.contract}"
+            )
+        abstract = getattr(plugin, "__abstractmethods__", ())
+        lacking = sorted(part for part in missing if not hasattr(plugin, part) or part in abstract)
+        if lacking:
+            raise SpecError(
+                f"{self.kind} {name!r} ({plugin.__module__}.{plugin.__qualname__}) cannot be used: "
+                f"it does not define {', '.join(lacking)}"
+            )
+        return plugin
 
     def _installed(self) -> Iterator[Any]:
         return iter(entry_points(group=self.group))
@@ -58,20 +91,10 @@ def load_object(place: str) -> Any:
     return getattr(import_module(module_name), attribute)
 
 
-def _whole(kind: str, name: str, plugin: Any) -> Any:
-    """Return somebody else's class, unless it leaves a part of the contract out."""
-    missing = sorted(getattr(plugin, "__abstractmethods__", ()))
-    if missing:
-        raise SpecError(
-            f"{kind} {name!r} ({plugin.__module__}.{plugin.__qualname__}) cannot be used: it does "
-            f"not define {', '.join(missing)}"
-        )
-    return plugin
-
-
 SOURCES = PluginRegistry(
     "source",
     "deltaforge.sources",
+    f"{_ROOT}.sources.contract:Source",
     {
         "mysql": f"{_ROOT}.sources.mysql.source:MySqlSource",
         "postgres": f"{_ROOT}.sources.postgres.source:PostgresSource",
@@ -83,6 +106,7 @@ SOURCES = PluginRegistry(
 PROCESSORS = PluginRegistry(
     "processor",
     "deltaforge.processors",
+    f"{_ROOT}.processors.contract:Processor",
     {
         "contract": f"{_ROOT}.processors.data_contract.settings:DataContract",
         "filter": f"{_ROOT}.processors.filter.settings:Filter",
@@ -98,6 +122,7 @@ PROCESSORS = PluginRegistry(
 SINKS = PluginRegistry(
     "sink",
     "deltaforge.sinks",
+    f"{_ROOT}.sinks.contract:Sink",
     {
         "file": f"{_ROOT}.sinks.file:FileSink",
         "http": f"{_ROOT}.sinks.http:HttpSink",
@@ -112,6 +137,7 @@ SINKS = PluginRegistry(
 ENVELOPES = PluginRegistry(
     "envelope",
     "deltaforge.envelopes",
+    f"{_ROOT}.envelopes.contract:Envelope",
     {
         "cloudevents": f"{_ROOT}.envelopes.cloudevents:CloudEventsEnvelope",
         "debezium": f"{_ROOT}.envelopes.debezium:DebeziumEnvelope",
@@ -122,6 +148,7 @@ ENVELOPES = PluginRegistry(
 ENCODINGS = PluginRegistry(
     "encoding",
     "deltaforge.encodings",
+    f"{_ROOT}.encodings.contract:Encoding",
     {
         "avro": f"{_ROOT}.encodings.avro:AvroEncoding",
         "json": f"{_ROOT}.encodings.json:JsonEncoding",
@@ -131,6 +158,7 @@ ENCODINGS = PluginRegistry(
 STORES = PluginRegistry(
     "storage backend",
     "deltaforge.stores",
+    f"{_ROOT}.storage.contract:Store",
     {
         "memory": f"{_ROOT}.storage.memory:MemoryStore",
         "postgres": f"{_ROOT}.storage.postgres:PostgresStore",

@@ -23,7 +23,7 @@ def find(room: PluginRegistry, name: Any) -> Any:
     """Return the class of a plug-in.
 
     Raises:
-        ValueError: no plug-in has that name, or its module cannot be imported.
+        ValueError: no plug-in has that name, it cannot be imported, or it is not whole.
     """
     if not isinstance(name, str):
         raise ValueError(f"a {room.kind} is named by text (known: {', '.join(room.names())})")  # noqa: TRY004
@@ -31,10 +31,6 @@ def find(room: PluginRegistry, name: Any) -> Any:
         return room.load(name)
     except SpecError as error:
         raise ValueError(str(error)) from error
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{room.kind} {name!r} cannot be imported: {error}; install what brings it"
-        ) from error
 
 
 def configure(plugin: Any, config: Any) -> Any:

@@ -117,11 +117,11 @@ class StorageSettings(Settings):
     """Where the pipeline's state is kept."""
 
     backend: str
-    """``sqlite``, ``postgres`` or ``memory``."""
+    """``sqlite``, ``postgres``, ``memory``, or the name of an installed one."""
     path: str | None = None
     """File of the ``sqlite`` backend."""
     dsn: SecretStr | None = None
-    """Address of the ``postgres`` backend."""
+    """Address of the ``postgres`` backend, or of an installed one."""
 
     @field_validator("backend")
     @classmethod
@@ -134,7 +134,7 @@ class StorageSettings(Settings):
     def _check_place(self) -> "StorageSettings":
         if self.backend == "postgres" and self.dsn is None:
             raise refusal(("dsn",), "backend 'postgres' needs it")
-        if self.backend != "postgres" and self.dsn is not None:
+        if self.backend in {"sqlite", "memory"} and self.dsn is not None:
             raise refusal(("dsn",), f"has no meaning with backend {self.backend!r}")
         if self.backend != "sqlite" and self.path is not None:
             raise refusal(("path",), f"has no meaning with backend {self.backend!r}")

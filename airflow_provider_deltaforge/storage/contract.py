@@ -101,6 +101,10 @@ class Store(Protocol):
     Every method raises RetryableError when the store is away, AccessError when it refuses us.
     A store may have an ``identity``, a number that tells it from any other: then one that lies in
     its place is away as well.
+
+    The class of an installed store is called with its whole address, ``create`` (whether to make
+    the store where there is none; otherwise one that is not there is away) and ``identity`` (of the
+    store that must be there; None: whichever is).
     """
 
     def put(self, namespace: str, key: str, value: bytes, ttl_s: float | None = None) -> None:

@@ -160,11 +160,9 @@ class StoreLocation(Settings):
             file = str(self.file())
             return cast(Store, store_class(file, create=create, identity=self.identity))
         address = _resolve(self.to_dsn(), os.environ)
-        if self.backend == "postgres":
-            return cast(Store, store_class(address, create=create, identity=self.identity))
         if self.backend == "memory":
             return cast(Store, store_class(address.partition("://")[2]))
-        return cast(Store, store_class(address))
+        return cast(Store, store_class(address, create=create, identity=self.identity))
 
     def require_reachable(self, master: str) -> None:
         """Refuse a store that the executors of a Spark master could not open.

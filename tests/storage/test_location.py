@@ -141,18 +141,3 @@ def test_a_file_is_refused_where_executors_may_run_on_other_hosts(master):
 def test_memory_is_refused_under_any_spark_master():
     with pytest.raises(SpecError, match="one process"):
         StoreLocation.from_dsn("memory://").require_reachable("local[*]")
-
-
-def test_an_installed_backend_is_opened_with_its_whole_dsn(monkeypatch):
-    from airflow_provider_deltaforge import plugins
-
-    class Point:
-        name = "redis-state"
-
-        def load(self):
-            return lambda address: ("opened", address)
-
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [Point()])
-    monkeypatch.setenv("STATE_HOST", "h")
-    location = StoreLocation.from_dsn("redis-state://${STATE_HOST}:1/2")
-    assert location.open() == ("opened", "redis-state://h:1/2")
