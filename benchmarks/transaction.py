@@ -56,7 +56,7 @@ def measure(
         "writing_s": round(writing_s, 1),
         "rows_per_s": round((rows - first) / seconds),
         "batches": told.batches,
-        "transaction_splits": told.extra["transaction_splits"],
+        "transaction_splits": told.transaction_splits,
         "lane_rss_mib_peak": lane,
         "lane_within_budget": int(lane <= LANE_MIB),
         "jvm_rss_mib_peak": jvm,

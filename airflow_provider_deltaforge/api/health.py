@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from airflow_provider_deltaforge.control.metrics import families
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
-from airflow_provider_deltaforge.telemetry.metrics import families
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Look = Callable[[], Sequence[PipelineStatus]]

@@ -12,6 +12,11 @@ from rich.text import Text
 
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.sources.contract import Finding
+from airflow_provider_deltaforge.storage.records.stats import (
+    DeadLetterCounts,
+    ProcessorCounts,
+    TableCounts,
+)
 
 _COLOURS = {
     "running": "green",
@@ -67,15 +72,15 @@ def pipeline_details(pipeline: PipelineStatus) -> RenderableType:
     if pipeline.position is not None:
         parts.append(_named("position", json.dumps(dict(pipeline.position))))
     if pipeline.sinks:
-        late = ("lag_ms",) if any(entry.get("lag_ms") for entry in pipeline.sinks.values()) else ()
+        late = ("lag_ms",) if any(entry.lag_ms for entry in pipeline.sinks.values()) else ()
         keys = ("status", *late, "events", "bytes", "retries", "reason")
         parts.append(_entries("sink", pipeline.sinks, keys))
     if pipeline.processors:
         parts.append(_processors(pipeline.processors))
     if pipeline.tables:
         parts.append(_tables(pipeline.tables))
-    if pipeline.dlq:
-        parts.append(_named("dlq", _letters(pipeline.name, pipeline.dlq)))
+    if pipeline.dlq.entries is not None:
+        parts.append(_named("dlq", _dead_letters(pipeline.name, pipeline.dlq)))
     for name, entry in sorted(pipeline.stopped_tables.items()):
         parts.append(Text.assemble("\nstopped   ", (name, "bold red"), f": {entry['reason']}"))
     if pipeline.handle:
@@ -99,46 +104,45 @@ def _named(name: str, value: str) -> Text:
     return Text(f"\n{name:<9} {value}", overflow="fold")
 
 
-def _entries(title: str, entries: Mapping[str, Any], keys: Sequence[str]) -> RenderableType:
+def _entries(title: str, entries: Mapping[str, object], keys: Sequence[str]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for column in (f"\n{title}", *(f"\n{key.removesuffix('_ms')}" for key in keys)):
         table.add_column(column, overflow="fold")
     for name, entry in entries.items():
-        table.add_row(name, *(_cell(key, entry.get(key)) for key in keys))
+        table.add_row(name, *(_cell(key, getattr(entry, key)) for key in keys))
     return table
 
 
-def _tables(tables: Mapping[str, Any]) -> RenderableType:
+def _tables(tables: Mapping[str, TableCounts]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for column in ("\ntable", "\nevents"):
         table.add_column(column)
     for name, entry in sorted(tables.items()):
-        events = entry.get("events") or {}
-        table.add_row(name, "  ".join(f"{op} {count:,}" for op, count in sorted(events.items())))
+        counts = sorted(entry.events.items())
+        table.add_row(name, "  ".join(f"{op} {count:,}" for op, count in counts))
     return table
 
 
-def _processors(processors: Mapping[str, Any]) -> RenderableType:
+def _processors(processors: Mapping[str, ProcessorCounts]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for column in ("\nprocessor", "\nin", "\nout", "\nerrors", "\na batch", "\ncounts"):
         table.add_column(column, overflow="fold")
     for name, entry in processors.items():
-        latency = entry["latency"]
-        calls = sum(latency["counts"])
+        calls = sum(entry.latency.counts)
         table.add_row(
             name,
-            *(f"{entry[key]:,}" for key in ("events_in", "events_out", "errors")),
-            _duration(latency["sum_s"] / calls if calls else None),
-            "  ".join(f"{what} {count:,}" for what, count in sorted(entry["counts"].items())),
+            *(f"{count:,}" for count in (entry.events_in, entry.events_out, entry.errors)),
+            _duration(entry.latency.sum_s / calls if calls else None),
+            "  ".join(f"{what} {count:,}" for what, count in sorted(entry.counts.items())),
         )
     return table
 
 
-def _letters(name: str, dlq: Mapping[str, Any]) -> str:
-    most = f" of {dlq['max_entries']:,}" if dlq.get("max_entries") else ""
-    lost = dlq.get("evicted", 0) + dlq.get("rejected", 0)
-    text = f"{dlq['entries']:,}{most} entries" + (f", {lost:,} lost" if lost else "")
-    return f"{text}; deltaforge dlq list {name}" if dlq["entries"] else text
+def _dead_letters(name: str, dlq: DeadLetterCounts) -> str:
+    most = f" of {dlq.max_entries:,}" if dlq.max_entries else ""
+    lost = dlq.evicted + dlq.rejected
+    text = f"{dlq.entries or 0:,}{most} entries" + (f", {lost:,} lost" if lost else "")
+    return f"{text}; deltaforge dlq list {name}" if dlq.entries else text
 
 
 def _cell(key: str, value: Any) -> str:

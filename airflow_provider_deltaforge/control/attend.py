@@ -106,4 +106,10 @@ def _look(
 
 
 def _unknown(job: LaunchSpec, reason: str) -> PipelineStatus:
-    return PipelineStatus(job.pipeline, "lost", "running", job.generation, reason=reason)
+    return PipelineStatus(
+        name=job.pipeline,
+        status="lost",
+        desired="running",
+        generation=job.generation,
+        reason=reason,
+    )

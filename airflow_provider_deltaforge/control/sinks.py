@@ -22,7 +22,11 @@ def entries(store: Store, name: str) -> list[dict[str, Any]]:
     gaps = Gaps(store, name).all()
     progress = status(store, name).sinks
     return [
-        {"sink": sink, **state, "gaps": [gap.model_dump() for gap in gaps if gap.sink == sink]}
+        {
+            "sink": sink,
+            **state.model_dump(),
+            "gaps": [gap.model_dump() for gap in gaps if gap.sink == sink],
+        }
         for sink, state in progress.items()
     ]
 
@@ -44,7 +48,7 @@ def want(store: Store, name: str, sink: str, wanted: Wanted, by: str) -> None:
             f"it has {', '.join(progress)}" if progress else "its sinks are known once it has run"
         )
         raise SpecError(f"pipeline {name!r} has no sink {sink!r}; {known}")
-    stands = progress[sink]["status"] if sink in progress else "given_up"
+    stands = progress[sink].status if sink in progress else "given_up"
     if wanted == "resume" and sink not in given_up:
         raise SpecError(f"sink {sink!r} of pipeline {name!r} was not given up: it is {stands}")
     if wanted == "give_up" and stands not in {"behind", "catching_up"}:

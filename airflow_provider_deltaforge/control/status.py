@@ -8,8 +8,9 @@ time that passes here without one; see ``storage.records.heartbeats``.
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from pydantic import ConfigDict, Field
 
 from airflow_provider_deltaforge.control.launch import Backend, JobState, JobStatus
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
@@ -25,6 +26,7 @@ from airflow_provider_deltaforge.storage.records.control import (
 )
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, LastHeard
+from airflow_provider_deltaforge.storage.records.stats import SinkProgress, Stats
 from airflow_provider_deltaforge.storage.records.tables import StoppedTable, TableRecords
 
 LOST_AFTER_S = ALIVE_S
@@ -45,15 +47,20 @@ UNKNOWN_JOB = JobStatus(JobState.UNKNOWN)
 
 ENDED = frozenset({"stopped", "failed", "lost"})
 
+_NOT_SHOWN = {"batches", "transaction_splits", "source_reconnects", "last_commit_ms", "latency"}
+"""What lanes count for each other, and benchmarks read."""
 
-@dataclass(frozen=True, slots=True)
-class PipelineStatus:
-    """One pipeline as people and machines see it.
+
+class PipelineStatus(Stats):
+    """One pipeline as people and machines see it: what its driver counted, and how it is.
 
     ``status`` is one of ``pending`` (applied, never started), ``starting``, ``snapshotting``,
     ``running``, ``blocked``, ``paused``, ``stopped``, ``failed`` and ``lost`` (the driver went
-    silent). ``desired`` is what was asked for; the two differ while a driver catches up.
+    silent). ``desired`` is what was asked for; the two differ while a driver catches up. A sink
+    that was well does not run on after its pipeline.
     """
+
+    model_config = ConfigDict(frozen=True)
 
     name: str
     status: str
@@ -63,22 +70,10 @@ class PipelineStatus:
     reason: str | None = None
     error_class: str | None = None
     heartbeat_age_s: float | None = None
-    lag_ms: int | None = None
-    position: Mapping[str, Any] | None = None
-    events: int = 0
-    bytes: int = 0
     restarts: int = 0
-    sinks: Mapping[str, Any] = field(default_factory=dict)
-    tables: Mapping[str, Any] = field(default_factory=dict)
-    handle: Mapping[str, Any] | None = None
-    stopped_tables: Mapping[str, Any] = field(default_factory=dict)
+    handle: dict[str, Any] | None = None
+    stopped_tables: dict[str, Any] = Field(default_factory=dict)
     """Tables whose rows are passed over, by full name: ``since_ms`` and ``reason``."""
-    processors: Mapping[str, Any] = field(default_factory=dict)
-    """By processor id: ``events_in``, ``events_out``, ``errors``, ``counts`` and ``latency``."""
-    dlq: Mapping[str, Any] = field(default_factory=dict)
-    """The dead-letter queue, if there is one: ``entries``, ``max_entries``, and counters."""
-    has_run: bool = False
-    """Its driver has delivered, or could have, since it opened the log."""
 
     @property
     def is_ready(self) -> bool:
@@ -98,8 +93,9 @@ class PipelineStatus:
         return f"{self.status}, {self.reason}" if self.reason else self.status
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the status as JSON-able data."""
-        return asdict(self)
+        """Return the status as JSON-able data; ``dlq`` is empty where there is no queue."""
+        shown = self.model_dump(exclude=_NOT_SHOWN)
+        return shown if self.dlq.entries is not None else {**shown, "dlq": {}}
 
 
 def status(store: Store, name: str, backend: Backend | None = None) -> PipelineStatus:
@@ -128,13 +124,15 @@ def _status(store: Store, name: str, backend: Backend | None) -> PipelineStatus:
     control = existing(store, name)
     record = control.read()
     if record is None:  # Deleted between the two reads.
-        return PipelineStatus(name, "stopped", "stopped", 0, reason="deleted")
+        return PipelineStatus(
+            name=name, status="stopped", desired="stopped", generation=0, reason="deleted"
+        )
     progress, heard = control.listen()
     job = job_status(record, backend)
     waited_s = _waited_s(control, record)
     judged = judge_status(name, record, progress, now_ms(), job, heard, waited_s)
     judged = _with_sinks(judged, len(record.requests))
-    judged = _with_dead_letters(judged, progress, DeadLetterRecords(store, name).count())
+    judged = _with_dead_letters(judged, DeadLetterRecords(store, name).count())
     return _with_tables(judged, TableRecords(store, name).stopped())
 
 
@@ -181,15 +179,15 @@ def _with_sinks(judged: PipelineStatus, waiting: int) -> PipelineStatus:
     """Return which sinks the pipeline goes on without, and what waits for them."""
     words = {"behind": "behind", "catching_up": "catching up", "given_up": "given up"}
     found = [
-        f"sink {name} {words[sink['status']]}" + (f" ({sink['reason']})" if sink["reason"] else "")
+        f"sink {name} {words[sink.status]}" + (f" ({sink.reason})" if sink.reason else "")
         for name, sink in judged.sinks.items()
-        if sink["status"] in words
+        if sink.status in words
     ]
     if not found or not judged.alive or judged.reason:
         return judged
-    late = any(sink["status"] in {"behind", "catching_up"} for sink in judged.sinks.values())
+    late = any(sink.status in {"behind", "catching_up"} for sink in judged.sinks.values())
     waits = "; a snapshot waits until it has caught up" if waiting and late else ""
-    return replace(judged, reason=f"degraded, {'; '.join(found)}{waits}")
+    return judged.model_copy(update={"reason": f"degraded, {'; '.join(found)}{waits}"})
 
 
 def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) -> PipelineStatus:
@@ -199,24 +197,19 @@ def _with_tables(judged: PipelineStatus, stopped: Mapping[str, StoppedTable]) ->
     names = ", ".join(sorted(stopped))
     count = f"{len(stopped)} table{'s' * (len(stopped) > 1)} stopped: {names}"
     degraded = f"degraded, {count}" if judged.alive else None
-    return replace(
-        judged,
-        reason=judged.reason or degraded,
-        stopped_tables={
-            name: {"since_ms": table.since_ms, "reason": table.reason}
-            for name, table in stopped.items()
-        },
-    )
+    tables = {
+        name: {"since_ms": table.since_ms, "reason": table.reason}
+        for name, table in stopped.items()
+    }
+    return judged.model_copy(update={"reason": judged.reason or degraded, "stopped_tables": tables})
 
 
-def _with_dead_letters(
-    judged: PipelineStatus, progress: Progress | None, entries: int
-) -> PipelineStatus:
+def _with_dead_letters(judged: PipelineStatus, entries: int) -> PipelineStatus:
     """Return how many events are set aside; who empties the queue is not the driver."""
-    counts = progress.extra.get("dlq") or {} if progress is not None else {}
-    if not entries and "max_entries" not in counts:
+    if not entries and judged.dlq.max_entries is None:
         return judged
-    return replace(judged, dlq={"entries": entries, **counts})
+    dlq = judged.dlq.model_copy(update={"entries": entries})
+    return judged.model_copy(update={"dlq": dlq})
 
 
 def judge_status(
@@ -243,10 +236,10 @@ def judge_status(
     if progress is None or not has_spoken(record, progress):
         word, reason = _before_first_words(record, waited_s, job)
         return PipelineStatus(
-            name,
-            word,
-            record.desired,
-            record.generation,
+            name=name,
+            status=word,
+            desired=record.desired,
+            generation=record.generation,
             reason=reason,
             since_ms=record.updated_at_ms,
             restarts=len(record.restarts),
@@ -258,6 +251,7 @@ def judge_status(
     lives = job.state is JobState.RUNNING and word not in {"stopped", "failed"}
     distress = job.distress if lives else None
     return PipelineStatus(
+        **{**progress.fields(), "sinks": _sinks(progress, word)},
         name=name,
         status="blocked" if distress is not None else word,
         desired=record.desired,
@@ -266,15 +260,7 @@ def judge_status(
         reason=distress.reason if distress is not None else reason,
         error_class=_RETRYABLE if distress is not None else progress.error_class,
         heartbeat_age_s=heard.silence_s if heard.is_sure else max(heard.silence_s, stamped_s),
-        lag_ms=progress.lag_ms,
-        position=progress.position,
-        events=progress.events,
-        bytes=progress.bytes,
         restarts=len(record.restarts),
-        sinks=_sinks(progress, word),
-        tables=_plain(progress.tables),
-        processors=progress.extra.get("processors") or {},
-        has_run=bool(progress.extra.get("has_run")),
         handle=record.handle,
     )
 
@@ -358,19 +344,14 @@ def _own_handle(record: ControlRecord) -> Mapping[str, Any] | None:
     return handle if handle and handle.get("generation") == record.generation else None
 
 
-def _sinks(progress: Progress, word: str) -> dict[str, Any]:
+def _sinks(progress: Progress, word: str) -> dict[str, SinkProgress]:
     """Return the sinks' words; one that was well does not run on after its pipeline."""
-    sinks = _plain(progress.sinks)
-    if word in ENDED or word in {"starting", "paused"}:
-        ended_as = "stopped" if word in ENDED else word
-        for sink in sinks.values():
-            if sink["status"] == "running" or word == "stopped":
-                sink["status"] = ended_as
-    return sinks
-
-
-def _plain(entries: Mapping[str, Any]) -> dict[str, Any]:
+    if word not in ENDED and word not in {"starting", "paused"}:
+        return progress.sinks
+    ended_as = "stopped" if word in ENDED else word
     return {
-        key: value.model_dump() if hasattr(value, "model_dump") else value
-        for key, value in entries.items()
+        name: sink.model_copy(update={"status": ended_as})
+        if sink.status == "running" or word == "stopped"
+        else sink
+        for name, sink in progress.sinks.items()
     }

@@ -82,10 +82,8 @@ def details(store: Store, name: str, backend: Backend) -> dict[str, Any]:
         "owner": record.owner,
         "source_id": record.source_id,
         "position": present.position,
-        "sinks": present.sinks,
-        "tables": {
-            table: progress.get("events") or {} for table, progress in present.tables.items()
-        },
+        "sinks": {sink_id: sink.model_dump() for sink_id, sink in present.sinks.items()},
+        "tables": {table: counts.events for table, counts in present.tables.items()},
         **_copies(Snapshots(store, name)),
         "requests": [request.model_dump() for request in record.requests],
         "results": _results(store, name),

@@ -158,7 +158,7 @@ def test_the_xcom_of_the_preflight_holds_every_finding(journey):
 
 def test_a_stopped_pipeline_says_so_sinks_included(journey):
     assert journey.stopped.status == "stopped"
-    assert {sink["status"] for sink in journey.stopped.sinks.values()} == {"stopped"}
+    assert {sink.status for sink in journey.stopped.sinks.values()} == {"stopped"}
 
 
 def test_the_stream_counted_what_it_brought_to_kafka(journey):

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,10 +7,10 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 
 RUNNING = PipelineStatus(
-    "orders",
-    "running",
-    "running",
-    3,
+    name="orders",
+    status="running",
+    desired="running",
+    generation=3,
     heartbeat_age_s=0.5,
     lag_ms=40,
     events=7,
@@ -60,7 +58,7 @@ def test_a_running_pipeline_is_healthy(url):
 
 @pytest.mark.parametrize("word", ["failed", "lost"])
 def test_a_dead_pipeline_is_unhealthy(url, pipelines, word):
-    pipelines[:] = [replace(RUNNING, status=word)]
+    pipelines[:] = [RUNNING.model_copy(update={"status": word})]
 
     answer = httpx.get(f"{url}/healthz")
     assert (answer.status_code, answer.text) == (503, "orders")
@@ -91,7 +89,7 @@ def test_ready_gives_the_details(url, path):
     ],
 )
 def test_ready_is_what_does_its_work_or_rests_as_asked(url, pipelines, word, has_run, code):
-    pipelines[:] = [replace(RUNNING, status=word, has_run=has_run)]
+    pipelines[:] = [RUNNING.model_copy(update={"status": word, "has_run": has_run})]
 
     answer = httpx.get(f"{url}/readyz")
     assert answer.status_code == code

@@ -61,7 +61,7 @@ def test_an_empty_queue_says_so(pipeline):
     assert deltaforge("count", "orders").stdout == "0\n"
     assert "Nothing is set aside" in deltaforge("list", "orders").stdout
     assert isinstance(deltaforge("peek", "orders").exception, SpecError)
-    assert status(pipeline, "orders").dlq == {}
+    assert status(pipeline, "orders").as_dict()["dlq"] == {}
 
 
 def test_a_list_tells_who_refused_what_and_why_without_the_row(filled):
@@ -130,7 +130,7 @@ def test_ack_forgets_up_to_and_including(filled):
 
 def test_purge_asks_for_the_name_and_forgets_everything(filled, pipeline):
     assert "confirm" in str(deltaforge("purge", "orders", "--confirm", "other").exception)
-    assert status(pipeline, "orders").dlq["entries"] == 4
+    assert status(pipeline, "orders").dlq.entries == 4
     assert deltaforge("purge", "orders", "--confirm", "orders").stdout == "4 entries forgotten\n"
     assert deltaforge("count", "orders", "--json").stdout == '{"count": 0}\n'
 

@@ -5,10 +5,11 @@ from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.records.control import Control, Progress, SinkProgress
+from airflow_provider_deltaforge.storage.records.control import Control, Progress
 from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.record import now_ms
+from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 
 
 def deltaforge(*words):

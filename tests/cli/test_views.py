@@ -1,16 +1,15 @@
-from dataclasses import replace
-
 import pytest
 from rich.console import Console
 
 from airflow_provider_deltaforge.cli.views import pipeline_details, pipelines_table
 from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 
 ORDERS = PipelineStatus(
-    "orders-of-the-whole-shop",
-    "snapshotting",
-    "running",
-    12,
+    name="orders-of-the-whole-shop",
+    status="snapshotting",
+    desired="running",
+    generation=12,
     reason="sink shop-kafka: Connect to 127.0.0.1:9092 failed: Connection refused " * 2,
     heartbeat_age_s=0.312,
     lag_ms=12345,
@@ -75,9 +74,9 @@ def test_the_details_show_everything_without_cutting(words):
 
 
 def test_how_long_a_sink_lacks_changes_is_told_under_the_word_lag():
-    late = {"cache": {"status": "behind", "lag_ms": 66_900, "events": 0}}
+    late = {"cache": SinkProgress(status="behind", lag_ms=66_900)}
 
-    shown = lines(pipeline_details(replace(ORDERS, sinks=late)))
+    shown = lines(pipeline_details(ORDERS.model_copy(update={"sinks": late})))
 
     at = next(number for number, line in enumerate(shown) if line.startswith("sink "))
     assert shown[at].split()[:4] == ["sink", "status", "lag", "events"]

@@ -10,8 +10,9 @@ from airflow_provider_deltaforge.control.status import judge_status, status
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord, SinkProgress
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.records.heartbeats import LastHeard
+from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 from tests.control.bench import DOCUMENT, job_of, wait_until
 from tests.control.driver import progress
 
@@ -245,7 +246,7 @@ def test_a_sink_does_not_run_on_after_its_pipeline(word, sink_was, sink_is):
     told = progress(word, 1, 1, 5).model_copy(update={"sinks": sinks})
     shown = judge_status("orders", record, told, told.heartbeat_at_ms + 10)
 
-    assert shown.sinks["files"]["status"] == sink_is
+    assert shown.sinks["files"].status == sink_is
 
 
 def test_an_earlier_generations_words_do_not_count():

@@ -14,7 +14,8 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.control import Control, Progress, SinkProgress
+from airflow_provider_deltaforge.storage.records.control import Control, Progress
+from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 from tests.engine.driving import Driving
 from tests.servers import sql
 from tests.servers.process import Server

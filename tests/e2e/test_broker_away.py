@@ -84,12 +84,12 @@ def check_that_it_beats_and_tells_the_truth(run, blocked):
     assert later.status == "blocked"
     assert later.since_ms == before.since_ms
     told = run.status()
-    assert (told.status, told.reason, told.sinks["kafka"]["status"]) == (
+    assert (told.status, told.reason, told.sinks["kafka"].status) == (
         "blocked",
         later.reason,
         "blocked",
     )
-    assert told.sinks["kafka"]["retries"] > 0
+    assert told.sinks["kafka"].retries > 0
     assert run.healthy()
 
 

@@ -67,7 +67,7 @@ def test_a_transaction_is_split_only_when_the_document_says_so(pipeline, batch, 
     told = run.progress()
 
     assert run.stop(driver) == 0
-    assert (told.extra["transaction_splits"] > 0) == splits
+    assert (told.transaction_splits > 0) == splits
     assert (told.batches - before > 1) == splits
     assert ends(run) == {ROWS - 1}
     # Each row counts once: its text of 90 bytes, and not several times that.

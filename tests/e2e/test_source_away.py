@@ -105,7 +105,7 @@ def height(run):
     told = run.progress()
     counted = {"events": told.events, "bytes": told.bytes, "batches": told.batches}
     for table, counts in told.tables.items():
-        counted |= {f"{table}.{op}": count for op, count in counts["events"].items()}
+        counted |= {f"{table}.{op}": count for op, count in counts.events.items()}
     return counted | {f"sink.{name}": sink.events for name, sink in told.sinks.items()}
 
 

@@ -84,8 +84,8 @@ def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away
         made.box.stored()
     made.box.stored()
 
-    told = made.dead_letter_stats.as_dict()
-    assert (told["events"][0]["count"], told["rejected"]) == (2, 3)
+    told = made.dead_letter_stats.report()
+    assert (told.events[0].count, told.rejected) == (2, 3)
     made.box.say()
     assert "events lost: 3" in caplog.text
 
@@ -101,7 +101,7 @@ def test_the_oldest_make_room_also_if_the_store_goes_away_before(monkeypatch):
     made.box.stored()
 
     assert made.queue.count() == 2
-    assert made.dead_letter_stats.as_dict()["evicted"] == 1
+    assert made.dead_letter_stats.report().evicted == 1
 
 
 def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):

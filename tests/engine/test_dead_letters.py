@@ -89,7 +89,7 @@ def test_what_a_processor_refuses_is_set_aside_as_it_came_to_it(picky):
     assert first.event_id == first.event["event_id"]
     assert first.event_id.replace("-", "") == source.event_id(1, 0).hex()
     assert abs(first.timestamp - time.time()) < 3600
-    assert progress.extra["dlq"]["events"] == [
+    assert progress.dlq.model_dump()["events"] == [
         {"sink": "", "processor": "picky", "error_kind": "processor", "count": 20}
     ]
     assert progress.sinks["out"].events == 20
@@ -164,7 +164,7 @@ def test_entries_and_position_are_stored_together_or_not_at_all(picky, monkeypat
     progress = run_to_the_end(pipeline)
 
     assert set_aside(pipeline) == [(tx, 0) for tx in range(1, 21)]
-    assert progress.extra["dlq"]["write_failures"] == 2
+    assert progress.dlq.write_failures == 2
 
 
 def test_of_a_transaction_that_is_refused_in_masses_entries_are_stored_before_its_end(
@@ -202,8 +202,8 @@ class TestOverflow:
             progress = run_to_the_end(pipeline)
 
         assert set_aside(pipeline) == [(tx, 0) for tx in (17, 18, 19, 20)]
-        assert progress.extra["dlq"]["evicted"] == 16
-        assert progress.extra["dlq"]["max_entries"] == 4
+        assert progress.dlq.evicted == 16
+        assert progress.dlq.max_entries == 4
         assert "set aside" in caplog.text
         assert "the dead-letter queue is 100% full" in caplog.text
 
@@ -222,7 +222,7 @@ class TestOverflow:
             progress = run_to_the_end(pipeline)
 
         assert set_aside(pipeline) == [(tx, 0) for tx in (1, 2, 3, 4)]
-        assert progress.extra["dlq"]["rejected"] == 16
+        assert progress.dlq.rejected == 16
         assert "the dead-letter queue is full; events lost: " in caplog.text
         assert len(events(pipeline)) == 40
 
@@ -305,7 +305,7 @@ def test_what_is_too_old_is_forgotten(monkeypatch):
     progress = run_to_the_end(pipeline, 1)
 
     assert queue(pipeline).count() == 1
-    assert progress.extra["dlq"]["expired"] == 2
+    assert progress.dlq.expired == 2
 
 
 def test_counters_go_on_in_the_next_lane(picky):
@@ -316,5 +316,5 @@ def test_counters_go_on_in_the_next_lane(picky):
     pipeline.want("stopped")
     running.end()
 
-    (told,) = pipeline.control.progress().extra["dlq"]["events"]
+    (told,) = pipeline.control.progress().dlq.model_dump()["events"]
     assert told["count"] == 20

@@ -42,9 +42,9 @@ def test_an_emptied_batch_moves_the_position_and_counts_as_read(monkeypatch):
 
     assert events(pipeline) == []
     assert progress.events == 60
-    assert progress.tables == {"script.rows": {"events": {"u": 60}}}
+    assert progress.tables["script.rows"].events == {"u": 60}
     assert progress.sinks["out"].events == 0
-    assert progress.extra["processors"]["nothing"]["counts"] == {"dropped": 60}
+    assert progress.processors["nothing"].counts == {"dropped": 60}
     pipeline.log().clear()
 
 
@@ -87,7 +87,7 @@ def test_a_failing_processor_leaves_nothing_half_delivered_and_the_rest_comes_on
     progress = run_to_the_end(pipeline)
     assert places(pipeline) == [(tx, row) for tx in range(1, 21) for row in range(3)]
     assert CLOSED == ["picky", "picky"]
-    assert progress.extra["processors"]["picky"]["errors"] == 1, "counters do not fall"
+    assert progress.processors["picky"].errors == 1, "counters do not fall"
 
 
 def test_a_refused_event_stops_the_pipeline_and_says_what_to_do(monkeypatch):
@@ -221,7 +221,7 @@ def test_counters_go_on_from_the_snapshot_to_the_stream(monkeypatch):
     pipeline.want("stopped")
     driver.join(PATIENCE_S)
 
-    told = pipeline.control.progress().extra["processors"]["twice"]
+    told = pipeline.control.progress().processors["twice"].model_dump()
     copied = len(events(pipeline)) // 2
     assert (told["events_in"], told["events_out"]) == (copied, 2 * copied)
     assert outcome[0].why == "stopped"

@@ -8,10 +8,10 @@ import pytest
 from airflow_provider_deltaforge.engine.base import lane_stats as board_module
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.processor_stats import (
-    LATENCY_BUCKETS_S,
     BatchStats,
     SinkCounts,
 )
+from airflow_provider_deltaforge.storage.records.stats import LATENCY_BUCKETS_S
 
 
 class Clock:
@@ -41,11 +41,11 @@ def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
     stats = LaneStats()
     stats.delivered(facts([20.0, 20.0, 0.0]), {"kafka": SinkCounts(1, 10)})
 
-    latency = stats.counters()["latency"]
-    counts = dict(zip([*LATENCY_BUCKETS_S, None], latency["counts"], strict=True))
+    latency = stats.report().latency
+    counts = dict(zip([*LATENCY_BUCKETS_S, None], latency.counts, strict=True))
     assert counts[30.0] == 2
     assert sum(counts.values()) == 3
-    assert latency["sum_s"] == 40.0
+    assert latency.sum_s == 40.0
 
 
 def test_lag_is_the_age_of_the_newest_event():
@@ -68,8 +68,8 @@ def test_snapshot_rows_count_for_every_sink():
     stats = LaneStats()
     stats.copied("shop.orders", 7, {"kafka": SinkCounts(7, 700), "file": SinkCounts(7, 70)})
 
-    assert stats.counters()["tables"] == {"shop.orders": {"r": 7}}
-    assert {name: (sink.events, sink.bytes) for name, sink in stats.sinks.items()} == {
+    assert stats.report().tables["shop.orders"].events == {"r": 7}
+    assert {name: (sink.events, sink.bytes) for name, sink in stats.report().sinks.items()} == {
         "kafka": (7, 700),
         "file": (7, 70),
     }

@@ -306,11 +306,11 @@ def test_work_is_counted_by_processor(chain):
     made = chain(even=keeping(even), refuses=refusing(lambda text: text == b'{"id":0}'))
     for _ in range(2):
         made.process(batch(*(change(number) for number in range(4))))
-    told = made.processor_stats.as_dict()
-    assert [(told[name]["events_in"], told[name]["events_out"]) for name in told] == [
+    told = made.processor_stats.report()
+    assert [(told[name].events_in, told[name].events_out) for name in told] == [
         (8, 4),
         (4, 2),
     ]
-    assert told["even"]["counts"] == {"dropped": 4}
-    assert (told["even"]["errors"], told["refuses"]["errors"]) == (0, 2)
-    assert sum(told["even"]["latency"]["counts"]) == 2
+    assert told["even"].counts == {"dropped": 4}
+    assert (told["even"].errors, told["refuses"].errors) == (0, 2)
+    assert sum(told["even"].latency.counts) == 2

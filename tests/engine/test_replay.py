@@ -111,7 +111,7 @@ class TestByTheDriver:
         told = replays.replay(pipeline.store, pipeline.name, ticket)
         assert told.state == "done"
         assert counts(told) == {"sent": told.sent}
-        assert pipeline.control.progress().extra["dlq"]["replayed"] == told.sent
+        assert pipeline.control.progress().dlq.replayed == told.sent
         assert pipeline.control.read().replays == []
         assert sorted(by_row(pipeline)[7]) == sorted(by_row(pipeline, "other")[7])
         if journal == HOLDS:

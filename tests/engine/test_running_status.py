@@ -40,7 +40,7 @@ def test_rows_written_the_moment_an_added_sink_is_seen_running_arrive_there(
     run.stop()
     run.apply("out", "added")
     run.start()
-    at_once_when(lambda: run.status().sinks.get("added", {}).get("status") == "running")
+    at_once_when(lambda: getattr(run.status().sinks.get("added"), "status", "") == "running")
     run.insert(*range(5))
     wait_until(lambda: 4 in run.rows("added"))
 

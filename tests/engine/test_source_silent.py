@@ -63,17 +63,9 @@ def test_a_sink_that_blocks_from_the_start_makes_a_lag_too():
 def test_the_lag_of_a_blocked_sink_goes_on_behind_a_restart():
     stats = LaneStats()
     stats.report_sink_error("out", RetryableError("away"))
-    stats.last_commit_ms = stats.sinks["out"].last_error.since_ms - 60_000
+    stats.counted.last_commit_ms = stats.sinks["out"].last_error.since_ms - 60_000
     again = LaneStats()
-    counters = stats.counters()
-    again.resume(
-        {
-            **{key: counters.pop(key) for key in ("events", "bytes", "batches")},
-            "tables": {},
-            "sinks": {},
-            "extra": counters,
-        }
-    )
+    again.resume(stats.report())
     assert again.lag_ms() is None
     again.report_sink_error("out", RetryableError("away"))
     assert again.lag_ms() >= 60_000

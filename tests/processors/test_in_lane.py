@@ -11,7 +11,7 @@ EVERY = [(tx, row) for tx in range(1, 21) for row in range(3)]
 
 
 def counted(progress, processor):
-    return progress.extra["processors"][processor]["counts"]
+    return progress.processors[processor].counts
 
 
 def letters(pipeline):

@@ -71,7 +71,7 @@ def test_refused_events_are_set_aside_masked_or_without_images(choosy, caplog):
         assert one.event["after"]["value"] == "***"
         assert not one.payload_truncated
     assert not events(pipeline)
-    assert progress.extra["processors"]["mask"]["counts"] == {"masked:script.rows.value": 40}
+    assert progress.processors["mask"].counts == {"masked:script.rows.value": 40}
     assert SECRET not in "".join(letter.model_dump_json() for letter in letters)
     assert SECRET not in caplog.text + progress.model_dump_json()
 

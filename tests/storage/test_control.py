@@ -11,14 +11,10 @@ from airflow_provider_deltaforge.storage import moments, names
 from airflow_provider_deltaforge.storage.contract import Put
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from airflow_provider_deltaforge.storage.records.control import (
-    ALIVE_S,
-    Control,
-    Progress,
-    SinkProgress,
-)
+from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control, Progress
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS
+from airflow_provider_deltaforge.storage.records.stats import Latency, SinkProgress
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -173,7 +169,7 @@ def test_progress_comes_back_as_it_was_told(control, store):
         lag_ms=12,
         sinks={"kafka": SinkProgress(status="blocked", since_ms=5, retries=3, position={"pos": 4})},
         tables={"shop.orders": {"events": {"c": 2}}},
-        extra={"latency": [0, 1, 2]},
+        latency=Latency(sum_s=3.0),
         host="h",
         pid=7,
     )

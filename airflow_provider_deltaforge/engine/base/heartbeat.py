@@ -7,19 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext, place
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage import distress
 from airflow_provider_deltaforge.storage.distress import Distress
 from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
-from airflow_provider_deltaforge.storage.records.control import (
-    Progress,
-    SinkProgress,
-    Status,
-    heartbeat,
-)
+from airflow_provider_deltaforge.storage.records.control import Progress, Status, heartbeat
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _BEAT_S = 0.5
@@ -216,7 +211,7 @@ class ProgressReport:
         former = self._former = self._context.control.progress()
         goes_on = former is not None and former.generation == self._context.job.generation
         if former is not None and goes_on:
-            self._stats.resume(former.model_dump())
+            self._stats.resume(former)
         self.has_begun = not begins or (
             former is not None and goes_on and former.status == "running"
         )
@@ -230,30 +225,21 @@ class ProgressReport:
         status, reason, error_class = self._judge(outcome)
         if (status, error_class) != self._was:
             self._was, self._since_ms = (status, error_class), _now_ms()
-        counters = self._stats.counters()
-        self._has_run = self._has_run or status == "running"
-        counters["has_run"] = self._has_run
+        stats = self._stats.report(begins=not self.has_begun)
+        self._has_run = stats.has_run = self._has_run or status == "running"
         journal = self._context.pipeline.spec.journal
-        if journal.enabled:
-            counters["dlq"]["max_entries"] = journal.dlq.max_entries
+        stats.dlq.max_entries = journal.dlq.max_entries if journal.enabled else None
         host, pid = place()
         self._former = Progress(
+            **stats.fields(),
+            **heartbeat(self._former),
             status=status,
             since_ms=self._since_ms,
             reason=reason,
             error_class=error_class,
             epoch=self._context.fence.version,
             generation=self._context.job.generation,
-            **heartbeat(self._former),
-            batch_id=counters["batches"],
-            position=self._stats.position(),
-            lag_ms=self._stats.lag_ms(),
-            events=counters.pop("events"),
-            bytes=counters.pop("bytes"),
-            batches=counters.pop("batches"),
-            tables={name: {"events": ops} for name, ops in counters.pop("tables").items()},
-            sinks=self._sinks(),
-            extra=counters,
+            batch_id=stats.batches,
             host=host,
             pid=pid,
             application_id=self._context.job.application_id,
@@ -275,39 +261,6 @@ class ProgressReport:
     @property
     def _word(self) -> Status:
         return self._status if self.has_begun else "starting"
-
-    def _sinks(self) -> dict[str, SinkProgress]:
-        return {
-            sink_id: SinkProgress(
-                **_sink_fields(state, begins=not self.has_begun),
-                position=dict(state.position) if state.position is not None else None,
-                checkpoint_ms=state.checkpoint_ms,
-                events=state.events,
-                bytes=state.bytes,
-                batches=state.batches,
-                retries=state.retries,
-            )
-            for sink_id, state in self._stats.sinks.items()
-        }
-
-
-def _sink_fields(state: SinkStats, *, begins: bool) -> dict[str, object]:
-    last_error = state.last_error
-    if state.status == "running" and last_error is None:
-        return {"status": "starting"} if begins else {}
-    word = "blocked" if state.status == "running" else state.status
-    fields: dict[str, object] = {"status": word}
-    if last_error is not None:
-        fields |= {
-            "since_ms": last_error.since_ms,
-            "reason": last_error.reason,
-            "error_class": last_error.error_class,
-        }
-    if state.status != "running":
-        fields["since_ms"] = state.status_since_ms
-    if state.lacks_ms is not None:
-        fields["lag_ms"] = max(0, _now_ms() - state.lacks_ms)
-    return fields
 
 
 def _now_ms() -> int:

@@ -13,14 +13,20 @@ from airflow_provider_deltaforge.engine.base.last_error import LastError, last_e
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     BatchStats,
     DeadLetterStats,
-    Latency,
     ProcessorStats,
     SinkCounts,
+    measure,
 )
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
+from airflow_provider_deltaforge.storage.records.stats import (
+    Latency,
+    SinkProgress,
+    Stats,
+    TableCounts,
+)
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _LONG_CALL_S = 60.0
@@ -31,19 +37,36 @@ SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
 
 @dataclass(slots=True)
 class SinkStats:
-    """One sink's counters."""
+    """What a lane knows of one sink."""
 
-    events: int = 0
-    bytes: int = 0
-    batches: int = 0
-    retries: int = 0
-    position: Position | None = None
-    checkpoint_ms: int | None = None
+    counted: SinkProgress = field(default_factory=SinkProgress)
+    """Its numbers and its position; how it stands is judged by ``report``."""
     last_error: LastError | None = None
     status: SinkStatus = "running"
     status_since_ms: int | None = None
     lacks_ms: int | None = None
     """When the oldest event was committed that a sink lacks which is behind."""
+
+    def report(self, *, begins: bool) -> SinkProgress:
+        """Return a copy of its numbers, with how it stands.
+
+        Args:
+            begins: where the stream begins is not durable yet.
+        """
+        report = self.counted.model_copy()
+        if self.status == "running" and self.last_error is None:
+            report.status = "starting" if begins else "running"
+            return report
+        report.status = "blocked" if self.status == "running" else self.status
+        if self.last_error is not None:
+            report.since_ms = self.last_error.since_ms
+            report.reason = self.last_error.reason
+            report.error_class = self.last_error.error_class
+        if self.status != "running":
+            report.since_ms = self.status_since_ms
+        if self.lacks_ms is not None:
+            report.lag_ms = max(0, int(time.time() * 1000) - self.lacks_ms)
+        return report
 
 
 @dataclass
@@ -51,16 +74,12 @@ class LaneStats:
     """Counters and troubles of one lane. Every method may be called from any thread."""
 
     sinks: dict[str, SinkStats] = field(default_factory=dict)
-    events: int = 0
-    bytes: int = 0
-    batches: int = 0
-    splits: int = 0
-    last_commit_ms: int | None = None
+    counted: Stats = field(default_factory=Stats)
+    """The lane's own numbers; those of sinks, tables, processors and dead letters join them in
+    ``report``."""
     source_error: LastError | None = None
-    reconnects: int = 0
     slowest: Position | None = None
     by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
-    latency: Latency = field(default_factory=Latency)
     processors: ProcessorStats = field(default_factory=ProcessorStats)
     dead_letters: DeadLetterStats = field(default_factory=DeadLetterStats)
     policy: RequiredSinks | None = None
@@ -77,38 +96,30 @@ class LaneStats:
         """Ask a reader from now on whether its server is heard; None: there is none."""
         self._reader = reader
 
-    def resume(self, progress: dict[str, Any]) -> None:
-        """Go on counting from an earlier lane's progress, so that counters never fall."""
-        self.events, self.bytes, self.batches = (
-            progress["events"],
-            progress["bytes"],
-            progress["batches"],
-        )
-        for table, counts in progress["tables"].items():
-            for op, count in counts.get("events", {}).items():
-                self.by_table[table, op] += count
-        for sink_id, sink in progress["sinks"].items():
+    def resume(self, former: Stats) -> None:
+        """Go on counting from an earlier lane's numbers, so that they never fall."""
+        counted = former.counted()
+        for table, counts in counted.pop("tables").items():
+            self.by_table.update({(table, op): count for op, count in counts.events.items()})
+        for sink_id, sink in counted.pop("sinks").items():
             state = self.sinks.get(sink_id)
             if state is None:
                 continue  # Taken out of the document since.
-            state.events, state.bytes = sink["events"], sink["bytes"]
-            state.batches, state.retries = sink["batches"], sink["retries"]
-            if sink.get("status") in ("behind", "catching_up"):
-                state.status_since_ms = sink.get("since_ms")
-        extra = progress["extra"]
-        self.last_commit_ms = extra.get("last_commit_ms")
-        self.splits = extra.get("transaction_splits", 0)
-        self.reconnects = extra.get("source_reconnects", 0)
-        self.latency.add(extra.get("latency"))
-        self.processors.add(extra.get("processors") or {}, known_only=True)
-        self.dead_letters.add(extra.get("dlq") or {})
+            state.counted = state.counted.model_copy(update=sink.counted())
+            if sink.status in ("behind", "catching_up"):
+                state.status_since_ms = sink.since_ms
+        self.processors.add(counted.pop("processors"), known_only=True)
+        self.dead_letters.add(counted.pop("dlq"))
+        latency = Latency()
+        latency.add(former.latency)
+        self.counted = Stats(**{**counted, "latency": latency})
 
     def report_source_error(self, error: BaseException | None) -> None:
         """Note that the log cannot be read, or (None) that it can again."""
         with self._lock:
             self.source_error = last_error(self.source_error, error)
             if error is None:
-                self.reconnects += 1
+                self.counted.source_reconnects += 1
 
     def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Note that a sink does not take a batch, or (None) that it does again."""
@@ -116,7 +127,7 @@ class LaneStats:
             state = self.sinks.setdefault(sink_id, SinkStats())
             state.last_error = last_error(state.last_error, error)
             if error is not None:
-                state.retries += 1
+                state.counted.retries += 1
 
     def set_status(self, sink_id: str, status: SinkStatus, lacks_ms: int | None = None) -> None:
         """Note whether a sink goes with the others; one that is caught up is well again.
@@ -178,7 +189,8 @@ class LaneStats:
             if taken is not None:
                 self._count({sink_id: taken})
             if position is not None:
-                state.position, state.checkpoint_ms = position, int(time.time() * 1000)
+                state.counted.position = dict(position)
+                state.counted.checkpoint_ms = int(time.time() * 1000)
 
     def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Note that a processor cannot work now, or (None) that it can again."""
@@ -202,9 +214,9 @@ class LaneStats:
         """
         now_ms = time.time() * 1000
         with self._lock:
-            self.batches += 1
-            self.events += batch.events
-            self.bytes += batch.nbytes
+            self.counted.batches += 1
+            self.counted.events += batch.events
+            self.counted.bytes += batch.nbytes
             self.by_table.update(batch.by_table)
             self._count(taken)
             if batch.events:
@@ -213,8 +225,8 @@ class LaneStats:
     def copied(self, table: str, rows: int, taken: Mapping[str, SinkCounts]) -> None:
         """Count the rows of a snapshot chunk that every sink has taken."""
         with self._lock:
-            self.batches += 1
-            self.events += rows
+            self.counted.batches += 1
+            self.counted.events += rows
             self.by_table[table, "r"] += rows
             self._count(taken)
 
@@ -225,7 +237,8 @@ class LaneStats:
             self.slowest = position
             for sink_id in sink_ids:
                 state = self.sinks.setdefault(sink_id, SinkStats())
-                state.position, state.checkpoint_ms = position, now_ms
+                state.counted.position = dict(position)
+                state.counted.checkpoint_ms = now_ms
 
     def blocked_by(self) -> tuple[str, LastError] | None:
         """Return what holds the pipeline up, named, or None."""
@@ -244,7 +257,7 @@ class LaneStats:
         """Return a position that every sink has reached but those that are behind."""
         with self._lock:
             sinks = [state for state in self.sinks.values() if state.status == "running"]
-            positions = [state.position for state in sinks]
+            positions = [state.counted.position for state in sinks]
             return dict(self.slowest) if self.slowest and all(positions) else None
 
     def lag_ms(self) -> int | None:
@@ -258,30 +271,30 @@ class LaneStats:
             return self._lag_ms
         what, blocking = blocked
         with self._lock:
-            begun_ms = self.last_commit_ms
+            begun_ms = self.counted.last_commit_ms
             if begun_ms is None or what == "source":
                 begun_ms = max(begun_ms or 0, blocking.since_ms)
             grown_ms = max(0, int(time.time() * 1000) - begun_ms)
             return max(grown_ms, self._lag_ms or 0) if what == "source" else grown_ms
 
-    def counters(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+    def report(self, *, begins: bool = False) -> Stats:
+        """Return a copy of everything counted, and how each sink stands.
+
+        Args:
+            begins: where the stream begins is not durable yet.
+        """
         with self._lock:
-            tables: dict[str, dict[str, int]] = {}
-            for (table, op), count in self.by_table.items():
-                tables.setdefault(table, {})[op] = count
-            return {
-                "events": self.events,
-                "bytes": self.bytes,
-                "batches": self.batches,
-                "transaction_splits": self.splits,
-                "source_reconnects": self.reconnects,
-                "last_commit_ms": self.last_commit_ms,
-                "tables": tables,
-                "latency": self.latency.as_dict(),
-                "processors": self.processors.as_dict(),
-                "dlq": self.dead_letters.as_dict(),
-            }
+            report = self.counted.model_copy(deep=True)
+            by_table = dict(self.by_table)
+            report.sinks = {name: sink.report(begins=begins) for name, sink in self.sinks.items()}
+        tables: dict[str, dict[str, int]] = {}
+        for (table, op), count in by_table.items():
+            tables.setdefault(table, {})[op] = count
+        report.tables = {table: TableCounts(events=ops) for table, ops in tables.items()}
+        report.processors = self.processors.report()
+        report.dlq = self.dead_letters.report()
+        report.position, report.lag_ms = self.position(), self.lag_ms()
+        return report
 
     def _held_up(self) -> tuple[str, LastError] | None:
         """Return the sink that the lane waits for, if it cannot go on without it."""
@@ -316,11 +329,11 @@ class LaneStats:
     def _count(self, taken: Mapping[str, SinkCounts]) -> None:
         for sink_id, counts in taken.items():
             state = self.sinks.setdefault(sink_id, SinkStats())
-            state.events += counts.events
-            state.bytes += counts.nbytes
-            state.batches += 1
+            state.counted.events += counts.events
+            state.counted.bytes += counts.nbytes
+            state.counted.batches += 1
 
     def _measure(self, commit_ms: np.ndarray, now_ms: float) -> None:
-        self.latency.measure(np.maximum(now_ms - commit_ms, 0) / 1000)
-        self.last_commit_ms = int(commit_ms[-1])
-        self._lag_ms = max(0, int(now_ms) - self.last_commit_ms)
+        measure(self.counted.latency, np.maximum(now_ms - commit_ms, 0) / 1000)
+        last_ms = self.counted.last_commit_ms = int(commit_ms[-1])
+        self._lag_ms = max(0, int(now_ms) - last_ms)

@@ -1,71 +1,29 @@
-"""What batches, processors and dead letters did, counted: the truth behind their metrics."""
+"""What batches, processors and dead letters did, counted by several threads."""
 
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-_DEAD_LETTER_COUNTS = ("evicted", "rejected", "expired", "replayed", "write_failures")
-
-
-class Latency:
-    """A histogram of seconds. Its owner keeps two threads from using it at once."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(len(LATENCY_BUCKETS_S) + 1, dtype=np.int64)
-        self._sum_s = 0.0
-
-    def measure(self, seconds: np.ndarray) -> None:
-        """Count so many waits."""
-        slots = np.searchsorted(LATENCY_BUCKETS_S, seconds)
-        self._counts += np.bincount(slots, minlength=self._counts.size)
-        self._sum_s += float(seconds.sum())
-
-    def add(self, former: Mapping[str, Any] | None) -> None:
-        """Add what ``as_dict`` said elsewhere; of another release's buckets nothing is known."""
-        if former is not None and former["buckets_s"] == list(LATENCY_BUCKETS_S):
-            self._counts += np.asarray(former["counts"], dtype=np.int64)
-            self._sum_s += former["sum_s"]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "buckets_s": list(LATENCY_BUCKETS_S),
-            "counts": self._counts.tolist(),
-            "sum_s": self._sum_s,
-        }
+from airflow_provider_deltaforge.storage.records.stats import (
+    LATENCY_BUCKETS_S,
+    DeadLetterCounts,
+    DeadLetterSeries,
+    Latency,
+    ProcessorCounts,
+)
 
 
-@dataclass(slots=True)
-class _Counters:
-    events_in: int = 0
-    events_out: int = 0
-    errors: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    latency: Latency = field(default_factory=Latency)
-
-    def add(self, former: Mapping[str, Any]) -> None:
-        self.events_in += former["events_in"]
-        self.events_out += former["events_out"]
-        self.errors += former["errors"]
-        self.counts.update(former["counts"])
-        self.latency.add(former["latency"])
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "events_in": self.events_in,
-            "events_out": self.events_out,
-            "errors": self.errors,
-            "counts": dict(self.counts),
-            "latency": self.latency.as_dict(),
-        }
+def measure(latency: Latency, seconds: np.ndarray) -> None:
+    """Count so many waits. Its owner keeps two threads from using a histogram at once."""
+    slots = np.searchsorted(LATENCY_BUCKETS_S, seconds)
+    counted = np.bincount(slots, minlength=len(latency.counts))
+    latency.add(Latency(counts=counted.tolist(), sum_s=float(seconds.sum())))
 
 
 class ProcessorStats:
@@ -73,7 +31,7 @@ class ProcessorStats:
 
     def __init__(self, processor_ids: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
-        self._counters = {processor_id: _Counters() for processor_id in processor_ids}
+        self._counters = {processor_id: ProcessorCounts() for processor_id in processor_ids}
         self._under_way: tuple[str, float] | None = None
 
     def processed(
@@ -81,11 +39,12 @@ class ProcessorStats:
     ) -> None:
         """Count a batch: events that went in and came out, and those that were refused."""
         with self._lock:
-            counters = self._counters.setdefault(processor_id, _Counters())
+            counters = self._counters.setdefault(processor_id, ProcessorCounts())
             counters.events_in += events[0]
             counters.events_out += events[1]
             counters.errors += refused
-            counters.counts.update(counts)
+            for what, count in counts.items():
+                counters.counts[what] = counters.counts.get(what, 0) + count
 
     def calls(self, processor_id: str) -> None:
         """Note that a processor is given a batch; ``called`` says that it is back."""
@@ -100,32 +59,33 @@ class ProcessorStats:
         """Count one call of a processor."""
         self._under_way = None
         with self._lock:
-            counters = self._counters.setdefault(processor_id, _Counters())
-            counters.latency.measure(np.array([seconds]))
+            counters = self._counters.setdefault(processor_id, ProcessorCounts())
+            measure(counters.latency, np.array([seconds]))
             counters.errors += failed
 
     def add(self, former: Mapping[str, Any], *, known_only: bool = False) -> None:
-        """Add what ``as_dict`` said elsewhere.
+        """Add what was counted elsewhere.
 
         Args:
-            former: by processor id.
+            former: by processor id, records or what ``take`` returned.
             known_only: leave out processors that are not in the document any more.
         """
         with self._lock:
             for processor_id, counted in former.items():
                 if not known_only or processor_id in self._counters:
-                    self._counters.setdefault(processor_id, _Counters()).add(counted)
+                    counters = self._counters.setdefault(processor_id, ProcessorCounts())
+                    counters.add(ProcessorCounts.model_validate(counted))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain data, by processor id."""
+    def report(self) -> dict[str, ProcessorCounts]:
+        """Return a copy of everything, by processor id."""
         with self._lock:
-            return {name: counters.as_dict() for name, counters in self._counters.items()}
+            return {name: found.model_copy(deep=True) for name, found in self._counters.items()}
 
     def take(self) -> dict[str, Any]:
         """Return everything as plain data, and begin anew."""
         with self._lock:
             taken, self._counters = self._counters, {}
-        return {name: counters.as_dict() for name, counters in taken.items()}
+        return {name: counters.model_dump() for name, counters in taken.items()}
 
 
 class DeadLetterStats:
@@ -134,7 +94,7 @@ class DeadLetterStats:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._events: Counter[tuple[str, str, str]] = Counter()
-        self._totals: Counter[str] = Counter()
+        self._counted = DeadLetterCounts()
 
     def set_aside(self, sink_id: str | None, processor_id: str | None, kind: str) -> None:
         """Count an event that is durable in the queue."""
@@ -142,35 +102,37 @@ class DeadLetterStats:
             self._events[sink_id or "", processor_id or "", kind] += 1
 
     def count(self, what: str, events: int) -> None:
-        """Count what became of events otherwise, by a name of ``_DEAD_LETTER_COUNTS``."""
+        """Count what became of events otherwise, by a field of ``DeadLetterCounts``."""
         with self._lock:
-            self._totals[what] += events
+            setattr(self._counted, what, getattr(self._counted, what) + events)
 
-    def add(self, former: Mapping[str, Any]) -> None:
-        """Add what ``as_dict`` said elsewhere."""
+    def add(self, former: Any) -> None:
+        """Add what was counted elsewhere: a record, or what ``take`` returned."""
+        counted = DeadLetterCounts.model_validate(former)
         with self._lock:
-            for series in former.get("events", ()):
-                self._events[series["sink"], series["processor"], series["error_kind"]] += series[
-                    "count"
-                ]
-            self._totals.update({key: former[key] for key in former if key in _DEAD_LETTER_COUNTS})
+            for series in counted.events:
+                self._events[series.sink, series.processor, series.error_kind] += series.count
+            self._counted.add(counted.model_copy(update={"events": []}))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+    def report(self) -> DeadLetterCounts:
+        """Return a copy of everything."""
         with self._lock:
-            events = [
-                {"sink": sink, "processor": processor, "error_kind": kind, "count": count}
-                for (sink, processor, kind), count in sorted(self._events.items())
-            ]
-            return {"events": events, **{what: self._totals[what] for what in _DEAD_LETTER_COUNTS}}
+            return self._report()
 
     def take(self) -> dict[str, Any]:
         """Return everything as plain data, and begin anew."""
-        taken = self.as_dict()
         with self._lock:
+            taken = self._report()
             self._events.clear()
-            self._totals.clear()
-        return taken
+            self._counted = DeadLetterCounts()
+        return taken.model_dump()
+
+    def _report(self) -> DeadLetterCounts:
+        events = [
+            DeadLetterSeries(sink=sink, processor=processor, error_kind=kind, count=count)
+            for (sink, processor, kind), count in sorted(self._events.items())
+        ]
+        return self._counted.model_copy(update={"events": events})
 
 
 @dataclass(slots=True)

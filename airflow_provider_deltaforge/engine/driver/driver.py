@@ -139,8 +139,7 @@ def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
     fence = control.take_epoch(driver, assignment.generation)
     starting = _starting(assignment, fence.version, former)
     if former is not None and former.generation == assignment.generation:
-        counted = former.model_dump(include={"events", "bytes", "batches", "tables", "extra"})
-        starting = starting.model_copy(update={**counted, "sinks": former.sinks})
+        starting = starting.model_copy(update=former.counted())
     store.transact([control.put_progress(starting)], fence)
     store.close()
     job = DriverAssignment(

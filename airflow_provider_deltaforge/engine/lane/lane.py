@@ -268,7 +268,7 @@ class Lane:
             self._stats.delivered(batch.stats, taken)
         self._source_identity.watch(source.rows)
         self._tables.watch(source.rows)
-        self._stats.splits += source.splits_transaction
+        self._stats.counted.transaction_splits += source.splits_transaction
         delivery.passed(batch)
         if source.position is not None:
             self._commit(source.position, reader)

@@ -9,10 +9,15 @@ current. The *progress* is what the lane of the current epoch says of itself.
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from airflow_provider_deltaforge.errors import FencedError, RetryableError, SpecError
-from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import moments, names
 from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Store
 from airflow_provider_deltaforge.storage.records.checkpoints import begins_anew
@@ -21,6 +26,7 @@ from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, L
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 from airflow_provider_deltaforge.storage.records.replays import ReplayRequest
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
+from airflow_provider_deltaforge.storage.records.stats import Stats
 
 ALIVE_S = 15.0
 """A driver that is silent for longer is not counted as alive."""
@@ -55,29 +61,10 @@ class ControlRecord(Record):
         return {key: value for key, value in stored.items() if key != "snapshot_request"}
 
 
-class SinkProgress(Settings):
-    """How one sink is doing."""
-
-    status: Literal[
-        "starting", "running", "blocked", "behind", "catching_up", "given_up", "failed"
-    ] = "running"
-    """``starting``: its first position is not durable yet. ``behind``, ``catching_up`` and
-    ``given_up``: the pipeline goes on without it."""
-    since_ms: int | None = None
-    reason: str | None = None
-    error_class: str | None = None
-    position: dict[str, Any] | None = None
-    checkpoint_ms: int | None = None
-    lag_ms: int | None = None
-    """How long ago the oldest event was committed that it lacks; of a sink that is behind."""
-    events: int = 0
-    bytes: int = 0
-    batches: int = 0
-    retries: int = 0
-
-
-class Progress(Record):
+class Progress(Stats, Record):
     """What the lane that holds the epoch says of itself; renewed with every heartbeat."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     v: Literal[1] = 1
     status: Status
@@ -94,20 +81,30 @@ class Progress(Record):
     reason: str | None = None
     error_class: str | None = None
     batch_id: int = 0
-    position: dict[str, Any] | None = None
     head_position: dict[str, Any] | None = None
-    lag_ms: int | None = None
-    events: int = 0
-    bytes: int = 0
-    batches: int = 0
-    sinks: dict[str, SinkProgress] = Field(default_factory=dict)
-    tables: dict[str, Any] = Field(default_factory=dict)
-    """By full table name: ``{"events": {op: count}}``."""
-    extra: dict[str, Any] = Field(default_factory=dict)
-    """Counters and the latency histogram, for metrics."""
     host: str = ""
     pid: int = 0
     application_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_stored(cls, stored: Any) -> Any:
+        """Lift the numbers out of ``extra``; those that only a later release counts are left."""
+        if not isinstance(stored, dict) or not isinstance(stored.get("extra"), dict):
+            return stored
+        extra = {key: value for key, value in stored["extra"].items() if key in _EXTRA}
+        return {key: value for key, value in stored.items() if key != "extra"} | extra
+
+    @model_serializer(mode="wrap")
+    def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = dump(self)
+        extra = {key: fields.pop(key) for key in _EXTRA if key in fields}
+        return {**fields, "extra": extra}
+
+
+_BESIDE = {"position", "lag_ms", "events", "bytes", "batches", "sinks", "tables"}
+_EXTRA = [name for name in Stats.model_fields if name not in _BESIDE]
+"""The numbers that are stored under ``extra``: all but the oldest ones."""
 
 
 def heartbeat(former: Progress | None) -> dict[str, Any]:

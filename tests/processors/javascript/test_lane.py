@@ -30,4 +30,4 @@ def test_a_script_in_a_lane(monkeypatch):
     seen = f"{source['name']}/{sent[0]['tenant_id']}/{source['connector']}/{place}"
     assert len(sent) == 59
     assert {tag for event in sent for tag in event["tags"]} == {seen}
-    assert progress.extra["processors"]["js"]["counts"] == {"errors": 1}
+    assert progress.processors["js"].counts == {"errors": 1}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.telemetry.metrics import families
+from airflow_provider_deltaforge.control.metrics import families
 from tests.servers import sql
 from tests.sources.mysql.reading import fresh_database
 from tests.sources.mysql.table_run import TableRun

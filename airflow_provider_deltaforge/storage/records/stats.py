@@ -1,0 +1,173 @@
+"""What a lane counts: stored with its heartbeat, and read by status, page, CLI and metrics.
+
+A new number is a field here, which whoever counts it raises, and where it is exported, a line with
+name and description in ``control.metrics``. Everything between copies whole records.
+"""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+from airflow_provider_deltaforge.spec.settings import Settings
+
+LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Counts(Settings):
+    """Numbers that only rise; each is 0 where nothing was counted yet.
+
+    A number that a later release counts is passed over.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=False)
+
+    def add(self, other: "Counts") -> None:
+        """Add what was counted elsewhere, number by number."""
+        for name in type(self).model_fields:
+            setattr(self, name, _sum(getattr(self, name), getattr(other, name)))
+
+
+class Latency(Counts):
+    """A histogram of seconds."""
+
+    buckets_s: list[float] = Field(default_factory=lambda: list(LATENCY_BUCKETS_S))
+    """Upper bounds; one bucket more has none."""
+    counts: list[int] = Field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, other: Counts) -> None:
+        """Add another histogram; nothing is known of another release's buckets."""
+        if isinstance(other, Latency) and other.buckets_s == self.buckets_s:
+            self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+            self.sum_s += other.sum_s
+
+
+class TableCounts(Counts):
+    """Change events of one table."""
+
+    events: dict[str, int] = Field(default_factory=dict)
+    """By operation; ``r`` is the snapshot."""
+
+
+class ProcessorCounts(Counts):
+    """What one processor did."""
+
+    events_in: int = 0
+    events_out: int = 0
+    errors: int = 0
+    """Events refused, and calls that failed."""
+    counts: dict[str, int] = Field(default_factory=dict)
+    """What it counts itself, by names that it chooses."""
+    latency: Latency = Field(default_factory=Latency)
+    """Of calls, one for each batch."""
+
+
+class DeadLetterSeries(Counts):
+    """Events set aside for one reason at one place."""
+
+    sink: str
+    processor: str
+    error_kind: str
+    count: int
+
+
+class DeadLetterCounts(Counts):
+    """What became of events that were refused."""
+
+    events: list[DeadLetterSeries] = Field(default_factory=list)
+    """Those that are durable in the queue, by who refused them and why."""
+    evicted: int = 0
+    rejected: int = 0
+    expired: int = 0
+    replayed: int = 0
+    write_failures: int = 0
+    max_entries: int | None = None
+    """What the queue may hold; None where the pipeline has none."""
+    entries: int | None = None
+    """What it holds; in a status only, since not the driver alone empties it."""
+
+    @model_serializer(mode="wrap")
+    def _without_unknown(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if value is not None}
+
+
+SinkWord = Literal["starting", "running", "blocked", "behind", "catching_up", "given_up", "failed"]
+"""``starting``: its first position is not durable yet. ``behind``, ``catching_up`` and
+``given_up``: the pipeline goes on without it."""
+
+PipelineWord = Literal["paused", "stopped", "lost"]
+"""Those of the whole pipeline, which a status shows for its sinks as well."""
+
+
+class SinkProgress(Settings):
+    """How one sink is doing."""
+
+    model_config = ConfigDict(frozen=False)
+
+    status: SinkWord | PipelineWord = "running"
+    since_ms: int | None = None
+    reason: str | None = None
+    error_class: str | None = None
+    position: dict[str, Any] | None = None
+    checkpoint_ms: int | None = None
+    lag_ms: int | None = None
+    """How long ago the oldest event was committed that it lacks; of a sink that is behind."""
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    retries: int = 0
+
+    def counted(self) -> dict[str, int]:
+        """Return the fields that a successor goes on counting from."""
+        judged = {"status", "since_ms", "reason", "error_class", "lag_ms"}
+        return self.model_dump(exclude=judged | {"position", "checkpoint_ms"})
+
+
+class Stats(Settings):
+    """What a lane has counted, its predecessors included, and how far it is."""
+
+    model_config = ConfigDict(frozen=False)
+
+    position: dict[str, Any] | None = None
+    """What every sink holds but those that are behind."""
+    lag_ms: int | None = None
+    """Age of the last event at its delivery."""
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    sinks: dict[str, SinkProgress] = Field(default_factory=dict)
+    """By id."""
+    tables: dict[str, TableCounts] = Field(default_factory=dict)
+    """By full name."""
+    transaction_splits: int = 0
+    source_reconnects: int = 0
+    last_commit_ms: int | None = None
+    """When the last event was committed in the source."""
+    latency: Latency = Field(default_factory=Latency)
+    """Of events, from their commit in the source until every sink holds them."""
+    processors: dict[str, ProcessorCounts] = Field(default_factory=dict)
+    """By id."""
+    dlq: DeadLetterCounts = Field(default_factory=DeadLetterCounts)
+    has_run: bool = False
+    """Its driver has delivered, or could have, since it opened the log."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of this record alone, for another one that holds them, too."""
+        return {name: getattr(self, name) for name in Stats.model_fields}
+
+    def counted(self) -> dict[str, Any]:
+        """Return the fields that a successor goes on counting from."""
+        fields = self.fields()
+        del fields["position"], fields["lag_ms"]
+        return fields
+
+
+def _sum(counted: Any, more: Any) -> Any:
+    if isinstance(counted, Counts):
+        counted.add(more)
+    elif isinstance(counted, dict):
+        for key, value in more.items():
+            counted[key] = _sum(counted[key], value) if key in counted else value
+    elif isinstance(counted, int | float) and isinstance(more, int | float):
+        return counted + more
+    return counted
