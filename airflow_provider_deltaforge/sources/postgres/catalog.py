@@ -6,18 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
+from airflow_provider_deltaforge.sources.postgres.column_types import kind_of
 from airflow_provider_deltaforge.sources.postgres.connection import translated
-
-_KINDS = {
-    16: k.BOOL, 17: k.BYTEA, 20: k.NUMBER, 21: k.NUMBER, 22: k.VECTOR, 23: k.NUMBER, 26: k.NUMBER,
-    30: k.VECTOR, 114: k.JSON, 700: k.FLOAT, 701: k.FLOAT, 1082: k.PLAIN, 1083: k.PLAIN,
-    1114: k.TIMESTAMP, 1184: k.TIMESTAMPTZ, 1266: k.TIMETZ, 2950: k.PLAIN,
-    3802: k.JSON,
-}  # fmt: skip
-"""Built-in types whose JSON is more than their text; their oids never change."""
-_NUMERIC = 1700
-_BIT = 1560
-_BITS_MAX = 64
 
 _TYPES = """
 WITH RECURSIVE used AS (
@@ -98,8 +88,7 @@ class Types:
     """
 
     def __init__(self, *, decimal_numbers: bool = False) -> None:
-        # As floats are: digits as they are, but NaN and the infinities in quotes.
-        self._numeric = k.FLOAT if decimal_numbers else k.PLAIN
+        self._decimal_numbers = decimal_numbers
         self._known: dict[int, TypeFacts] = {}
         self._printed: dict[tuple[int, int], str] = {}
 
@@ -151,16 +140,8 @@ class Types:
                 chain.append(k.ARRAY | (element.delimiter if element else ord(",")) << 8)
             else:
                 printer = facts.printer if facts is not None else ""
-                scalar = self._numeric if oid == _NUMERIC else _scalar(oid, typmod, printer)
-                return (*chain, scalar)
-
-
-def _scalar(oid: int, typmod: int, printer: str) -> int:
-    if oid == _BIT and 1 <= typmod <= _BITS_MAX:
-        return k.BIT1 if typmod == 1 else k.BIT
-    if printer == "hstore_out":
-        return k.HSTORE
-    return _KINDS.get(oid, k.TEXT)
+                kind = kind_of(oid, typmod, printer, decimal_numbers=self._decimal_numbers)
+                return (*chain, kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.turso.column_types import BY_NAME, affinity
 from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
@@ -49,7 +50,7 @@ class TursoTable:
     def real_at(self) -> tuple[int, ...]:
         """Where whole numbers are stored as such but mean REAL."""
         types = (column.data_type for column in self.schema.columns)
-        return tuple(at for at, kind in enumerate(types) if kind == "real")
+        return tuple(at for at, kind in enumerate(types) if BY_NAME[kind].whole_as_integers)
 
     @cached_property
     def mark(self) -> str:
@@ -144,15 +145,3 @@ def _extra(row: tuple[object, ...], sql: str) -> str | None:
     if row[6] in (2, 3):
         return "generated"
     return "autoincrement" if row[5] and "AUTOINCREMENT" in sql.upper() else None
-
-
-def affinity(declared: str) -> str:
-    """Return a column's affinity by SQLite's rules, in their order."""
-    words = declared.upper()
-    if "INT" in words:
-        return "integer"
-    if any(word in words for word in ("CHAR", "CLOB", "TEXT")):
-        return "text"
-    if "BLOB" in words or not words:
-        return "blob"
-    return "real" if any(word in words for word in ("REAL", "FLOA", "DOUB")) else "numeric"

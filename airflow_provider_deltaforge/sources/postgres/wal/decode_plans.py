@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.sources.postgres.catalog import (
     TypeFacts,
     Types,
 )
+from airflow_provider_deltaforge.sources.postgres.column_types import length_of, precision_of
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -243,6 +244,7 @@ class Planner:
         oid, typmod = column.type_oid, column.typmod
         facts = self._types.facts(oid)
         element = self._types.facts(facts.element) if facts and facts.element else None
+        precision, scale = precision_of(oid, typmod)
         return Column(
             name=column.name,
             data_type=facts.described if facts else f"type {oid}",
@@ -253,9 +255,9 @@ class Planner:
             type_oid=oid,
             is_array=facts is not None and facts.element is not None,
             element_type=element.name if element else None,
-            char_max_length=typmod - _HEADER if oid in _CHARACTERS and typmod > 0 else None,
-            numeric_precision=(typmod - _HEADER) >> 16 if oid == _NUMERIC and typmod > 0 else None,
-            numeric_scale=_scale(typmod) if oid == _NUMERIC and typmod > 0 else None,
+            char_max_length=length_of(oid, typmod),
+            numeric_precision=precision,
+            numeric_scale=scale,
             is_identity=bool(now and now.identity),
             identity_generation=_IDENTITIES.get(now.identity) if now else None,
             is_generated=bool(now and now.generated),
@@ -263,9 +265,6 @@ class Planner:
         )
 
 
-_HEADER = 4
-_CHARACTERS = (1042, 1043)
-_NUMERIC = 1700
 _IDENTITIES = {"a": "ALWAYS", "d": "BY DEFAULT"}
 
 
@@ -277,11 +276,6 @@ def _primary(
     if relation.replica_identity == "d" and set(primary) != set(key):
         return key
     return primary if set(primary) <= {column.name for column in relation.columns} else key
-
-
-def _scale(typmod: int) -> int:
-    """Return a numeric's scale, which may be negative."""
-    return (((typmod - _HEADER) & 0x7FF) ^ 1024) - 1024
 
 
 def _relation_of(name: tuple[str, str], facts: TableCatalog, published: frozenset[str]) -> Relation:
