@@ -1,1 +1,1 @@
-"""Sinks: one file each, 50 to 150 lines. They receive finished messages, never events."""
+"""Sinks: they receive finished messages, never events. A small one is one file."""

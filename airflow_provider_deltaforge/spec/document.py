@@ -5,7 +5,8 @@ module knows none of them; ``Spec.source``, ``Spec.processors`` and ``Spec.sinks
 plug-ins' own settings, ready for ``open()``.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -35,12 +36,15 @@ from airflow_provider_deltaforge.spec.policies import (
 from airflow_provider_deltaforge.spec.sensing import SchemaSensing
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 from airflow_provider_deltaforge.spec.template import ROOTS, Template, without_variables
-from airflow_provider_deltaforge.spec.unbuilt import unbuilt
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Legal in Kafka topics and file names, and short enough for a prefix and a suffix."""
+
+_Ask = tuple[str, str]
+"""A key of the document, and what is asked for there that this release does not do."""
+_SETTING = re.compile(r"(?:source\.|sink\.)?([a-z_]+)")
 
 
 class Metadata(Settings):
@@ -193,7 +197,7 @@ class Pipeline(Settings):
 
     def unbuilt(self) -> list[str]:
         """Return ``key: what`` for everything asked for that this release does not do."""
-        return unbuilt(self.spec)
+        return _unbuilt(self.spec)
 
     def refuse_unbuilt(self) -> None:
         """Refuse to start a pipeline that asks for what this release does not do.
@@ -228,3 +232,57 @@ def _check_source_field(key: tuple[str | int, ...], field: str) -> None:
     close = get_close_matches(field, ("schema", "table"), n=1, cutoff=0.75)
     if close and close[0] != field:
         raise refusal(key, f"'source.{field}' is no field; did you mean 'source.{close[0]}'?")
+
+
+def _unbuilt(spec: Any) -> list[str]:
+    """Return ``key: what`` for what this release does not do, in the order of the document.
+
+    A setting is obeyed or refused by its key, never read and ignored. Whoever builds one of these
+    takes its line out.
+    """
+    asks = [
+        *_asked_of("spec.source", spec.source, ".config"),
+        *_asks_of_processors(spec),
+        *_asks_of_sinks(spec),
+        *_asks_of_policies(spec),
+        *_asks_of_hints(spec),
+    ]
+    return [f"{key}: {what}" for key, what in dict.fromkeys(asks)]
+
+
+def _asked_of(key: str, plugin: Any, settings: str = "") -> Iterator[_Ask]:
+    """Yield what a plug-in names; the name of one of its settings becomes part of the key."""
+    for what in plugin.unbuilt():
+        word = _SETTING.match(what)
+        if word and word.group(1) in type(plugin).model_fields:
+            rest = what[word.end() :].strip(" :(),")
+            yield f"{key}{settings}.{word.group(1)}", rest or "set"
+        else:
+            yield key, what
+
+
+def _asks_of_processors(spec: Any) -> Iterator[_Ask]:
+    for index, processor in enumerate(spec.processors):
+        yield from _asked_of(f"spec.processors[{index}]", processor)
+
+
+def _asks_of_sinks(spec: Any) -> Iterator[_Ask]:
+    for index, sink in enumerate(spec.sinks):
+        key = f"spec.sinks[{index}]"
+        yield from _asked_of(key, sink, ".config")
+        yield from _asked_of(f"{key}.config.envelope", sink.envelope)
+        yield from _asked_of(f"{key}.config.encoding", sink.encoding)
+
+
+def _asks_of_policies(spec: Any) -> Iterator[_Ask]:
+    if spec.schema_sensing.enabled:
+        yield "spec.schema_sensing.enabled", "true"
+    if spec.delivery.parallelism > 1:
+        yield "spec.delivery.parallelism", f"{spec.delivery.parallelism} lanes"
+
+
+def _asks_of_hints(spec: Any) -> Iterator[_Ask]:
+    if spec.sharding is not None:
+        yield "spec.sharding", "spreading the data downstream"
+    if spec.connection_policy is not None:
+        yield "spec.connection_policy", "choosing how to connect"

@@ -9,7 +9,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from pydantic import ValidationError
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.explain import explain
-from airflow_provider_deltaforge.spec.identity import fill_ids
 from airflow_provider_deltaforge.spec.variables import Expansion
 from airflow_provider_deltaforge.spec.yaml_text import (
     BYTES_MAX,
@@ -204,7 +204,7 @@ def _check(
     problems = [*parsed.problems, *expansion.problems]
     if not isinstance(data, dict):
         return None, [Problem("", 1, "the document is not a map; begin with 'metadata' and 'spec'")]
-    filled = fill_ids(data)
+    filled = _fill_ids(data)
     pipeline, wrong = _validate(parsed, expansion, data)
     for key, name in filled if pipeline else ():
         _log.warning("%s is not given, using %r", spell(key), name)
@@ -261,3 +261,65 @@ def _same_names(documents: Iterable[Document]) -> list[str]:
         else:
             first[name] = document.path
     return errors
+
+
+def _fill_ids(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
+    """Put the missing ids into a document.
+
+    A processor gets its type, and an ordinal when there are several. A source or sink gets its type
+    and nothing more: its checkpoints are filed under the id, and an ordinal would hand one sink's
+    checkpoint to another as soon as somebody reorders the list. Two sinks of one type need ids.
+
+    Returns:
+        Where, and which; except processors that got their type alone, which is what they expect.
+    """
+    spec = data.get("spec")
+    if not isinstance(spec, dict):
+        return []
+    return [*_source_id(spec), *_sink_ids(spec), *_processor_ids(spec)]
+
+
+def _source_id(spec: dict[str, Any]) -> Iterator[tuple[Key, str]]:
+    entry: Any = spec.get("source")
+    if _lacks_id(entry):
+        entry["config"]["id"] = entry["type"]
+        yield ("spec", "source", "config", "id"), entry["type"]
+
+
+def _sink_ids(spec: dict[str, Any]) -> Iterator[tuple[Key, str]]:
+    entries = spec.get("sinks")
+    if not isinstance(entries, list):
+        return
+    kinds = Counter(str(entry.get("type")) for entry in entries if isinstance(entry, dict))
+    for index, entry in enumerate(entries):
+        if _lacks_id(entry) and kinds[entry["type"]] == 1:
+            entry["config"]["id"] = entry["type"]
+            yield ("spec", "sinks", index, "config", "id"), entry["type"]
+
+
+def _processor_ids(spec: dict[str, Any]) -> Iterator[tuple[Key, str]]:
+    entries = spec.get("processors")
+    if not isinstance(entries, list):
+        return
+    taken = {str(entry["id"]) for entry in entries if isinstance(entry, dict) and "id" in entry}
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict) or "id" in entry or not isinstance(entry.get("type"), str):
+            continue
+        name, ordinal = entry["type"], 1
+        while name in taken:
+            ordinal += 1
+            name = f"{entry['type']}-{ordinal}"
+        entry["id"] = name
+        taken.add(name)
+        if ordinal > 1:
+            yield ("spec", "processors", index, "id"), name
+
+
+def _lacks_id(entry: Any) -> bool:
+    """Return whether an entry could use its type as its id."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("type"), str)
+        and isinstance(entry.get("config"), dict)
+        and "id" not in entry["config"]
+    )
