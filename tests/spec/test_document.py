@@ -123,6 +123,11 @@ def test_an_unknown_version_is_refused():
     ]
 
 
+def test_a_sink_that_does_not_exist_is_refused_by_name():
+    (line,) = messages(document().replace("type: redis", "type: s3"))
+    assert "spec.sinks[0].type: unknown sink 's3' (known: file, http, kafka," in line
+
+
 class TestUnbuilt:
     BUILT = document().replace("type: redis", "type: memory")
 
