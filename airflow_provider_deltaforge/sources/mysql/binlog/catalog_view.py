@@ -7,8 +7,9 @@ must fit the log's own column count and types. Otherwise the table is not decode
 """
 
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_deltaforge.errors import SchemaError, TableError
 from airflow_provider_deltaforge.events.schema import TableSchema
@@ -53,6 +54,103 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _QUOTED_MAX = 500
 
+_T = TypeVar("_T")
+
+
+class _EvolvedSchemas:
+    """How tables look at the reader's place, as far as the statements before it say it.
+
+    Attributes:
+        now: schemas by table; None: there is none any more, or nobody knows it.
+        moved: tables that a statement changed, and of which no row came since.
+        outdated: what was registered for a table when a statement changed it.
+        last_sql: the last statement about a table.
+        statements: how many came since the last ``settle``.
+    """
+
+    def __init__(self) -> None:
+        self.now: dict[Key, TableSchema | None] = {}
+        self.moved: set[Key] = set()
+        self.outdated: dict[Key, TableSchema | None] = {}
+        self.last_sql: dict[Key, str] = {}
+        self.statements = 0
+        self._settled: tuple[dict[Key, TableSchema | None], set[Key]] = ({}, set())
+
+    def settle(self) -> None:
+        """Keep what is known now when ``rewind`` forgets what came after."""
+        self.statements = 0
+        self._settled = dict(self.now), set(self.moved)
+
+    def rewind(self) -> None:
+        """Go back to the last ``settle``: what came after it is read again."""
+        self.statements = 0
+        self.now, self.moved = dict(self._settled[0]), set(self._settled[1])
+
+
+class _RegisteredSchemas:
+    """What was registered before, at exactly the place that is read.
+
+    Attributes:
+        here: returns that place; None before reading began.
+    """
+
+    def __init__(self, history: SchemaHistory | None) -> None:
+        self.here: Callable[[], LogPosition] | None = None
+        self._history = history
+
+    def schema(self, key: Key) -> TableSchema | None:
+        """Return the registered schema of a table."""
+        if self._history is None or self.here is None:
+            return None
+        return self._history.schema_at(key[0], None, key[1], self.here().as_json())
+
+    def is_replay(self, key: Key) -> bool:
+        """Return whether rows after this place were read before."""
+        if self._history is None or self.here is None:
+            return False
+        return self._history.goes_on(key[0], None, key[1], self.here().as_json())
+
+
+class _LiveCatalog:
+    """The server's catalog as it is now, which may be later than the log that is read."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._full: bool | None = None
+
+    def load(self, key: Key) -> TableSchema | None:
+        """Return a table."""
+        return self._asked(lambda connection: load_table(connection, *key), _describing(key))
+
+    def load_locked(self, key: Key) -> tuple[TableSchema | None, LogPosition]:
+        """Return a table, and a place in the log at which it looked like that."""
+        return self._asked(lambda connection: load_locked(connection, *key), _describing(key))
+
+    def kind(self, key: Key) -> str | None:
+        """Return what a name is the name of."""
+        return self._asked(lambda connection: kind_of(connection, *key), _describing(key))
+
+    def log_says_all(self) -> bool:
+        """Return whether the server writes full row metadata; asked until ``forget``."""
+        if self._full is None:
+            self._full = self._asked(log_says_all, "asking for binlog_row_metadata")
+        return self._full
+
+    def forget(self) -> None:
+        """Ask again: another server may answer."""
+        self._full = None
+
+    def _asked(self, question: Callable[[Any], _T], doing: str) -> _T:
+        with closing(self._connect()) as connection:
+            try:
+                return question(connection)
+            except Exception as error:
+                raise translated(error, doing) from error
+
+
+def _describing(key: Key) -> str:
+    return f"describing {key[0]}.{key[1]}"
+
 
 class CatalogView:
     """Makes decode plans. Used by the reader's thread only.
@@ -80,22 +178,14 @@ class CatalogView:
     ) -> None:
         self._matcher = matcher
         self._info = info
-        self._connect = connect
         self._lookahead = lookahead
-        self._history = history
         self._tagging = tagging
         self._decimal_numbers = decimal_numbers
         self._left_out: frozenset[str] = frozenset()
         self._position: LogPosition | None = None
-        self._here: Callable[[], LogPosition] | None = None
-        self._outdated: dict[Key, TableSchema | None] = {}
-        self._moved: set[Key] = set()
-        self._settled_moved: set[Key] = set()
-        self._statements = 0
-        self._now: dict[Key, TableSchema | None] = {}
-        self._settled: dict[Key, TableSchema | None] = {}
-        self._last_sql: dict[Key, str] = {}
-        self._full: bool | None = None
+        self._registered = _RegisteredSchemas(history)
+        self._evolved = _EvolvedSchemas()
+        self._live = _LiveCatalog(connect)
         self._judge = StatementJudge(self.captures, connect, mariadb=info.mariadb)
 
     def skip_tables(self, tables: Collection[str]) -> None:
@@ -112,20 +202,16 @@ class CatalogView:
 
     def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
         """Go back to a position: what follows is read again; ``here`` returns how far."""
-        self._here = here
+        self._registered.here = here
         self._position = position
-        self._statements = 0
-        self._now = dict(self._settled)
-        self._moved = set(self._settled_moved)
-        self._full = None
+        self._evolved.rewind()
+        self._live.forget()
 
     def passed(self, position: LogPosition) -> None:
         """Record that everything so far lies before ``position``."""
-        self._lookahead.passed(self._statements, position)
+        self._lookahead.passed(self._evolved.statements, position)
         self._position = position
-        self._statements = 0
-        self._settled = dict(self._now)
-        self._settled_moved = set(self._moved)
+        self._evolved.settle()
 
     def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Return if a statement that was logged instead of rows changed no captured table.
@@ -147,7 +233,7 @@ class CatalogView:
         Raises:
             TableError: it is unknown what a captured table looks like now.
         """
-        self._statements += 1
+        self._evolved.statements += 1
         self._judge.forget()
         if statement.kind == TRUNCATE:
             return ()
@@ -158,17 +244,17 @@ class CatalogView:
         for key, schema in after.items():
             if not self.captures(*key):
                 continue
-            self._last_sql[key] = sql
-            if schema is None and key not in gone and not self._log_says_all():
+            self._evolved.last_sql[key] = sql
+            if schema is None and key not in gone and not self._live.log_says_all():
                 # Now, not when rows come: a reader that starts after this would trust the registry.
                 after[key] = self._proven(key)
         if statement.drops_database:
             after.update(dict.fromkeys(self._of(statement.databases)))
         for key in after:
-            self._outdated[key] = self._registered(key)
-        self._moved.update(after)
-        self._now.update(after)
-        if self._log_says_all():
+            self._evolved.outdated[key] = self._registered.schema(key)
+        self._evolved.moved.update(after)
+        self._evolved.now.update(after)
+        if self._live.log_says_all():
             return ()
         return tuple(s for k, s in after.items() if s is not None and self.captures(*k))
 
@@ -192,8 +278,8 @@ class CatalogView:
             plan = replace(plan, computed=computed_columns(plan.schema))
         else:
             plan = replace(plan, null_by_default=null_by_default(table))
-        self._now[key] = plan.schema
-        self._moved.discard(key)
+        self._evolved.now[key] = plan.schema
+        self._evolved.moved.discard(key)
         if self._decimal_numbers:
             plan = plan.with_decimal_numbers()
         return plan if self._tagging is None else replace(plan, tagged=self._tagging.of(*key))
@@ -202,13 +288,7 @@ class CatalogView:
         """Return whether a name is that of a sequence; a dropped one is known by its columns."""
         if self._known(key) is not None:
             return False
-        connection = self._connect()
-        try:
-            kind = kind_of(connection, *key)
-        except Exception as error:
-            raise translated(error, f"describing {key[0]}.{key[1]}") from error
-        finally:
-            connection.close()
+        kind = self._live.kind(key)
         return kind == "SEQUENCE" or (kind is None and table.named)
 
     def _plan(self, key: Key, table: TableMap) -> TableDecodePlan:
@@ -217,7 +297,7 @@ class CatalogView:
         known = completed(known, table, charsets) if known is not None else None
         fits = known is not None and agrees(table, charsets, known)
         if not needs_catalog(table, mariadb=self._info.mariadb):
-            if not fits or key in self._moved:
+            if not fits or key in self._evolved.moved:
                 known = self._fitting_schema(key, table) or known
             return captured_plan(table, charsets, None, known, self._period(key, table, known))
         doubt = None
@@ -242,7 +322,7 @@ class CatalogView:
         if known is not None and agrees(table, self._info.charsets, known):
             return period_of(table, known)
         # Of another time, and still: the names of a period's columns cannot be changed.
-        return period_of(table, self._load(key) or known)
+        return period_of(table, self._live.load(key) or known)
 
     def _fitting_schema(self, key: Key, table: TableMap) -> TableSchema | None:
         """Return a schema with what a full log does not know, after a change; None: there is none.
@@ -251,64 +331,36 @@ class CatalogView:
         catalog may be ahead of the log, but not in anything that the log knows.
         """
         charsets = self._info.charsets
-        registered = self._registered(key)
-        fresh = registered != self._outdated.get(key) or self._is_replay(key)
+        registered = self._registered.schema(key)
+        fresh = registered != self._evolved.outdated.get(key) or self._registered.is_replay(key)
         if registered is not None and fresh and agrees(table, charsets, registered):
             return registered
-        live = self._load(key)
+        live = self._live.load(key)
         return live if live is not None and agrees(table, charsets, live) else None
-
-    def _is_replay(self, key: Key) -> bool:
-        """Return whether rows after this place were read before."""
-        if self._history is None or self._here is None:
-            return False
-        return self._history.goes_on(key[0], None, key[1], self._here().as_json())
 
     def _known(self, key: Key) -> TableSchema | None:
         """Return the schema by statements and registry; None if they have none.
 
         What was registered before a statement that was not understood is not trusted after it.
         """
-        known = self._now.get(key)
+        known = self._evolved.now.get(key)
         if known is None:
-            known = self._registered(key)
-            if known is not None and known == self._outdated.get(key):
+            known = self._registered.schema(key)
+            if known is not None and known == self._evolved.outdated.get(key):
                 return None
-            self._now[key] = known
+            self._evolved.now[key] = known
         return known
-
-    def _registered(self, key: Key) -> TableSchema | None:
-        """Return the registered schema at exactly the place that is read."""
-        if self._history is None or self._here is None:
-            return None
-        return self._history.schema_at(key[0], None, key[1], self._here().as_json())
-
-    def _load(self, key: Key) -> TableSchema | None:
-        """Return the table as it is now, which may be later than the log that is read."""
-        connection = self._connect()
-        try:
-            return load_table(connection, *key)
-        except Exception as error:
-            raise translated(error, f"describing {key[0]}.{key[1]}") from error
-        finally:
-            connection.close()
 
     def _proven(self, key: Key, doubt: str | None = None) -> TableSchema:
         """Return the catalog's schema, if the log shows that it holds here."""
         if self._position is None:
             raise self._stopped(key, "its columns are not known")
-        connection = self._connect()
-        try:
-            schema, end = load_locked(connection, *key)
-        except Exception as error:
-            raise translated(error, f"describing {key[0]}.{key[1]}") from error
-        finally:
-            connection.close()
-        ahead = self._lookahead.between(self._position, end)[self._statements :]
+        schema, end = self._live.load_locked(key)
+        ahead = self._lookahead.between(self._position, end)[self._evolved.statements :]
         later = [ddl for ddl in ahead if ddl.touches(key)]
         if later:
             why = f"{doubt}; " if doubt is not None else ""
-            self._last_sql[key] = later[0].sql
+            self._evolved.last_sql[key] = later[0].sql
             raise self._stopped(
                 key,
                 f"{why}the log does not name its columns, and the table was changed since "
@@ -320,25 +372,13 @@ class CatalogView:
 
     def _stopped(self, key: Key, reason: str) -> TableError:
         name = f"{key[0]}.{key[1]}"
-        sql = self._last_sql.get(key)
+        sql = self._evolved.last_sql.get(key)
         quoted = f". The statement was: {sql[:_QUOTED_MAX]}" if sql is not None else ""
         reason = reason.removeprefix(f"{name}: ")
         return TableError(f"{name}: {reason}{quoted}", name)
 
     def _of(self, databases: Collection[str]) -> list[Key]:
-        return [key for key in self._now if key[0] in databases]
-
-    def _log_says_all(self) -> bool:
-        """Return whether the server writes full row metadata; asked once per connection."""
-        if self._full is None:
-            connection = self._connect()
-            try:
-                self._full = log_says_all(connection)
-            except Exception as error:
-                raise translated(error, "asking for binlog_row_metadata") from error
-            finally:
-                connection.close()
-        return self._full
+        return [key for key in self._evolved.now if key[0] in databases]
 
 
 def _gone(statement: Statement, db: str) -> set[Key]:

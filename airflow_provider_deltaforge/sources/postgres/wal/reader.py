@@ -38,6 +38,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.table_names import TableNa
 from airflow_provider_deltaforge.sources.postgres.wal.untouched_values import UntouchedValues
 from airflow_provider_deltaforge.sources.shared.reconnecting_reader import ReconnectingReader
 from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
+from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,131 @@ _STATUS_S = 10.0
 _IN_USE_S = 90.0
 _KEEPALIVE_SLACK_S = 1.0
 _LEAVING_S = 3.0
+
+
+class _StatusReports:
+    """Reports to the server how far the log came, and up to where it may be forgotten.
+
+    Args:
+        confirmed: what the slot has confirmed, which is never taken back.
+        every_s: how often a report is due.
+
+    Attributes:
+        flushed: up to where everything is stored.
+    """
+
+    def __init__(self, confirmed: int, every_s: float) -> None:
+        self.flushed = self._sent_flushed = confirmed
+        self._every_s = every_s
+        self._sent_at = 0.0
+
+    def connected(self) -> None:
+        """Wait with the next report: opening the log was one."""
+        self._sent_at = time.monotonic()
+
+    def send(self, socket: LogSocket, written: int, now: float, *, asked: bool) -> bool:
+        """Send a report if it is time for one; return whether it was.
+
+        Args:
+            socket: to the server.
+            written: how far the log came.
+            now: the monotonic clock.
+            asked: the server waits for it.
+        """
+        since = now - self._sent_at
+        flushed = self.flushed
+        # A server that stops asks again at once until everything is confirmed.
+        asked = asked and (flushed > self._sent_flushed or since >= _ANSWER_S)
+        due = since >= self._every_s
+        if not (asked or due or (flushed > self._sent_flushed and since > _CONFIRM_S)):
+            return False
+        socket.send(status_message(written, flushed, ask=due))
+        self._sent_at, self._sent_flushed = now, flushed
+        return True
+
+    def send_last(self, socket: LogSocket, written: int) -> None:
+        """Send what was not reported yet, before the connection is closed."""
+        if self.flushed > self._sent_flushed:
+            socket.send(status_message(written, self.flushed, ask=False))
+
+
+class _CapturedTables:
+    """Makes the decode plans of captured tables.
+
+    Args:
+        planner: makes plans of relations.
+        matcher: which tables are captured.
+        history: what was registered.
+        here: returns where the transaction that is read commits.
+
+    Attributes:
+        left_out: full names of tables whose rows are not delivered.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        matcher: TableMatcher,
+        history: SchemaHistory | None,
+        here: Callable[[], WalPosition],
+    ) -> None:
+        self._planner = planner
+        self._matcher = matcher
+        self._history = history
+        self._here = here
+        self.left_out: frozenset[str] = frozenset()
+
+    def plan(self, relation: Relation) -> WalTablePlan | None:
+        """Return how to decode a table's rows, None if they are not delivered."""
+        captured = self._matcher.matches(relation.schema, relation.table)
+        if not captured or f"{relation.schema}.{relation.table}" in self.left_out:
+            return None
+        plan = self._planner.plan(relation)
+        if not plan.captured:
+            return None
+        return replace(plan, schema=registered_schema(plan.schema, self._history, self._here()))
+
+
+class _AppearedTables:
+    """Collects the tables that appeared, or took a captured name, while the log was read.
+
+    Args:
+        watch: looks for them, now and then.
+        names: finds those with new names.
+
+    Attributes:
+        named: which table has which name, as far as ``found`` covers it.
+        found: so far.
+    """
+
+    def __init__(self, watch: Housekeeping, names: TableNamesWatch) -> None:
+        self._watch = watch
+        self._names = names
+        self.named: NamedTables | None = None
+        self.found: list[AppearedTable] = []
+
+    def note_names(self, names: NamedTables) -> None:
+        """Set which table had which name before."""
+        self.named = self._names.known = names
+
+    def add(self, schema: str, table: str, position: Position | None) -> None:
+        """Add a table with rows from before a position; None: from before it was found."""
+        appeared = AppearedTable(f"{schema}.{table}", position)
+        if appeared not in self.found:
+            self.found.append(appeared)
+
+    def look(self, now: float, position: WalPosition) -> None:
+        """Look for tables if it is time to, on the server of a position."""
+        for table in self._watch.look(now):
+            self.add(table.schema, table.name, None)
+        while self._watch.renamed:
+            name, end = self._watch.renamed.pop()
+            self.found.append(AppearedTable(name, replace(position, lsn=end).as_json()))
+        self.named = self._names.known
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._watch.close()
 
 
 class PostgresReader(ReconnectingReader[LogSocket]):
@@ -69,41 +195,40 @@ class PostgresReader(ReconnectingReader[LogSocket]):
     ) -> None:
         super().__init__(reading.source_id, reading.read_timeout_s, stopping)
         self._reading = reading
-        self._left_out: frozenset[str] = frozenset()
         self._in_use_since: float | None = None
-        self._sent_at = self._cut_at = 0.0
-        self._appeared: list[AppearedTable] = []
-        self._named: NamedTables | None = None
+        self._cut_at = 0.0
         self._info, slot = ask(reading, position)
         self._silence = ServerSilence(1.5 * self._status_s + _KEEPALIVE_SLACK_S)
         # A reader that vanished holds the slot until the server misses it.
         self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
-        # What a slot of ours has confirmed is never taken back.
-        self._flushed = self._sent_flushed = slot.confirmed
+        self._status = _StatusReports(slot.confirmed, self._status_s)
         reading.prefixes.check(self._info.version)
         position = self._info.at(position.lsn)  # Known to be in this server's history.
         connection = partial(connect, reading.dsn)
-        self._history = history
         self._catalog = SharedConnection(connection)
         self._untouched = UntouchedValues(connection, self._copied_upto(), self._has_ended)
-        self._planner = Planner(
+        planner = Planner(
             self._info.db,
             reading.matcher,
             self._catalog,
             reading.publication,
             decimal_numbers=reading.decimal_numbers,
         )
+        self._tables = _CapturedTables(
+            planner, reading.matcher, history, lambda: self._segmenter.here
+        )
         schema_of = reading.prefixes.schema_of
         self._segmenter = WalSegmenter(
-            self._info.db, position, self._plan, schema_of, self._take_note
+            self._info.db, position, self._tables.plan, schema_of, self._take_note
         )
-        self._names = TableNamesWatch(reading.publication, self._info, reading.matcher)
-        names = None if reading.original is not None else self._names
-        self._watch = Housekeeping(connection, self._newcomers(), reading.heartbeat_s, names)
+        names = TableNamesWatch(reading.publication, self._info, reading.matcher)
+        watched = None if reading.original is not None else names
+        watch = Housekeeping(connection, self._newcomers(), reading.heartbeat_s, watched)
+        self._appeared = _AppearedTables(watch, names)
 
     def skip_tables(self, tables: Collection[str]) -> None:
         """Do not deliver rows of some tables, by full name; call it before the first read."""
-        self._left_out = frozenset(tables)
+        self._tables.left_out = frozenset(tables)
 
     def decode(self, segment: Any) -> ChangeBatch:
         """Decode a segment that this reader read."""
@@ -113,31 +238,30 @@ class PostgresReader(ReconnectingReader[LogSocket]):
 
     def acknowledge(self, position: Position) -> None:
         """Set up to where ``read`` confirms the log to the server, which may then forget it."""
-        self._flushed = max(self._flushed, parse_lsn(str(position["lsn"])))
+        self._status.flushed = max(self._status.flushed, parse_lsn(str(position["lsn"])))
 
     def appeared_tables(self) -> Sequence[AppearedTable]:
         """Return tables that were published while the log was read, with rows from before."""
-        return tuple(self._appeared)
+        return tuple(self._appeared.found)
 
     def note_table_names(self, names: NamedTables) -> None:
         """Set which table had which name before; call it before the first read."""
-        self._named = self._names.known = names
+        self._appeared.note_names(names)
 
     def named_tables(self) -> NamedTables | None:
         """Return which table has which name, as far as ``appeared_tables`` covers it."""
-        return self._named
+        return self._appeared.named
 
     def close(self) -> None:
         """Close the connections. Safe to call twice, and from another thread."""
         super().close()
-        self._watch.close()
+        self._appeared.close()
         self._catalog.close()
         self._untouched.close()
 
     def _leave(self, socket: LogSocket) -> None:
         try:
-            if self._flushed > self._sent_flushed:
-                socket.send(status_message(self._segmenter.written, self._flushed, ask=False))
+            self._status.send_last(socket, self._segmenter.written)
         except (OSError, RetryableError):
             log.debug("the last position did not reach the server")
 
@@ -154,7 +278,7 @@ class PostgresReader(ReconnectingReader[LogSocket]):
     def _connect_log(self) -> LogSocket:
         position = self._segmenter.position
         info, _ = ask(self._reading, position, self._info)
-        self._sent_at = time.monotonic()
+        self._status.connected()
         return start(self._reading, position, info)
 
     def _waits(self) -> bool:
@@ -188,22 +312,10 @@ class PostgresReader(ReconnectingReader[LogSocket]):
     def _answer(self, socket: LogSocket) -> None:
         """Send the server our position, when it asks and from time to time; do the housekeeping."""
         now = time.monotonic()
-        since = now - self._sent_at
-        flushed = self._flushed
-        # A server that stops asks again at once until everything is confirmed.
-        asked = self._segmenter.asked and (flushed > self._sent_flushed or since >= _ANSWER_S)
-        due = since >= self._status_s
-        if asked or due or (flushed > self._sent_flushed and since > _CONFIRM_S):
-            socket.send(status_message(self._segmenter.written, flushed, ask=due))
-            self._segmenter.asked = False
-            self._sent_at, self._sent_flushed = now, flushed
-        for table in self._watch.look(now):
-            self._add_appeared(table.schema, table.name, None)
-        while self._watch.renamed:
-            name, end = self._watch.renamed.pop()
-            at = replace(self._segmenter.position, lsn=end).as_json()
-            self._appeared.append(AppearedTable(name, at))
-        self._named = self._names.known
+        segmenter = self._segmenter
+        if self._status.send(socket, segmenter.written, now, asked=segmenter.asked):
+            segmenter.asked = False
+        self._appeared.look(now, segmenter.position)
 
     @property
     def _missing(self) -> str:
@@ -227,28 +339,12 @@ class PostgresReader(ReconnectingReader[LogSocket]):
                 ) from error
         super()._failed(error)
 
-    def _plan(self, relation: Relation) -> WalTablePlan | None:
-        captured = self._reading.matcher.matches(relation.schema, relation.table)
-        if not captured or f"{relation.schema}.{relation.table}" in self._left_out:
-            return None
-        plan = self._planner.plan(relation)
-        if not plan.captured:
-            return None
-        return replace(
-            plan, schema=registered_schema(plan.schema, self._history, self._segmenter.here)
-        )
-
     def _take_note(self, message: LogicalMessage) -> None:
         table = appeared_table(message, self._reading.publication)
         if table is not None and self._reading.matcher.matches(*table):
             commit = self._segmenter.here
             # The message belongs to a transaction, which ends behind where its commit begins.
-            self._add_appeared(*table, replace(commit, lsn=commit.lsn + 1).as_json())
-
-    def _add_appeared(self, schema: str, table: str, position: Position | None) -> None:
-        found = AppearedTable(f"{schema}.{table}", position)
-        if found not in self._appeared:
-            self._appeared.append(found)
+            self._appeared.add(*table, replace(commit, lsn=commit.lsn + 1).as_json())
 
     def _newcomers(self) -> NewTables | None:
         reading = self._reading

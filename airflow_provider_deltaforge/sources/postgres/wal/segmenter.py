@@ -7,7 +7,7 @@ transaction's last.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,50 @@ class Received:
         self.raw = target
 
 
+@dataclass
+class _CutTransaction:
+    """The open transaction, if it is larger than a segment and was handed out in part.
+
+    Attributes:
+        commit: where it commits; None: no part of it was handed out.
+        handed_out: its events before this number were.
+    """
+
+    commit: int | None = None
+    handed_out: int = 0
+
+    def check(self, commit: int) -> None:
+        """Check that a transaction read again after a reconnect is the one that was cut.
+
+        Args:
+            commit: where it commits.
+
+        Raises:
+            FatalError: it is another.
+        """
+        if self.commit not in (None, commit):
+            raise FatalError(
+                f"the log goes on with the transaction that commits at {lsn_text(commit)} where "
+                f"the one at {lsn_text(self.commit or 0)} was cut; the server's history "
+                "changed. Take a new snapshot of the tables"
+            )
+
+
+class _ScanTables:
+    """What the scanner finds in the bytes.
+
+    Attributes:
+        state: int64, see ``framing_kernel``.
+        transactions: int64 (n, TX_COLUMNS).
+        rows: int64 (n, ROW_COLUMNS).
+    """
+
+    def __init__(self) -> None:
+        self.state = np.zeros(f.STATE_SIZE, np.int64)
+        self.transactions = np.zeros((_TX_MAX, f.TX_COLUMNS), np.int64)
+        self.rows = np.zeros((_ROWS_MAX, ROW_COLUMNS), np.int64)
+
+
 class WalSegmenter:
     """Turns the bytes of a session into segments.
 
@@ -130,20 +174,17 @@ class WalSegmenter:
         self._note = note
         self._relations = Relations(plan)
         self._markers: list[Marker] = []
-        self._state = np.zeros(f.STATE_SIZE, np.int64)
-        self._transactions = np.zeros((_TX_MAX, f.TX_COLUMNS), np.int64)
-        self._rows = np.zeros((_ROWS_MAX, ROW_COLUMNS), np.int64)
+        self._scanned = _ScanTables()
         self._log = Received()
-        self._handed_out = 0
-        self._open_commit: int | None = None
+        self._cut_tx = _CutTransaction()
         self.restart()
 
     def restart(self) -> None:
         """Forget what came after the last segment; the log comes again from ``position``."""
-        self._state[:] = 0
-        self._state[f.REACHED] = self._state[f.WRITTEN] = self.position.lsn
+        self._scanned.state[:] = 0
+        self._scanned.state[f.REACHED] = self._scanned.state[f.WRITTEN] = self.position.lsn
         # What was handed out of an open transaction is read again, and left out.
-        self._state[f.SKIP] = self._handed_out
+        self._scanned.state[f.SKIP] = self._cut_tx.handed_out
         self._log.clear()
         self._markers = []
         self._relations.forget()
@@ -151,19 +192,19 @@ class WalSegmenter:
     @property
     def written(self) -> int:
         """How far the log was received."""
-        return int(self._state[f.WRITTEN])
+        return int(self._scanned.state[f.WRITTEN])
 
     @property
     def here(self) -> WalPosition:
         """Where the transaction being read commits: behind everything before it."""
-        commit = self._transactions[int(self._state[f.TX_COUNT]) - 1, f.TX_COMMIT]
+        commit = self._scanned.transactions[int(self._scanned.state[f.TX_COUNT]) - 1, f.TX_COMMIT]
         return replace(self.position, lsn=int(commit))
 
     @property
     def moved(self) -> bool:
         """Whether the server has read on without anything for us."""
-        quiet = not self._state[f.TX_COUNT] and self._open_commit is None
-        return quiet and int(self._state[f.REACHED]) > self.position.lsn
+        quiet = not self._scanned.state[f.TX_COUNT] and self._cut_tx.commit is None
+        return quiet and int(self._scanned.state[f.REACHED]) > self.position.lsn
 
     def room(self) -> memoryview:
         """Return where bytes go that are received next; hands out segments when it is full."""
@@ -178,15 +219,15 @@ class WalSegmenter:
             ConnectionResetError: the server ended the log.
             FatalError and others: the server refused, or the log holds what we must not pass.
         """
-        log = self._log
+        log, scanned = self._log, self._scanned
         log.end += size
         while True:
             result, log.at = f.scan(
-                log.raw, log.at, log.end, self._state, self._transactions, self._rows,
+                log.raw, log.at, log.end, scanned.state, scanned.transactions, scanned.rows,
                 self._relations.keys, self._relations.ordinals,
             )  # fmt: skip
-            self.asked |= bool(self._state[f.ASKED])
-            self._state[f.ASKED] = 0
+            self.asked |= bool(scanned.state[f.ASKED])
+            scanned.state[f.ASKED] = 0
             if result == f.DONE:
                 return
             if result == f.FULL:
@@ -196,10 +237,10 @@ class WalSegmenter:
 
     def cut(self, *, full: bool = False) -> None:
         """Put what is complete into ``ready``; with ``full``, a part of one big transaction too."""
-        complete = int(self._state[f.TX_COUNT] - self._state[f.IN_TX])
+        complete = int(self._scanned.state[f.TX_COUNT] - self._scanned.state[f.IN_TX])
         if complete:
             self._hand_out(complete)
-        elif full and self._state[f.IN_TX]:
+        elif full and self._scanned.state[f.IN_TX]:
             self._hand_out_part()
         elif full:
             self._log.keep((0, 0), self._log.at, anew=False)
@@ -237,10 +278,10 @@ class WalSegmenter:
             relation = self._relations.captured(oid)
             if relation is not None:
                 self._mark("t", relation.schema, relation.table, ddl=truncate.ddl)
-            self._state[f.INDEX] += 1
+            self._scanned.state[f.INDEX] += 1
 
     def _message(self, message: messages.LogicalMessage) -> None:
-        if not message.transactional and not self._state[f.IN_TX]:
+        if not message.transactional and not self._scanned.state[f.IN_TX]:
             if message.lsn <= self.position.lsn:
                 return  # Handed out before a reconnect.
             self._begin_alone(message)
@@ -250,45 +291,47 @@ class WalSegmenter:
             schema = self._schema_of(message.prefix)
             if schema is not None:
                 self._mark("c", schema, message.prefix, after=message.image)
-        self._state[f.INDEX] += 1
+        self._scanned.state[f.INDEX] += 1
 
     def _begin_alone(self, message: messages.LogicalMessage) -> None:
         """Make a transaction of a message that belongs to none; see ``WalTxPositions``."""
-        if self._state[f.TX_COUNT] >= len(self._transactions):
+        if self._scanned.state[f.TX_COUNT] >= len(self._scanned.transactions):
             self.cut()
-        ordinal = int(self._state[f.TX_COUNT])
+        ordinal = int(self._scanned.state[f.TX_COUNT])
         sent_us = int(f.big(self._log.raw, self._log.at + 22, 8)) + f.EPOCH_2000_US
-        self._transactions[ordinal] = (message.lsn, message.lsn - 1, 0, sent_us // 1000)
-        self._state[f.TX_COUNT] = ordinal + 1
-        self._state[f.INDEX] = 0
+        self._scanned.transactions[ordinal] = (message.lsn, message.lsn - 1, 0, sent_us // 1000)
+        self._scanned.state[f.TX_COUNT] = ordinal + 1
+        self._scanned.state[f.INDEX] = 0
 
     def _mark(
         self, op: str, schema: str, table: str, after: bytes | None = None, ddl: bytes | None = None
     ) -> None:
-        index = int(self._state[f.INDEX])
-        tx, before = int(self._state[f.TX_COUNT]) - 1, int(self._state[f.ROWS_COUNT])
+        index = int(self._scanned.state[f.INDEX])
+        tx, before = (
+            int(self._scanned.state[f.TX_COUNT]) - 1,
+            int(self._scanned.state[f.ROWS_COUNT]),
+        )
         # Transactions of their own are never cut, so they leave out nothing.
-        if index >= self._state[f.SKIP] or not self._state[f.IN_TX]:
+        if index >= self._scanned.state[f.SKIP] or not self._scanned.state[f.IN_TX]:
             self._markers.append(Marker(tx, before, index, op, schema, table, after, ddl))
 
     def _hand_out(self, complete: int) -> None:
         """Make a segment of the first ``complete`` transactions; keep what follows."""
-        self._check_identity()
-        state, rows = self._state, self._rows
+        self._cut_tx.check(int(self._scanned.transactions[0, f.TX_COMMIT]))
+        state, rows = self._scanned.state, self._scanned.rows
         count = int(state[f.ROWS_COUNT])
         upto = int(np.searchsorted(rows[:count, ROW_TX], complete))
         size = int(state[f.TX_AT]) if state[f.IN_TX] else self._log.at
         markers = [marker for marker in self._markers if marker.tx < complete]
         anew = self._add_segment(complete, upto, markers, size, int(state[f.REACHED]))
         self.position = self.ready[-1].positions.end_position
-        self._handed_out = 0
-        self._open_commit = None
+        self._cut_tx = _CutTransaction()
         self._markers = [
             replace(marker, tx=0, before=marker.before - upto)
             for marker in self._markers[len(markers) :]
         ]
         if state[f.IN_TX]:
-            self._transactions[0] = self._transactions[complete]
+            self._scanned.transactions[0] = self._scanned.transactions[complete]
         state[f.TX_COUNT] = state[f.IN_TX]
         state[f.TX_AT] = 0
         kept = rows[upto:count].copy()
@@ -302,8 +345,9 @@ class WalSegmenter:
 
     def _hand_out_part(self) -> None:
         """Make a segment of the open transaction's events but for the last one, which is kept."""
-        self._check_identity()
-        state, rows = self._state, self._rows
+        commit = int(self._scanned.transactions[0, f.TX_COMMIT])
+        self._cut_tx.check(commit)
+        state, rows = self._scanned.state, self._scanned.rows
         count = int(state[f.ROWS_COUNT])
         ends_marked = bool(self._markers) and self._markers[-1].before == count
         upto = count if ends_marked else max(0, count - 1)
@@ -311,10 +355,8 @@ class WalSegmenter:
         anew = False
         if upto or markers:
             anew = self._add_segment(1, upto, markers, self._log.at, 0, open_tx=True)
-            self._handed_out = (
-                self._markers[-1].index if ends_marked else int(rows[upto, ROW_INDEX])
-            )
-            self._open_commit = int(self._transactions[0, f.TX_COMMIT])
+            handed_out = self._markers[-1].index if ends_marked else int(rows[upto, ROW_INDEX])
+            self._cut_tx = _CutTransaction(commit, handed_out)
         self._markers = [replace(marker, before=0) for marker in self._markers[len(markers) :]]
         piece = (0, 0)
         if upto < count:
@@ -323,16 +365,6 @@ class WalSegmenter:
             rows[0, [ROW_START, ROW_STOP]] = (0, piece[1] - piece[0])
         state[f.ROWS_COUNT] = count - upto
         self._log.keep(piece, self._log.at, anew=anew)
-
-    def _check_identity(self) -> None:
-        """Check that a transaction read again after a reconnect is the one that was cut."""
-        found = int(self._transactions[0, f.TX_COMMIT])
-        if self._open_commit not in (None, found):
-            raise FatalError(
-                f"the log goes on with the transaction that commits at {lsn_text(found)} where "
-                f"the one at {lsn_text(self._open_commit or 0)} was cut; the server's history "
-                "changed. Take a new snapshot of the tables"
-            )
 
     def _add_segment(
         self,
@@ -345,18 +377,18 @@ class WalSegmenter:
         open_tx: bool = False,
     ) -> bool:
         """Add a segment to ``ready``; return whether it took the array of bytes with it."""
-        ends, commits, xids, times_ms = self._transactions[:count].copy().T
+        ends, commits, xids, times_ms = self._scanned.transactions[:count].copy().T
         data, whole = self._log.give(size if upto else 0)
         segment = WalSegment(
             nbytes=size,
             data=data,
-            rows=self._rows[:upto].copy(),
+            rows=self._scanned.rows[:upto].copy(),
             plans=self._relations.plans,
             positions=WalTxPositions(self.position, ends, commits, xids, times_ms, reached),
             db=self._db,
             markers=tuple(markers),
             open_tx=open_tx,
-            continues=self._open_commit is not None,
+            continues=self._cut_tx.commit is not None,
         )
         self.ready.append(segment)
         return whole
