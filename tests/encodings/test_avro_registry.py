@@ -13,8 +13,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.encodings.avro import AvroEncoding
 from airflow_provider_deltaforge.encodings.avro.subjects import Subjects
-from airflow_provider_deltaforge.engine.base import heartbeat
-from airflow_provider_deltaforge.engine.catch_up import catch_up
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.envelopes.contract import Origin
@@ -335,11 +334,6 @@ def test_a_registry_that_never_answers_is_given_up_in_time():
         server.end()
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-
-
 def lane_of(url, **more):
     sink = f"encoding: {{type: avro, schema_registry_url: '{url}'}}"
     pipeline = InProcess(sink=sink, **more)
@@ -348,7 +342,7 @@ def lane_of(url, **more):
 
 
 def test_a_lane_is_blocked_while_the_registry_is_away_and_loses_nothing(
-    registry, schema_registry_server, quick
+    registry, schema_registry_server
 ):
     gate = Answering(503)
     pipeline = lane_of(gate.url)
@@ -374,12 +368,12 @@ def test_a_lane_is_blocked_while_the_registry_is_away_and_loses_nothing(
     ("status", "error_class"), [(None, "retryable"), (401, "access")], ids=["away", "denied"]
 )
 def test_an_optional_sink_waits_for_its_registry_alone_and_misses_nothing(
-    registry, schema_registry_server, quick, monkeypatch, status, error_class
+    registry, schema_registry_server, status, error_class
 ):
-    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.5)
     port = free_port()
     gate = None if status is None else Answering(status, port=port)
-    pipeline = InProcess(sinks=("out", "side"), optional=("side",))
+    tuning = Tuning(beat_s=0.05, refused_sink_s=0.5)
+    pipeline = InProcess(sinks=("out", "side"), optional=("side",), tuning=tuning)
     encoding = f"encoding: {{type: avro, schema_registry_url: 'http://127.0.0.1:{port}'}}, "
     side = f"log: {pipeline.name}-side, "
     pipeline.document = pipeline.document.replace(side, side + encoding)
@@ -408,7 +402,7 @@ def test_an_optional_sink_waits_for_its_registry_alone_and_misses_nothing(
 
 @pytest.mark.parametrize("journal", ["", "enabled: true"])
 def test_what_the_registry_refuses_is_set_aside_or_stops_the_pipeline(
-    registry, schema_registry_server, quick, journal
+    registry, schema_registry_server, journal
 ):
     taken = '{"type":"record","name":"Envelope","fields":[{"name":"op","type":"int"}]}'
     from confluent_kafka.schema_registry import Schema

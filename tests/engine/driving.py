@@ -3,6 +3,7 @@
 import threading
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.sinks.memory import memory_log
@@ -17,7 +18,8 @@ class Driving:
 
     def __init__(self, pipeline, drive=drive_stream, generation=1):
         self.outcome = None
-        assignment = DriverArguments(pipeline.name, pipeline.location, generation)
+        tuning = getattr(pipeline, "tuning", TUNING)
+        assignment = DriverArguments(pipeline.name, pipeline.location, generation, tuning=tuning)
         run = lambda: setattr(self, "outcome", drive(assignment, LocalRunner()))  # noqa: E731
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()

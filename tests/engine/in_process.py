@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.sinks.memory import MemoryLog, memory_log
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -13,6 +14,9 @@ from airflow_provider_deltaforge.storage.records.control import Control
 
 NAME = "inside"
 DRIVER = "driver"
+
+QUICK = Tuning(beat_s=0.05, control_s=0.05, room_s=0.05)
+"""Lanes and drivers hear soon what is wanted of them."""
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -52,6 +56,7 @@ class InProcess:
     optional: tuple[str, ...] = ()
     name: str = field(default_factory=lambda: f"{NAME}-{next(_unique)}")
     dsn: str = ""
+    tuning: Tuning = QUICK
 
     def __post_init__(self) -> None:
         self.location = StoreLocation.from_dsn(self.dsn or f"memory://{self.name}")
@@ -93,9 +98,11 @@ class InProcess:
     def context(self) -> TaskContext:
         """Open a lane's context under a driver of generation 1."""
         self.control.take_epoch(DRIVER)
-        return TaskContext.open(
-            DriverAssignment(self.document, self.location, DRIVER, 1), renew=True
-        )
+        return TaskContext.open(self.job(), renew=True)
+
+    def job(self) -> DriverAssignment:
+        """Return what a driver of generation 1 hands to its workers."""
+        return DriverAssignment(self.document, self.location, DRIVER, 1, tuning=self.tuning)
 
     def log(self, sink: str = "out") -> MemoryLog:
         return memory_log(f"{self.name}-{sink}")

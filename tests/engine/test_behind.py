@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from airflow_provider_deltaforge.engine.catch_up import catch_up
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
@@ -48,7 +48,7 @@ def test_the_pipeline_goes_on_without_an_optional_sink_that_is_then_caught_up():
     assert whole(made, "side", ends["side"]) == []
 
 
-def test_a_blip_of_an_optional_sink_needs_no_second_reader(monkeypatch):
+def test_a_blip_of_an_optional_sink_needs_no_second_reader():
     made = pipeline(transactions=30, source="")
     made.log("side").fail_next(2, AWAY)
     running = RunningLane(made)
@@ -99,9 +99,8 @@ def test_a_sink_that_hangs_is_left_after_the_deadline_of_the_document():
     assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
 
 
-def test_refused_access_stops_a_required_sink_and_leaves_an_optional_one(monkeypatch):
-    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.5)
-    made = pipeline()
+def test_refused_access_stops_a_required_sink_and_leaves_an_optional_one():
+    made = pipeline(tuning=Tuning(refused_sink_s=0.5))
     made.log("side").fail_next(1, AccessError("the password has expired"))
     running = RunningLane(made)
     wait_until(lambda: stood(made, "side") == "behind")

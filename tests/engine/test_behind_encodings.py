@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import replays, snapshots
-from airflow_provider_deltaforge.engine.base import control_watcher, heartbeat
-from airflow_provider_deltaforge.engine.catch_up import catch_up
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.storage.records.dead_letters import (
@@ -102,9 +101,8 @@ def test_a_required_sink_whose_encoding_is_away_blocks_until_it_is_back(gate):
     assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
 
 
-def test_refused_access_of_an_encoding_concerns_its_sink_alone(gate, monkeypatch):
-    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.5)
-    made = growing()
+def test_refused_access_of_an_encoding_concerns_its_sink_alone(gate):
+    made = growing(tuning=Tuning(refused_sink_s=0.5))
     gate["side"].error = DENIED
     running = RunningLane(made)
     wait_until(lambda: stood(made, "side") == "behind" and at(made, "main") > 40)
@@ -119,11 +117,8 @@ def test_refused_access_of_an_encoding_concerns_its_sink_alone(gate, monkeypatch
     assert whole(made, "side", at(made, "side")) == []
 
 
-def test_what_nobody_has_foreseen_of_an_encoding_is_logged_once_with_its_way(
-    gate, monkeypatch, caplog
-):
-    monkeypatch.setattr(catch_up, "_AGAIN_S", 0.1)
-    made = growing()
+def test_what_nobody_has_foreseen_of_an_encoding_is_logged_once_with_its_way(gate, caplog):
+    made = growing(tuning=Tuning(refused_sink_s=0.1))
     gate["side"].error = KeyError("password: s3cret")
     running = RunningLane(made)
     wait_until(lambda: stood(made, "side") == "behind")
@@ -232,10 +227,10 @@ def test_what_cannot_be_encoded_for_a_sink_that_was_behind_is_set_aside_once(gat
     assert delivered(made, "side") == [(tx, 0) for tx in refused]
 
 
-def test_what_took_long_to_encode_is_not_written_if_a_newer_lane_has_started(gate, monkeypatch):
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 3600.0)  # As of a process that was frozen meanwhile.
-    monkeypatch.setattr(control_watcher, "_CONFIRMED_S", 0.0)
-    made = growing(transactions=20, source="")
+def test_what_took_long_to_encode_is_not_written_if_a_newer_lane_has_started(gate):
+    # As of a process that was frozen meanwhile.
+    frozen = Tuning(beat_s=3600.0, confirmed_s=0.0)
+    made = growing(transactions=20, source="", tuning=frozen)
     gate["main"].error = AWAY
     running = RunningLane(made)
     wait_until(lambda: len(gate["main"].asked) > 2)

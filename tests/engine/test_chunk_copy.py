@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
-from airflow_provider_deltaforge.engine.snapshot import chunk_copy
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import await_workers, copy_chunks
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.sources.contract import TableChunk
@@ -61,7 +61,7 @@ def away(*_):
 def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
     monkeypatch, meanwhile, error_class
 ):
-    pipeline = InProcess(snapshot="initial")
+    pipeline = InProcess(snapshot="initial", tuning=Tuning(listen_s=3600))
     pipeline.control.take_epoch(DRIVER)
     read = ScriptedSnapshotter.read
 
@@ -70,12 +70,7 @@ def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
         return read(*told)
 
     monkeypatch.setattr(ScriptedSnapshotter, "read", frozen)
-    monkeypatch.setattr(chunk_copy, "_LISTEN_S", 3600)
-    told = list(
-        copy_chunks(
-            DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1), "r1", [CHUNK]
-        )
-    )
+    told = list(copy_chunks(pipeline.job(), "r1", [CHUNK]))
 
     assert [copied.outcome.error_class for copied in told] == [error_class]
     assert pipeline.log().messages() == []
@@ -109,8 +104,7 @@ def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
     assert not [thread.name for thread in left if thread.name.startswith("sink-")]
 
 
-def test_tables_that_were_never_begun_are_not_waited_for(monkeypatch, caplog):
-    monkeypatch.setattr(chunk_copy, "_WORKERS_S", 0)
+def test_tables_that_were_never_begun_are_not_waited_for(caplog):
     begun, over = threading.Event(), threading.Event()
     pool = ThreadPoolExecutor(1)
     working = [pool.submit(lambda: begun.set() or over.wait()), pool.submit(over.wait)]
@@ -118,7 +112,7 @@ def test_tables_that_were_never_begun_are_not_waited_for(monkeypatch, caplog):
     pool.shutdown(wait=False, cancel_futures=True)
     over.set()
     working[0].result(PATIENCE_S)
-    await_workers(working)
+    await_workers(working, within_s=0)
 
     assert working[1].cancelled()
     assert not caplog.records

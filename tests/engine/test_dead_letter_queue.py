@@ -58,12 +58,9 @@ class Box:
 def test_trouble_is_over_with_room_also_if_the_store_was_away_meanwhile(monkeypatch):
     made = Box(monkeypatch, "max_entries: 1, overflow_policy: block")
     made.fill(1)
-    made.box._held = [LETTER]
+    made.box.hold([LETTER])
     # Full; asked once more for the reason; away when it is looked at again.
     made.answers = [None, None, None, RetryableError("away")]
-    monkeypatch.setattr(
-        "airflow_provider_deltaforge.engine.dead_letters.queue_limits._POLL_S", 0.01
-    )
     with pytest.raises(RetryableError, match="away"):
         made.box.awaits_room()
     assert made.errors[NAME] is not None
@@ -77,7 +74,7 @@ def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away
     monkeypatch, caplog
 ):
     made = Box(monkeypatch, "max_entries: 2, overflow_policy: reject")
-    made.box._held = [LETTER] * 5
+    made.box.hold([LETTER] * 5)
     made.box.transact([])
     made.answers = [RetryableError("away")]
     with pytest.raises(RetryableError, match="away"):
@@ -93,7 +90,7 @@ def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away
 def test_the_oldest_make_room_also_if_the_store_goes_away_before(monkeypatch):
     made = Box(monkeypatch, "max_entries: 2")
     made.fill(2)
-    made.box._held = [LETTER]
+    made.box.hold([LETTER])
     made.box.transact([])
     made.answers = [RetryableError("away")]
     with pytest.raises(RetryableError, match="away"):
@@ -107,7 +104,7 @@ def test_the_oldest_make_room_also_if_the_store_goes_away_before(monkeypatch):
 def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):
     made = Box(monkeypatch, "max_entries: 1, overflow_policy: reject")
     for _ in range(3):
-        made.box._held = [LETTER]
+        made.box.hold([LETTER])
         made.box.transact([])
         made.box.stored()
     made.box.say()
@@ -121,7 +118,7 @@ def test_who_has_lost_the_fence_removes_nothing_by_former_limits(monkeypatch, re
     """Frozen and let go after the document was changed, it would."""
     made = Box(monkeypatch, "max_entries: 2, max_age_secs: 1")
     made.fill(5)
-    made.box._held = [LETTER]
+    made.box.hold([LETTER])
     made.newer = True
     monkeypatch.setattr(time, "time", lambda: 1e10)
     with pytest.raises(FencedError):

@@ -7,10 +7,8 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine.base import heartbeat
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
-from airflow_provider_deltaforge.engine.dead_letters import queue as dead_letter_queue
-from airflow_provider_deltaforge.engine.dead_letters import queue_limits
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
@@ -26,13 +24,6 @@ from tests.waiting import PATIENCE_S, wait_until
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
 PICKY = "{type: planted, id: picky}"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Let a lane hear soon that it is to stop."""
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(queue_limits, "_POLL_S", 0.05)
 
 
 def row_of(text):
@@ -170,13 +161,13 @@ def test_entries_and_position_are_stored_together_or_not_at_all(picky, monkeypat
 def test_of_a_transaction_that_is_refused_in_masses_entries_are_stored_before_its_end(
     picky, monkeypatch
 ):
-    monkeypatch.setattr(dead_letter_queue, "_HELD_LETTERS", 1)
     pipeline = begun(
         rows=40,
         transactions=3,
         processors="{type: planted, id: all}",
         journal="enabled: true",
         batch="max_transaction_bytes: 640, max_bytes: 640, ",
+        tuning=Tuning(held_dead_letters=1),
     )
     plant(monkeypatch, all=refusing(lambda _: True))
     stored = []
@@ -272,7 +263,7 @@ def test_a_snapshot_waits_for_room_visibly_and_goes_on_with_it(monkeypatch):
         processors=PICKY,
         journal="enabled: true, dlq: {max_entries: 5, overflow_policy: block}",
     )
-    assignment = DriverArguments(pipeline.name, pipeline.location, 1)
+    assignment = DriverArguments(pipeline.name, pipeline.location, 1, tuning=pipeline.tuning)
     driver = threading.Thread(target=drive_stream, args=(assignment, LocalRunner()), daemon=True)
     driver.start()
     seen = []
@@ -292,9 +283,12 @@ def test_a_snapshot_waits_for_room_visibly_and_goes_on_with_it(monkeypatch):
     assert len(set(seen)) == len(seen) == pipeline.control.progress().events - len(copied)
 
 
-def test_what_is_too_old_is_forgotten(monkeypatch):
-    monkeypatch.setattr(queue_limits, "_FIRST_EXPIRY_S", 0.0)
-    pipeline = begun(journal="enabled: true, dlq: {max_age_secs: 3600}", transactions=1)
+def test_what_is_too_old_is_forgotten():
+    pipeline = begun(
+        journal="enabled: true, dlq: {max_age_secs: 3600}",
+        transactions=1,
+        tuning=Tuning(first_expiry_s=0.0),
+    )
     store = pipeline.store
     state = store._state
     for age_s in (7200, 3700, 10):

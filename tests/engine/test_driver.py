@@ -12,7 +12,8 @@ from airflow_provider_deltaforge.engine.base.restarts import Restarts
 from airflow_provider_deltaforge.engine.driver import driver
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
-from airflow_provider_deltaforge.engine.lane import lane as lane_module
+from airflow_provider_deltaforge.engine.lane.delivery import Delivery
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -74,7 +75,7 @@ def test_why_a_driver_has_failed_is_said_also_if_the_store_is_away_just_then(mon
         real(*words)
 
     monkeypatch.setattr(driver, "say", say)
-    monkeypatch.setattr(driver, "_own_snapshot", _cannot)
+    monkeypatch.setattr(SnapshotRun, "due", _cannot)
     pipeline = InProcess()
     assert Driving(pipeline).end().exit_code == 4
     assert pipeline.status() == ("failed", "fatal")
@@ -90,11 +91,11 @@ def test_a_lane_that_ends_retryable_is_started_again_and_the_driver_gives_up_in_
     pipeline = InProcess()
     started = []
 
-    def dies(self):
+    def dies(*_):
         started.append(pipeline.status()[0])
         raise RetryableError("the log's server is shy")
 
-    monkeypatch.setattr(lane_module.Lane, "_stream", dies)
+    monkeypatch.setattr(Delivery, "begin", dies)
     outcome = Driving(pipeline).end()
     assert (outcome.why, outcome.exit_code) == ("failed", 3)
     assert len(started) == 6

@@ -1,7 +1,9 @@
 """The position of transactions that held nothing, beside one that is not over."""
 
+import time
+
+from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.engine.lane.lane import Lane
-from airflow_provider_deltaforge.engine.read import empty_progress
 from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
@@ -39,7 +41,6 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
     lane, quiet = Lane(pipeline.context(), 60.0), Quiet()
     lane._rendering.open()
     ahead = lane._rendering.ahead(lambda _: True)
-    lane._delivery = quiet
     quiet.checkpoints = pipeline.checkpoints()
 
     def deliver(batch):
@@ -47,8 +48,8 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
 
     deliver(SourceBatch(rows.slice(0, 0), {"tx": 1}, 0))
     deliver(SourceBatch(rows.slice(0, 2), None, 1, splits_transaction=True))
-    monkeypatch.setattr(empty_progress, "_CHECKPOINT_S", 0.0)
-    lane._checkpoint_idle(quiet)
+    time.sleep(TUNING.idle_checkpoint_s)
+    lane._checkpoint_idle(quiet, quiet)
     assert queue.count() == 0
 
     deliver(SourceBatch(rows.slice(2, 1), {"tx": 2}, 1))

@@ -5,8 +5,8 @@ import threading
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine.base import heartbeat, lane_stats
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.lane.lane import Lane
@@ -21,12 +21,6 @@ from tests.engine.running import RunningLane, begun, events, places, run_to_the_
 from tests.waiting import PATIENCE_S, wait_until
 
 CHUNK = TableChunk("script.rows:1", "script", None, "rows", {"low": 1, "high": 10})
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Let a lane hear soon that it is to stop."""
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
 
 
 def row_of(text):
@@ -130,7 +124,6 @@ def test_a_processor_that_waits_blocks_the_pipeline_visibly_until_it_works(monke
 
 
 def test_a_processor_that_does_not_return_is_seen(monkeypatch):
-    monkeypatch.setattr(lane_stats, "_LONG_CALL_S", 0.2)
     returns = threading.Event()
 
     def work(rows):
@@ -139,7 +132,10 @@ def test_a_processor_that_does_not_return_is_seen(monkeypatch):
         return Processed(rows)
 
     plant(monkeypatch, hangs=work)
-    pipeline = begun(processors="{type: planted, id: hangs}", batch="max_bytes: 500, ")
+    tuning = Tuning(beat_s=0.05, long_call_s=0.2)
+    pipeline = begun(
+        processors="{type: planted, id: hangs}", batch="max_bytes: 500, ", tuning=tuning
+    )
     running = RunningLane(pipeline)
     wait_until(lambda: pipeline.status()[0] == "blocked")
     told = pipeline.control.progress()
@@ -212,7 +208,10 @@ def test_counters_go_on_from_the_snapshot_to_the_stream(monkeypatch):
     outcome = []
     driver = threading.Thread(
         target=lambda: outcome.append(
-            drive_stream(DriverArguments(pipeline.name, pipeline.location, 1), LocalRunner())
+            drive_stream(
+                DriverArguments(pipeline.name, pipeline.location, 1, tuning=pipeline.tuning),
+                LocalRunner(),
+            )
         ),
         daemon=True,
     )

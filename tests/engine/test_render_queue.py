@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.encodings.contract import UnaskedError
-from airflow_provider_deltaforge.engine.render import render_queue
 from airflow_provider_deltaforge.engine.render.render_queue import RenderQueue
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.errors import RetryableError
@@ -52,10 +51,9 @@ class Numbers:
         return number, []
 
 
-def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_before(monkeypatch):
-    monkeypatch.setattr(render_queue, "_MOMENT_S", PATIENCE_S, raising=False)
+def test_what_follows_is_rendered_ahead_again_although_the_sink_is_at_the_batch_before():
     renderer = Numbers()
-    queue = RenderQueue(renderer)
+    queue = RenderQueue(renderer, PATIENCE_S)
     first, second = queue.ahead(1, wanted=True), queue.ahead(2, wanted=True)
     with pytest.raises(RetryableError, match="away"):
         first.make()

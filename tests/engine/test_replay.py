@@ -7,9 +7,7 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine.base import heartbeat, restarts
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
-from airflow_provider_deltaforge.engine.dead_letters import queue_limits
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay import replay
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
@@ -29,14 +27,6 @@ HOLDS = "enabled: true, dlq: {hold_keys: true}"
 PICKY = "{type: planted, id: drops}, {type: planted, id: picky}"
 DeadLetterFilter = dead_letters.DeadLetterFilter
 EVERY = DeadLetterFilter()
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Lanes and drivers hear soon what is wanted of them."""
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(queue_limits, "_POLL_S", 0.05)
-    monkeypatch.setattr(restarts, "_POLL_S", 0.05)
 
 
 def entries(pipeline):
@@ -352,7 +342,7 @@ def test_a_damaged_entry_stays_and_says_why_and_the_others_are_sent():
     assert kept.value == b"torn{"
 
 
-def test_messages_keep_their_ids_and_everything_else(monkeypatch):
+def test_messages_keep_their_ids_and_everything_else():
     pipeline = begun(sinks=("out", "other"), journal="enabled: true")
     last = max(history(pipeline)[1])
     refuses(pipeline, last)

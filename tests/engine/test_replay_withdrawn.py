@@ -3,9 +3,8 @@
 import threading
 
 from airflow_provider_deltaforge.control import replays
-from airflow_provider_deltaforge.engine.base import heartbeat
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.render import render_stage
-from airflow_provider_deltaforge.engine.replay import replay
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.storage.records.dead_letters import (
@@ -27,11 +26,12 @@ def entries(pipeline):
 
 
 def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(replay, "_LOOK_S", 0.05)
     plant(monkeypatch, picky=refusing(lambda text: b'"id":1,' in text))
     picky = "{type: planted, id: picky}"
-    pipeline = begun(sinks=("out", "other"), processors=picky, journal="enabled: true")
+    tuning = Tuning(beat_s=0.05, cancelled_s=0.05)
+    pipeline = begun(
+        sinks=("out", "other"), processors=picky, journal="enabled: true", tuning=tuning
+    )
     run_to_the_end(pipeline)
     before = entries(pipeline)
     monkeypatch.setitem(WORKS, "picky", keeping(lambda _: True))
@@ -55,7 +55,6 @@ def test_it_is_not_waited_for_while_a_sink_is_away(monkeypatch):
 
 
 def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeypatch):
-    monkeypatch.setattr(replay, "_LOOK_S", 0.0)
     pipeline = begun(journal="enabled: true")
     pipeline.want("stopped")
     ticket = replays.request(pipeline.store, pipeline.name, DeadLetterFilter(), "skip", "a test")
@@ -70,7 +69,8 @@ def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeyp
 
     monkeypatch.setattr(render_stage.RenderStage, "open", away)
     where, ending = pipeline.location, threading.Event()
-    told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
+    tuning = Tuning(cancelled_s=0.0)
+    told = replay_here(pipeline.name, where, ticket, lambda *_: None, ending, tuning)
     assert (told.state, told.reason) == ("cancelled", "changed my mind")
     assert len(tried) == 1
 

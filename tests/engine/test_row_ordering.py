@@ -5,8 +5,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.base import heartbeat
-from airflow_provider_deltaforge.engine.dead_letters import queue_limits, row_ordering
+from airflow_provider_deltaforge.engine.dead_letters import row_ordering
 from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
 from airflow_provider_deltaforge.engine.dead_letters.row_ordering import RowOrdering
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch, RefusedEvents
@@ -20,13 +19,6 @@ from tests.engine.running import RunningLane, begun, events, run_to_the_end
 from tests.waiting import wait_until
 
 HOLDS = "enabled: true, dlq: {hold_keys: true}"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Let a lane hear soon that it is to stop."""
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.05)
-    monkeypatch.setattr(queue_limits, "_POLL_S", 0.05)
 
 
 def entries(pipeline):
@@ -50,7 +42,7 @@ def history(pipeline):
 
 
 @pytest.fixture
-def refused(monkeypatch):
+def refused():
     """The row that comes first of all, and is refused where it comes first."""
     pipeline = InProcess()
     key, tx = history(pipeline)[0]

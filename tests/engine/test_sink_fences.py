@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.engine.deliver import sink_fences
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
@@ -28,10 +29,8 @@ def pipeline():
 
 
 @pytest.fixture
-def short_lease(monkeypatch):
-    monkeypatch.setattr(sink_fences, "LEASE_S", 0.3)
-    monkeypatch.setattr(sink_fences, "_RENEWED_S", 0.3)
-    monkeypatch.setattr(sink_fences, "_LEAST_S", 0.0)
+def short_lease(pipeline):
+    pipeline.tuning = Tuning(lease_s=0.3, lease_renewed_s=0.3, lease_least_s=0.0)
 
 
 def claim(context, *, over=True):
@@ -139,14 +138,15 @@ def take_slowly(listener, size):
 
 
 def test_a_store_that_is_away_for_a_moment_ends_no_lease(pipeline, monkeypatch):
-    right = claim(pipeline.context())
+    pipeline.tuning = Tuning(lease_renewed_s=0.0)
+    right, now_s = claim(pipeline.context()), sink_fences.now_s
     right.hold()
-    monkeypatch.setattr(sink_fences, "_RENEWED_S", 0.0)
     monkeypatch.setattr(type(pipeline.control), "held_epoch", away)
 
     right.hold()
 
-    monkeypatch.setattr(sink_fences, "_LEAST_S", sink_fences.LEASE_S)
+    almost_s = TUNING.lease_s - TUNING.lease_least_s
+    monkeypatch.setattr(sink_fences, "now_s", lambda: now_s() + almost_s)
     with pytest.raises(RetryableError):
         right.hold()
 
@@ -162,7 +162,7 @@ def test_a_lease_that_ended_while_the_store_answered_is_asked_for_again(pipeline
 
     right.hold()
 
-    assert right.left_s() == sink_fences.LEASE_S
+    assert right.left_s() == TUNING.lease_s
 
 
 def test_nobody_writes_behind_who_came_while_the_store_answered(pipeline, monkeypatch):

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines, sinks
-from airflow_provider_deltaforge.engine.deliver import sink_answers
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
@@ -371,8 +371,8 @@ def test_who_tells_its_position_too_late_does_not_shut_out_the_writer_of_the_lan
             raise RetryableError("away")
         return told(writer)
 
-    pipeline = begun(sinks=("fast", "slow"), optional=("slow",))
-    monkeypatch.setattr(sink_answers, "_OPTIONAL_S", 0.1)
+    tuning = Tuning(optional_sink_s=0.1)
+    pipeline = begun(sinks=("fast", "slow"), optional=("slow",), tuning=tuning)
     monkeypatch.setattr(exact_memory._Writer, "recover", slow_is_away)
     running = Running(pipeline)
     wait_until(lambda: pipeline.checkpoints().load().get("fast") == {"tx": TRANSACTIONS})

@@ -9,7 +9,6 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
 
-_CONFIRMED_S = 2.0
 _LEAVING_POLL_S = 1.0
 
 
@@ -103,8 +102,8 @@ class ControlWatcher:
             FencedError: one has.
             RetryableError: the store is away.
         """
-        now = time.monotonic()
-        if self._confirmed_at is not None and now - self._confirmed_at < _CONFIRMED_S:
+        now, confirmed_s = time.monotonic(), self._context.job.tuning.confirmed_s
+        if self._confirmed_at is not None and now - self._confirmed_at < confirmed_s:
             return
         if self._context.control.held_epoch(self._context.job.driver) != self._context.fence:
             raise FencedError("a newer worker of this driver has started; this one ends")

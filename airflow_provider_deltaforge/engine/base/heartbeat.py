@@ -17,7 +17,6 @@ from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
 from airflow_provider_deltaforge.storage.records.control import Progress, Status, heartbeat
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_BEAT_S = 0.5
 _DRAIN_GRACE_S = 10.0
 _ENDED_AS: dict[str, Status] = {
     "request": "snapshotting",
@@ -127,7 +126,7 @@ class Heartbeat:
         self._done.set()
         self.ending.set()
         if self._thread.is_alive():
-            self._thread.join(2 * _BEAT_S)
+            self._thread.join(2 * self._context.job.tuning.beat_s)
         if outcome.why in ("fenced", "superseded"):
             return
         try:
@@ -146,7 +145,7 @@ class Heartbeat:
         )
 
     def _run(self) -> None:
-        while not self._done.wait(_BEAT_S):
+        while not self._done.wait(self._context.job.tuning.beat_s):
             try:
                 self._watcher.check()
                 self._beat(None)

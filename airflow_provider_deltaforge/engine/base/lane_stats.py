@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
     measure,
 )
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
@@ -28,8 +29,6 @@ from airflow_provider_deltaforge.storage.records.stats import (
     TableCounts,
 )
 from airflow_provider_deltaforge.telemetry.redaction import redacted
-
-_LONG_CALL_S = 60.0
 
 SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
 """``running``: it takes every batch with the others; else the lane goes on without it."""
@@ -86,6 +85,8 @@ class LaneStats:
     """Which sinks are waited for; None: all."""
     errors: dict[str, LastError] = field(default_factory=dict)
     """Why something other than a sink or the source does not go on, by its name."""
+    long_call_s: float = TUNING.long_call_s
+    """A processor that works on one batch for longer is shown as hanging."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -320,9 +321,9 @@ class LaneStats:
     def _hangs(self) -> tuple[str, LastError] | None:
         """Return the processor that may never return: nothing comes behind its batch."""
         processor_id, seconds = self.processors.under_way() or ("", 0.0)
-        if seconds < _LONG_CALL_S:
+        if seconds < self.long_call_s:
             return None
-        reason = f"it has worked on one batch for more than {_LONG_CALL_S:.0f} s"
+        reason = f"it has worked on one batch for more than {self.long_call_s:.0f} s"
         since_ms = int((time.time() - seconds) * 1000)
         return f"processor {processor_id}", LastError(reason, RetryableError.error_class, since_ms)
 

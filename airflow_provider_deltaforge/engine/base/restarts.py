@@ -10,7 +10,6 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.records.control import Control, Status, heartbeat
 
-_POLL_S = 0.5
 _RESTARTS = 5
 _RESTARTS_WITHIN_S = 600.0
 
@@ -51,7 +50,7 @@ def rest(context: TaskContext) -> Outcome | None:
             if context.job.leaves:
                 return Outcome("stopped")
             _log.warning("the state store is away, still waiting: %s", error)
-        context.job.wait(_POLL_S)
+        context.job.wait(context.job.tuning.control_s)
 
 
 class Restarts:

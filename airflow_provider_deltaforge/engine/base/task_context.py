@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.document import Pipeline
@@ -31,6 +32,7 @@ class DriverAssignment:
         generation: which intent of the control record this driver serves.
         application_id: Spark's, None without Spark.
         leaving: set once the process is to end that everything runs in; None with Spark.
+        tuning: of its workers.
     """
 
     document: str
@@ -39,6 +41,7 @@ class DriverAssignment:
     generation: int
     application_id: str | None = None
     leaving: threading.Event | None = None
+    tuning: Tuning = TUNING
 
     @property
     def leaves(self) -> bool:

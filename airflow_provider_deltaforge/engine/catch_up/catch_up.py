@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 Rest = Callable[[float], None]
 
 _POLL_S = 0.1
-_AGAIN_S, _SOON_S = 30.0, 2.0
+_SOON_S = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class CatchUp:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        self._rest(_AGAIN_S if self._waits else 0.0)
+        self._rest(self._shared.context.job.tuning.refused_sink_s if self._waits else 0.0)
         with suppress(CatchUpEnded):
             while not self._is_over() and not self._tried():
                 pass
@@ -122,7 +122,7 @@ class CatchUp:
             self._shared.rejoin_point.strays(self._id)
             self._shared.stats.set_status(self._id, "behind")
             soon = isinstance(error, (RetryableError, TableError))  # The lane stops a table first.
-            self._rest(_SOON_S if soon else _AGAIN_S)
+            self._rest(_SOON_S if soon else self._shared.context.job.tuning.refused_sink_s)
             return False
         return True
 
@@ -328,7 +328,7 @@ class OwnCheckpoint:
         self._dead_letters, self._retry = dead_letters, retry
         source_id = context.pipeline.spec.source.id
         self._checkpoints = Checkpoints(context.store, context.pipeline.name, source_id)
-        self.empty_progress = EmptyProgress()
+        self.empty_progress = EmptyProgress(context.job.tuning.idle_checkpoint_s)
         """Up to where nothing is for the sink, stored or not."""
         self.at = at
         """What is stored of the sink's position."""

@@ -32,7 +32,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     stored_early,
 )
 
-_HELD_LETTERS, _HELD_BYTES = 1000, 16 << 20
+_HELD_BYTES = 16 << 20
 
 
 class DeadLetterQueue:
@@ -107,14 +107,18 @@ class DeadLetterQueue:
                 stop_for_sink(sink_id, all_of_sink, rendered.processed, source)
             elif all_of_sink:
                 dead_letters += self._writer.of_sink(sink_id, all_of_sink, rendered.processed)
-        # Whoever refused them: sent again, the events of a row go in this order.
-        self._held += sorted(
-            self._known.unknown(dead_letters), key=lambda dead_letter: dead_letter.at
-        )
+        self.hold(dead_letters)
         if self.enabled:
             self.order.delivered(rendered, refused, self._held)
         for dead_letter in self._held:
             dead_letter.at = -1
+
+    def hold(self, dead_letters: list[PreparedDeadLetter]) -> None:
+        """Hold what is to be stored with the next transaction, but for what is stored already."""
+        # Whoever refused them: sent again, the events of a row go in this order.
+        self._held += sorted(
+            self._known.unknown(dead_letters), key=lambda dead_letter: dead_letter.at
+        )
 
     def begin(self) -> None:
         """Read what stands in the queue; what is not stored is forgotten: it will be read again.
@@ -154,7 +158,7 @@ class DeadLetterQueue:
     @property
     def overflows(self) -> bool:
         """Return whether so much is held that it is stored before the position moves."""
-        many = len(self._held) > _HELD_LETTERS
+        many = len(self._held) > self._context.job.tuning.held_dead_letters
         return many or sum(len(dead_letter.text) for dead_letter in self._held) > _HELD_BYTES
 
     def awaits_room(self) -> bool:

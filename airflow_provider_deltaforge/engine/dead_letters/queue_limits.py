@@ -13,8 +13,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterR
 
 NAME = "dead-letter queue"
 
-_POLL_S = 0.5
-_FIRST_EXPIRY_S, _EXPIRY_S = 5.0, 60.0
+_EXPIRY_S = 60.0
 _SAY_S = 10.0
 _WARN, _ALARM = 0.8, 0.95
 
@@ -47,7 +46,8 @@ class QueueLimits:
         self._report_error = report_error
         self._ending, self._confirm = ending, confirm
         self._is_reported = False
-        self._expiry_at = time.monotonic() + _FIRST_EXPIRY_S
+        self._poll_s = context.job.tuning.room_s
+        self._expiry_at = time.monotonic() + context.job.tuning.first_expiry_s
         self.log = QueueLog(context.pipeline.name, self._limits.overflow_policy)
 
     def await_room(self, count: int) -> bool:
@@ -58,7 +58,7 @@ class QueueLimits:
             self._is_reported = True  # Still so if the store goes away here.
             taken = self._queue.count()
             self._report_error(NAME, RetryableError(self._full(taken, count)))
-            if self._ending.wait(_POLL_S):
+            if self._ending.wait(self._poll_s):
                 return False
         if self._is_reported:
             self._is_reported = False

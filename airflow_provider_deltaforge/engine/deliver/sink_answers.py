@@ -23,7 +23,6 @@ from airflow_provider_deltaforge.sinks.contract import (
     SinkWriter,
 )
 
-_OPTIONAL_S = 5.0
 _POLL_S = 0.2
 
 
@@ -80,7 +79,7 @@ class SinkAnswers:
         }
         while wait(needed.values(), _POLL_S).not_done:
             self._abandon_if_ending()
-        deadline = time.monotonic() + _OPTIONAL_S
+        deadline = time.monotonic() + self._context.job.tuning.optional_sink_s
         while wait(asked.values(), _POLL_S).not_done and time.monotonic() < deadline:
             self._abandon_if_ending()
         late.set()

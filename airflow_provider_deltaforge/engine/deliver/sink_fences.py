@@ -26,10 +26,6 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put
 from airflow_provider_deltaforge.storage.records.record import Record
 
-LEASE_S = 5.0
-"""How long a writer may write after it has asked for its epoch."""
-_RENEWED_S = 1.0
-_LEAST_S = 1.0
 _ATTEMPTS = 3
 _DRIFT = 1.1
 _POLL_S = 0.1
@@ -91,7 +87,7 @@ class SinkFences:
         if self._context.control.held_epoch(self._context.job.driver) != self._context.fence:
             raise FencedError("a newer worker of this driver has started; this one ends")
         with self._lock:
-            self._until = max(self._until, began + LEASE_S)
+            self._until = max(self._until, began + self._context.job.tuning.lease_s)
 
     def left_s(self) -> float:
         """Return what is left of the lease."""
@@ -119,19 +115,21 @@ class SinkFence:
 
         The clock is read last: a process that was frozen behind the answer asks again.
         """
-        if self.left_s() >= LEASE_S - _RENEWED_S:
+        tuning = self._context.job.tuning
+        if self.left_s() >= tuning.lease_s - tuning.lease_renewed_s:
             return
         for _ in range(_ATTEMPTS):
             try:
                 self._claims.confirm()
             except RetryableError:
-                if self.left_s() < _LEAST_S:
+                if self.left_s() < tuning.lease_least_s:
                     raise  # Away for a moment, the store costs nothing yet.
-            if self.left_s() >= _LEAST_S:
+            if self.left_s() >= tuning.lease_least_s:
                 return
         raise RetryableError(
-            f"sink {self._sink}: the state store takes longer to answer than the {LEASE_S:.0f} s "
-            "for which an answer lets us write; check its load, and the network between"
+            f"sink {self._sink}: the state store takes longer to answer than the "
+            f"{tuning.lease_s:.0f} s for which an answer lets us write; check its load, and the "
+            "network between"
         )
 
     def left_s(self) -> float:
@@ -151,9 +149,9 @@ class SinkFence:
 
         None of them can renew its lease since this worker's epoch was taken.
         """
-        began = now_s()
+        began, lease_s = now_s(), self._context.job.tuning.lease_s
         while waited := [writer for writer in self._present(writers) if writer.may_write]:
-            longest_s = max(LEASE_S * _DRIFT + writer.lives_s for writer in waited)
+            longest_s = max(lease_s * _DRIFT + writer.lives_s for writer in waited)
             left_s = self._claims.since + longest_s - now_s()
             if left_s <= 0:
                 return

@@ -21,6 +21,7 @@ from airflow_provider_deltaforge.engine.base.task_context import (
     TaskContext,
     place,
 )
+from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
 from airflow_provider_deltaforge.engine.catch_up.table_watch import ask_for_arrivals
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
@@ -54,6 +55,7 @@ class DriverArguments:
     application_id: str | None = None
     leaving: threading.Event | None = None
     """Set once this process is to end, whether or not the store is there to say so."""
+    tuning: Tuning = TUNING
 
 
 def drive_stream(assignment: DriverArguments, runner: Runner) -> Outcome:
@@ -149,6 +151,7 @@ def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
         assignment.generation,
         assignment.application_id,
         assignment.leaving,
+        assignment.tuning,
     )
     context = TaskContext.open(job, renew=False)
     context.pipeline.refuse_unbuilt()

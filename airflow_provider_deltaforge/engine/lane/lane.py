@@ -81,6 +81,7 @@ class Lane:
             {sink_id: SinkStats() for sink_id in self._sink_ids},
             policy=self._policy,
             processors=ProcessorStats(processor.id for processor in spec.processors),
+            long_call_s=context.job.tuning.long_call_s,
         )
         self._heartbeat = Heartbeat(context, self._stats, window_s, "running")
         self._registry = registry_of(context)
@@ -106,9 +107,8 @@ class Lane:
         )
         self._sink_positions = SinkPositions(context, self._stats, self._heartbeat)
         self._skip_list = SkipList(self._source, self._sink_ids)
-        self._delivery: Delivery
         self._storing = threading.Lock()
-        self._empty_progress = EmptyProgress()
+        self._empty_progress = EmptyProgress(context.job.tuning.idle_checkpoint_s)
 
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
@@ -174,7 +174,7 @@ class Lane:
             self._storing,
             self._retry,
         )
-        delivery = self._delivery = Delivery(
+        delivery = Delivery(
             shared,
             self._policy,
             self._skip_list,
@@ -207,7 +207,7 @@ class Lane:
         if batch is not None:
             self._deliver(batch, delivery, reader)
         else:
-            self._checkpoint_idle(reader)
+            self._checkpoint_idle(delivery, reader)
 
     def _open(self) -> OpenLog:
         """Open the log where enough sinks stand; a new stream begins where the source says."""
@@ -256,7 +256,7 @@ class Lane:
             if source.position is not None:
                 self._empty_progress.passes(source.position)
                 delivery.passed(batch)
-            self._checkpoint_idle(reader)
+            self._checkpoint_idle(delivery, reader)
             return
         refused = delivery.deliver(batch)
         if refused is None:
@@ -271,7 +271,7 @@ class Lane:
         self._stats.counted.transaction_splits += source.splits_transaction
         delivery.passed(batch)
         if source.position is not None:
-            self._commit(source.position, reader)
+            self._commit(source.position, delivery, reader)
             return
         self._empty_progress.ends()  # What is refused of this transaction is stored with its end.
         if self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):
@@ -282,24 +282,24 @@ class Lane:
         covers = self._source.covers
         return -1 if covers(former, position) and not covers(position, former) else 1
 
-    def _commit(self, position: Position, reader: LogReader) -> None:
+    def _commit(self, position: Position, delivery: Delivery, reader: LogReader) -> None:
         if not self._retry(self._dead_letters.awaits_room):
             return
         self._empty_progress.ends()
         names = self._skip_list.reached(position)
         writes, ends_by = self._source_identity.passed(position)
         writes = [*writes, *self._tables.passed(position, reader)]
-        self._store([*(self._delivery.put(name, position) for name in names), *writes])
+        self._store([*(delivery.put(name, position) for name in names), *writes])
         reach(CrashPoint.CHECKPOINT_STORED)
         self._retry(self._tables.stored)
         self._stats.checkpointed(position, names)
-        self._delivery.acknowledge(reader, position)
+        delivery.acknowledge(reader, position)
         if ends_by is not None:
             raise ends_by
 
-    def _checkpoint_idle(self, reader: LogReader) -> None:
+    def _checkpoint_idle(self, delivery: Delivery, reader: LogReader) -> None:
         if (position := self._empty_progress.due) is not None:
-            self._commit(position, reader)
+            self._commit(position, delivery, reader)
 
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""

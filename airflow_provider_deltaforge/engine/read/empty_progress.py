@@ -4,13 +4,16 @@ import time
 
 from airflow_provider_deltaforge.events.change import Position
 
-_CHECKPOINT_S = 1.0
-
 
 class EmptyProgress:
-    """How far only such transactions were read. Used by one thread."""
+    """How far only such transactions were read. Used by one thread.
 
-    def __init__(self) -> None:
+    Args:
+        checkpoint_s: how long they come before the checkpoint moves.
+    """
+
+    def __init__(self, checkpoint_s: float) -> None:
+        self._checkpoint_s = checkpoint_s
         self._since = 0.0
         self.position: Position | None = None
         """Up to where there was nothing; None if something came last."""
@@ -28,4 +31,5 @@ class EmptyProgress:
     @property
     def due(self) -> Position | None:
         """Return where the checkpoint is to move now, if it is."""
-        return self.position if time.monotonic() - self._since >= _CHECKPOINT_S else None
+        is_due = time.monotonic() - self._since >= self._checkpoint_s
+        return self.position if is_due else None

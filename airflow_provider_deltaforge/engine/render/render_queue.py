@@ -55,10 +55,12 @@ class RenderQueue:
 
     Args:
         renderer: the sink's.
+        moment_s: how long to wait for one who renders for the sink just now.
     """
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, moment_s: float = _MOMENT_S) -> None:
         self._renderer = renderer
+        self._moment_s = moment_s
         self._changing = threading.Lock()
         self._due: list[DeferredRender] = []
         self._fails = False
@@ -78,7 +80,7 @@ class RenderQueue:
             self._due.append(deferred)
         # The sink's thread, at the batch before, would else have to render this one as well, and
         # so on; but if that hangs, nobody waits for it.
-        if wanted and not self._fails and self._renderer.busy.acquire(timeout=_MOMENT_S):
+        if wanted and not self._fails and self._renderer.busy.acquire(timeout=self._moment_s):
             try:
                 if not self._fails:
                     self._make_due()

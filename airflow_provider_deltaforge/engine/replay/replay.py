@@ -46,7 +46,6 @@ Result = TypeVar("Result")
 PAGE = 50
 ROUND = 200
 """Entries sent together at most; no two of one row, so that each waits for the one before."""
-_LOOK_S = 1.0
 
 
 class Cancellation:
@@ -59,6 +58,7 @@ class Cancellation:
 
     def __init__(self, context: TaskContext, ticket: str) -> None:
         self._control, self._ticket = context.control, ticket
+        self._look_s = context.job.tuning.cancelled_s
         self._looked_at = time.monotonic()
         self.reason: str | None = None
         """Why it was withdrawn, as far as we have looked."""
@@ -81,7 +81,7 @@ class Cancellation:
 
     def is_known(self) -> bool:
         """Return whether it was, while something else is waited for: looks only now and then."""
-        if self.reason is None and time.monotonic() - self._looked_at >= _LOOK_S:
+        if self.reason is None and time.monotonic() - self._looked_at >= self._look_s:
             self._looked_at = time.monotonic()
             with suppress(RetryableError):
                 self.look()

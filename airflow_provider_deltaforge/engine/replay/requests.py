@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.restarts import rest
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
+from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.engine.replay.replay import ReplayRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, SpecError
 from airflow_provider_deltaforge.storage.choice import check_store
@@ -63,6 +64,7 @@ def replay_here(
     ticket: str,
     tell: Callable[[str, BaseException | None], None],
     ending: threading.Event,
+    tuning: Tuning = TUNING,
 ) -> Replay | None:
     """Serve one replay in this process, for a pipeline that no driver runs.
 
@@ -72,6 +74,7 @@ def replay_here(
         ticket: of the replay.
         tell: told by name what keeps it from going on, and with None that it goes on.
         ending: set to end it.
+        tuning: of its workers.
 
     Returns:
         What became of it; None if it was ended before.
@@ -90,9 +93,8 @@ def replay_here(
             raise SpecError(f"pipeline {pipeline!r} has no replay {ticket} to serve any more")
         driver = uuid.uuid4().hex
         control.take_epoch(driver, record.generation)
-        context = TaskContext.open(
-            DriverAssignment(document, location, driver, record.generation), renew=False
-        )
+        job = DriverAssignment(document, location, driver, record.generation, tuning=tuning)
+        context = TaskContext.open(job, renew=False)
         try:
             context.pipeline.refuse_unbuilt()
             check_store(document, location)

@@ -36,7 +36,6 @@ from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_LISTEN_S = 1.0
 _WORKERS_S = 30.0
 _FOREVER_S = 10.0**9
 _ERROR_TTL_S = 60.0
@@ -72,7 +71,7 @@ def copy_chunks(
         _FOREVER_S,
         also=lambda: "failed" if over() else _cancelled(records, context.control, run_id),
     )
-    watcher.watch(_LISTEN_S)
+    watcher.watch(job.tuning.listen_s)
     try:
         copier = _Copier(context, run_id, watcher)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
@@ -102,14 +101,14 @@ def until_done(results: "SimpleQueue[ChunkResult | None]", tables: int) -> Itera
             yield copied
 
 
-def await_workers(working: Collection[Future[None]]) -> None:
+def await_workers(working: Collection[Future[None]], within_s: float = _WORKERS_S) -> None:
     """Wait for workers that were asked to end, so that none writes while the next lane starts.
 
     One that hangs in a read is not waited for: before it writes, it asks for its fence.
     """
     # A table that was never begun is cancelled, which ``wait`` does not count as done.
     begun = [table for table in working if not table.cancelled()]
-    if wait(begun, _WORKERS_S).not_done:
+    if wait(begun, within_s).not_done:
         _log.warning("some workers of the snapshot hang; their fence keeps them from writing")
 
 
