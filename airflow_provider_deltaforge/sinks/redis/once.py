@@ -292,7 +292,7 @@ class RedisOnceWriter(RedisWriter):
 
     def _guard(self) -> tuple[bytes, str]:
         """Return for whom we write, and the key that says who may."""
-        return b"" if self._fence is None else self._fence.token, self._fence_key(self._key)
+        return b"" if self._fence is None else self._fence.token, self._fence_keys.of(self._key)
 
     def _fenced(self, word: bytes) -> FencedError:
         self._steps = None

@@ -31,7 +31,7 @@ from airflow_provider_deltaforge.sinks.redis.fence import RedisFence
 from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline, UnansweredError
 from airflow_provider_deltaforge.sinks.redis.servers import secrets, servers
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
-from airflow_provider_deltaforge.sinks.redis.slots import fence_key, tag_in
+from airflow_provider_deltaforge.sinks.redis.slots import FenceKeys
 from airflow_provider_deltaforge.telemetry.listener import other_server
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,6 @@ class RedisWriter:
 
         self._redis: Any = redis
         self._sink = sink
-        self._pipeline = pipeline
         address = sink.address()
         self._is_cluster = address.kind == "cluster"
         self._where = f"redis sink {sink.id}: {address.shown}"
@@ -117,8 +116,9 @@ class RedisWriter:
         self._value_bytes_max: int | None = None
         self._abandoned = False
         self._fence: RedisFence | None = None
-        self._tags: dict[int, str] = {}
-        self._look()
+        slot_of = self._servers.slot if self._is_cluster else None
+        self._fence_keys = FenceKeys(pipeline, sink.id, slot_of)
+        self._look(pipeline)
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Write in order; see ``SinkWriter``."""
@@ -200,7 +200,7 @@ class RedisWriter:
             self._answers(pipe, deadline)  # Somebody asked, and did not wait for them.
         if not pipe.is_waiting:
             pipe = self._guarded(name)
-            more = [] if self._fence is None else self._fence.watch(self._fence_key(name))
+            more = [] if self._fence is None else self._fence.watch(self._fence_keys.of(name))
             body = current.commands(0, self._sink.max_len)
             pipe.send([MULTI, body, EXEC, *more], len(step) + 2 + len(more))
             pipe.is_step, pipe.watches = True, None  # Until its answer says who may write.
@@ -208,11 +208,11 @@ class RedisWriter:
         answers = self._answers(pipe, deadline)
         if self._fence is not None:
             answers, watched = answers[:-2], answers[-2:]
-            pipe.watches = self._fence_key(name) if self._fence.is_ours(watched) else None
+            pipe.watches = self._fence_keys.of(name) if self._fence.is_ours(watched) else None
         *queued, outcome = answers
         if outcome is None:
             pipe.watches = None
-            pipe.confirmed.discard(self._fence_key(name))
+            pipe.confirmed.discard(self._fence_keys.of(name))
             raise RetryableError(f"{self._where}: its claim has changed; asking who may write")
         if not isinstance(outcome, list):
             # The first refusal is the reason; that nothing was carried out only follows from it.
@@ -227,7 +227,7 @@ class RedisWriter:
     def _guarded(self, stream: str) -> RedisPipeline:
         """Return the pipe to a stream whose server refuses what comes after a newer claim."""
         pipe = self._pipe(stream)
-        key = self._fence_key(stream)
+        key = self._fence_keys.of(stream)
         if self._fence is not None and pipe.watches != key:
             pipe.watches = None
             # All on this connection: another one would watch nothing.
@@ -236,15 +236,6 @@ class RedisWriter:
             pipe.confirmed.add(key)
             pipe.watches = key
         return pipe
-
-    def _fence_key(self, stream: str) -> str:
-        """Return the key that guards a stream, in its slot of a cluster."""
-        tag = None
-        if self._is_cluster:
-            slot = self._servers.slot(stream)
-            tag = self._tags.get(slot) or tag_in(slot, self._servers.slot)
-            self._tags[slot] = tag
-        return fence_key(self._pipeline, self._sink.id, tag)
 
     def _refusal(self, answer: str) -> tuple[str, str]:
         """Return the kind and the reason of a rejection; ``{name!r}`` stands for the stream."""
@@ -349,11 +340,11 @@ class RedisWriter:
         """Find out whether the server answers and we may write; see ``Reachable``."""
         self._attempt(self._try_out)
 
-    def _look(self) -> None:
+    def _look(self, pipeline: str) -> None:
         try:
             self.reach()
         except RetryableError as error:
             log.warning(
                 "redis is away; the first write goes on trying",
-                extra={"pipeline": self._pipeline, "sink": self._sink.id, "error": str(error)},
+                extra={"pipeline": pipeline, "sink": self._sink.id, "error": str(error)},
             )
