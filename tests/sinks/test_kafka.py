@@ -170,10 +170,10 @@ def test_tls_to_a_broker_without_it_says_what_it_is(brokers):
 
 
 def test_a_reason_is_not_hidden_by_the_summary_that_follows_it(writer):
-    writer._note_error(KafkaError(KafkaError._SSL, "certificate verify failed"))
-    writer._note_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    writer._errors.note(KafkaError(KafkaError._SSL, "certificate verify failed"))
+    writer._errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
 
-    assert "certificate verify failed" in writer._last_error
+    assert "certificate verify failed" in writer._errors.last
 
 
 def test_many_messages_arrive_in_order(brokers, topic, writer):

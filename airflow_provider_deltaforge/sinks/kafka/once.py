@@ -190,7 +190,7 @@ class KafkaOnceWriter(KafkaWriter):
         self._until(deadline, call, "commit a transaction", gives_up=again)
         self._cursor = self._committing
         self._stage, self._committing, self._work = TransactionStage.IDLE, None, None
-        self._access_errors = 0
+        self._errors.forget_refusals()
 
     def _abort(self, deadline: float) -> None:
         self._work = None  # Its refusals say nothing about how this ends.
@@ -276,7 +276,7 @@ class KafkaOnceWriter(KafkaWriter):
             raise RetryableError(
                 f"{self._where}: could not {what} within {self._patience_s:g} s; check that the "
                 f"brokers {self._sink.brokers} are up and reachable (last error: "
-                f"{self._last_error})"
+                f"{self._errors.last})"
             )
 
     def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:

@@ -49,6 +49,34 @@ _EMPTY_S = 5.0
 _CONFIRMATIONS = 3  # A broker that starts can refuse one connection; it does not refuse three.
 
 
+class ProducerErrors:
+    """What a producer reports by itself, of brokers and not of messages.
+
+    Attributes:
+        last: the last one, as people may read it.
+    """
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self._sink = sink
+        self._refusals = 0
+        self.last = "no answer"
+
+    def note(self, error: Any) -> None:
+        """Take a report; the producer calls this."""
+        if error.code() != error_codes.SUMMARY:
+            self.last = scrub(self._sink, error.str())
+        if error_codes.is_refusal(error.code(), error.str()):
+            self._refusals += 1
+
+    def are_refusals(self) -> bool:
+        """Return whether brokers refused us so often that it is no accident."""
+        return self._refusals >= _CONFIRMATIONS
+
+    def forget_refusals(self) -> None:
+        """Count from the beginning: a batch went through, or the refusal was reported."""
+        self._refusals = 0
+
+
 class KafkaWriter:
     """A live producer; callbacks run in the calling thread."""
 
@@ -66,8 +94,7 @@ class KafkaWriter:
         self._topics = Topics(
             self._kafka, self._settings, sink.create_topics, self._where, self._raise
         )
-        self._access_errors = 0
-        self._last_error = "no answer"
+        self._errors = ProducerErrors(sink)
         self._abandoned = False
         self._has_withdrawn = False
         self._claim: WriterClaim | None = None
@@ -91,7 +118,7 @@ class KafkaWriter:
             work = self._retry_singly(work)
             self._deliver(work, time.monotonic() + self._patience_s)
         self._work = None
-        self._access_errors = 0
+        self._errors.forget_refusals()
         if work.singly and not self._has_withdrawn:
             self._replace_producer()
         return work.rejections(self._where)
@@ -141,7 +168,7 @@ class KafkaWriter:
                 raise RetryableError(
                     f"{self._where}: a former producer ({name}) could not be shut out within "
                     f"{self._patience_s:g} s; check that the brokers {self._sink.brokers} are up "
-                    f"and reachable (last error: {self._last_error})"
+                    f"and reachable (last error: {self._errors.last})"
                 )
 
     def abandon(self) -> None:
@@ -299,7 +326,7 @@ class KafkaWriter:
         self._raise_if_other_server()
         raise RetryableError(
             f"{self._where}: no answer; check that the brokers {self._sink.brokers} are up and "
-            f"reachable (last error: {self._last_error})"
+            f"reachable (last error: {self._errors.last})"
         )
 
     def _check(self, work: KafkaBatch, deadline: float) -> None:
@@ -314,24 +341,24 @@ class KafkaWriter:
             raise RetryableError(
                 f"{self._where}: a batch of {len(work.messages)} messages is given up after "
                 f"{self._expiry_s:g} s without an answer, and sent again; check that the brokers "
-                f"{self._sink.brokers} are up and reachable (last error: {self._last_error})"
+                f"{self._sink.brokers} are up and reachable (last error: {self._errors.last})"
             )
         if time.monotonic() >= deadline:
             self._raise_if_other_server()
             raise RetryableError(
                 f"{self._where}: a batch of {len(work.messages)} messages is not acknowledged "
                 f"after {self._patience_s:g} s; check that the brokers {self._sink.brokers} are "
-                f"up and reachable (last error: {self._last_error})"
+                f"up and reachable (last error: {self._errors.last})"
                 f"{self._topics.without_leader(self._producer, work.messages)}"
             )
 
     def _raise_if_refused(self) -> None:
-        if self._access_errors >= _CONFIRMATIONS:
-            self._access_errors = 0
+        if self._errors.are_refusals():
+            self._errors.forget_refusals()
             self._forget()
             raise AccessError(
                 f"{self._where}: the brokers {self._sink.brokers} refuse us; check the security "
-                f"settings and credentials in client_conf ({self._last_error})"
+                f"settings and credentials in client_conf ({self._errors.last})"
             )
 
     def _raise_if_other_server(self) -> None:
@@ -367,7 +394,7 @@ class KafkaWriter:
 
     def _new_producer(self, **more: Any) -> Any:
         callbacks = {
-            "error_cb": self._note_error,
+            "error_cb": self._errors.note,
             "on_delivery": self._note_delivery,
             "delivery.report.only.error": True,
             "logger": log,
@@ -407,12 +434,6 @@ class KafkaWriter:
         self._producer.purge()
         with suppress(self._kafka.KafkaException):  # One that failed for good says so again.
             self._producer.flush(wait_s)
-
-    def _note_error(self, error: Any) -> None:
-        if error.code() != error_codes.SUMMARY:
-            self._last_error = scrub(self._sink, error.str())
-        if error_codes.is_refusal(error.code(), error.str()):
-            self._access_errors += 1
 
     def _note_delivery(self, error: Any, _message: Any) -> None:
         if error is not None and self._work is not None:
