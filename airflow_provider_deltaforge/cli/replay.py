@@ -32,7 +32,7 @@ from airflow_provider_deltaforge.errors import FencedError, RetryableError, Spec
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.dead_letters import Damaged, DeadLetterFilter
-from airflow_provider_deltaforge.storage.records.replays import Overtaken, Replay, new_ticket
+from airflow_provider_deltaforge.storage.records.requests import Overtaken, Replay, new_ticket
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")

@@ -14,12 +14,13 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetterFilter,
     DeadLetterRecords,
 )
-from airflow_provider_deltaforge.storage.records.replays import (
+from airflow_provider_deltaforge.storage.records.requests import (
     Overtaken,
     Replay,
     ReplayRequest,
     Replays,
     new_ticket,
+    withdrawn,
 )
 
 
@@ -66,7 +67,7 @@ def request(
     )
 
     def place(record: ControlRecord) -> ControlRecord:
-        if any(request.ticket == new.ticket for request in record.replays):
+        if record.request(new.ticket) is not None:
             return record
         return changed(record, replays=[*record.replays, new])
 
@@ -84,7 +85,7 @@ def replay(store: Store, name: str, ticket: str) -> Replay | None:
     replay = Replays(store, name).of(ticket)
     if replay is None:
         record = control.read()
-        if record is None or ticket not in {request.ticket for request in record.replays}:
+        if record is None or record.request(ticket) is None:
             raise SpecError(f"pipeline {name!r} knows no replay {ticket}")
     return replay
 
@@ -97,12 +98,7 @@ def cancel(store: Store, name: str, ticket: str, reason: str) -> None:
     """
 
     def withdraw(record: ControlRecord) -> ControlRecord:
-        kept = [
-            request.model_copy(update={"cancelled": reason})
-            if request.ticket == ticket
-            else request
-            for request in record.replays
-        ]
+        kept = withdrawn(record.replays, reason, lambda known: known.ticket == ticket)
         return changed(record, replays=kept)
 
     existing(store, name).update(withdraw)

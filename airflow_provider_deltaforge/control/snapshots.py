@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.storage.records.requests import (
     SnapshotRequest,
     SnapshotResult,
     SnapshotResults,
+    withdrawn,
 )
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
@@ -181,21 +182,20 @@ def cancel(store: Store, name: str, request_id: str, reason: str, by: str | None
         Whether there was something to withdraw.
     """
     results = SnapshotResults(store, name)
-    found: list[str] = []
+    found = False
 
     def withdraw(record: ControlRecord) -> ControlRecord:
-        found.clear()
-        kept = []
-        for known in record.requests:
-            if _open(known, request_id, results) and by in (None, known.by):
-                found.append(known.ticket)
-                kept.append(known.model_copy(update={"cancelled": reason}))
-            else:
-                kept.append(known)
+        nonlocal found
+        kept = withdrawn(
+            record.requests,
+            reason,
+            lambda known: _open(known, request_id, results) and by in (None, known.by),
+        )
+        found = kept != record.requests
         return changed(record, requests=kept)
 
     existing(store, name).update(withdraw)
-    return bool(found)
+    return found
 
 
 def serve(

@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
-from airflow_provider_deltaforge.storage.records.replays import Overtaken
+from airflow_provider_deltaforge.storage.records.requests import Overtaken
 
 _T = TypeVar("_T")
 

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.engine.replay import requests
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend
+from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetterFilter,
     DeadLetterRecords,
@@ -120,7 +121,7 @@ def test_without_a_driver_the_command_sends_them_itself(refused):
 
 def test_without_a_driver_its_request_is_gone_when_the_command_returns(refused, monkeypatch):
     refused.log().refuses = None
-    remove, join, waits = requests.remove, threading.Thread.join, threading.Event()
+    remove, join, waits = Control.remove_request, threading.Thread.join, threading.Event()
 
     def late(*words):
         waits.wait(PATIENCE_S)
@@ -131,7 +132,7 @@ def test_without_a_driver_its_request_is_gone_when_the_command_returns(refused, 
             waits.set()
         join(thread, timeout)
 
-    monkeypatch.setattr(requests, "remove", late)
+    monkeypatch.setattr(Control, "remove_request", late)
     monkeypatch.setattr(threading.Thread, "join", joined)
     told = deltaforge(refused, "--all")
     left = refused.control.read().replays

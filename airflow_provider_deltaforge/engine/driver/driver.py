@@ -33,7 +33,6 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
 from airflow_provider_deltaforge.storage.records.control import (
     Control,
-    ControlRecord,
     Progress,
     heartbeat,
 )
@@ -277,7 +276,7 @@ def serve(context: TaskContext, runner: Runner) -> Outcome | None:
             ended = _serve_one(context, runner, request)
             if ended is not None:
                 return ended
-        _remove(context.control, request.ticket)
+        context.control.remove_request(request.ticket)
         reach(CrashPoint.REQUEST_REMOVED)
 
 
@@ -292,7 +291,7 @@ def _serve_one(context: TaskContext, runner: Runner, request: SnapshotRequest) -
         replace(context, fence=context.control.held_epoch(context.job.driver)), request
     )
     if outcome.why == "cancelled":
-        run.end(request, "cancelled", _why_cancelled(context, request))
+        run.end(request, "cancelled", context.control.why_cancelled(request.ticket) or "withdrawn")
     elif fails_request(outcome):
         run.end(request, "failed", outcome.reason, outcome.error_class)
     else:
@@ -304,16 +303,3 @@ def _serve_one(context: TaskContext, runner: Runner, request: SnapshotRequest) -
 def _pending(context: TaskContext) -> list[SnapshotRequest]:
     record = context.control.read()
     return record.requests if record is not None else []
-
-
-def _why_cancelled(context: TaskContext, request: SnapshotRequest) -> str:
-    latest = [known for known in _pending(context) if known.ticket == request.ticket]
-    return (latest[0].cancelled if latest else None) or "withdrawn"
-
-
-def _remove(control: Control, ticket: str) -> None:
-    def without(old: ControlRecord) -> ControlRecord:
-        left = [request for request in old.requests if request.ticket != ticket]
-        return old.model_copy(update={"requests": left})
-
-    control.update(without)

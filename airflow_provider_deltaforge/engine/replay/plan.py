@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetter,
     DeadLetterFilter,
 )
-from airflow_provider_deltaforge.storage.records.replays import Overtaken
+from airflow_provider_deltaforge.storage.records.requests import Overtaken
 
 Action = Literal["send", "overtaken", "drop", "behind", "away", "unfit"]
 

@@ -39,7 +39,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     StoredDeadLetter,
 )
 from airflow_provider_deltaforge.storage.records.record import now_ms
-from airflow_provider_deltaforge.storage.records.replays import Replay, ReplayRequest, Replays
+from airflow_provider_deltaforge.storage.records.requests import Replay, ReplayRequest, Replays
 
 Result = TypeVar("Result")
 
@@ -69,13 +69,7 @@ class Cancellation:
         Raises:
             RetryableError: the store is away.
         """
-        record = self._control.read()
-        asked = (
-            [request for request in record.replays if request.ticket == self._ticket]
-            if record
-            else []
-        )
-        self.reason = asked[0].cancelled if asked else "withdrawn"
+        self.reason = self._control.why_cancelled(self._ticket)
         self._looked_at = time.monotonic()
         return self.reason
 
@@ -353,7 +347,7 @@ class ReplayRun:
         writes = [write for entry in entries for write in self._outcome(entry)]
         replay = self._replays.put(self._record)
         self._here.retry(
-            lambda: self._context.store.transact([*writes, replay], self._context.fence)
+            lambda: self._context.store.transact([*writes, *replay], self._context.fence)
         )
         if writes:
             reach(CrashPoint.REPLAY_STORED)
@@ -397,6 +391,6 @@ class ReplayRun:
     ) -> Replay:
         ending = {"finished_at_ms": now_ms(), "reason": reason, "error_class": error_class}
         self._record = self._record.model_copy(update={"state": state, **ending})
-        writes = [self._replays.put(self._record), *self._replays.forget_old()]
+        writes = self._replays.put(self._record)
         self._here.retry(lambda: self._context.store.transact(writes, self._context.fence))
         return self._record

@@ -20,8 +20,8 @@ from airflow_provider_deltaforge.engine.replay.replay import ReplayRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, SpecError
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
-from airflow_provider_deltaforge.storage.records.replays import Replay, ReplayRequest, Replays
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.requests import Replay, ReplayRequest, Replays
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ def _serve_one(context: TaskContext, request: ReplayRequest) -> Outcome | None:
         ended = _in_driver(context, request)
         if ended is not None:
             return ended
-    remove(context.control, request.ticket)
+    context.control.remove_request(request.ticket)
     reach(CrashPoint.REPLAY_REMOVED)
     return None
 
@@ -87,9 +87,8 @@ def replay_here(
     try:
         control = Control(store, pipeline)
         document, record = control.document(), control.read()
-        requests = record.replays if record is not None else []
-        request = next((asked for asked in requests if asked.ticket == ticket), None)
-        if document is None or record is None or request is None:
+        request = record.request(ticket) if record is not None else None
+        if document is None or record is None or not isinstance(request, ReplayRequest):
             raise SpecError(f"pipeline {pipeline!r} has no replay {ticket} to serve any more")
         driver = uuid.uuid4().hex
         control.take_epoch(driver, record.generation)
@@ -102,20 +101,10 @@ def replay_here(
         finally:
             context.store.close()
         if replay is not None:
-            remove(control, ticket)
+            control.remove_request(ticket)
         return replay
     finally:
         store.close()
-
-
-def remove(control: Control, ticket: str) -> None:
-    """Take a replay out of the control record."""
-
-    def without(old: ControlRecord) -> ControlRecord:
-        left = [request for request in old.replays if request.ticket != ticket]
-        return old.model_copy(update={"replays": left})
-
-    control.update(without)
 
 
 def _in_driver(context: TaskContext, request: ReplayRequest) -> Outcome | None:

@@ -118,10 +118,7 @@ def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
         return "failed"
     if run.ticket is None:
         return None
-    record = control.read()
-    requests = record.requests if record is not None else []
-    wanted = {request.ticket for request in requests if request.cancelled is None}
-    return None if run.ticket in wanted else "cancelled"
+    return "cancelled" if control.why_cancelled(run.ticket) is not None else None
 
 
 class _Copier:

@@ -24,8 +24,11 @@ from airflow_provider_deltaforge.storage.records.checkpoints import begins_anew
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, LastHeard
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
-from airflow_provider_deltaforge.storage.records.replays import ReplayRequest
-from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
+from airflow_provider_deltaforge.storage.records.requests import (
+    ReplayRequest,
+    Request,
+    SnapshotRequest,
+)
 from airflow_provider_deltaforge.storage.records.stats import Stats
 
 ALIVE_S = 15.0
@@ -51,6 +54,19 @@ class ControlRecord(Record):
     """Replays of dead letters that were asked for and not served yet."""
     restarts: list[int] = Field(default_factory=list)
     updated_at_ms: int = 0
+
+    def request(self, ticket: str) -> Request | None:
+        """Return a request that stands here."""
+        pending: list[Request] = [*self.requests, *self.replays]
+        return next((known for known in pending if known.ticket == ticket), None)
+
+    def without(self, ticket: str) -> "ControlRecord":
+        """Return the record without a request."""
+        left = {
+            "requests": [known for known in self.requests if known.ticket != ticket],
+            "replays": [known for known in self.replays if known.ticket != ticket],
+        }
+        return self.model_copy(update=left)
 
     @model_validator(mode="before")
     @classmethod
@@ -179,6 +195,16 @@ class Control:
             state = new.model_dump_json().encode()
             if self.store.swap(names.CONTROL, self.pipeline, version, state) is not None:
                 return new
+
+    def why_cancelled(self, ticket: str) -> str | None:
+        """Return why a request is not wanted any more; None while it is."""
+        record = self.read()
+        request = record.request(ticket) if record is not None else None
+        return request.cancelled if request is not None else "withdrawn"
+
+    def remove_request(self, ticket: str) -> None:
+        """Take a request out that was served."""
+        self.update(lambda old: old.without(ticket))
 
     def take_epoch(self, driver: str, generation: int | None = None) -> Fence:
         """Become the driver: every earlier lane's writes stop counting now.
