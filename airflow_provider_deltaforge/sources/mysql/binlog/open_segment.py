@@ -160,6 +160,124 @@ class CutTransaction:
     skip: int = 0
 
 
+class EventBuffer:
+    """Events one behind the other.
+
+    Attributes:
+        data: uint8, the events.
+        starts: int64, where each begins; behind the last one, where the next will.
+        count: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.data = np.empty(SEGMENT_BYTES + (1 << 16), np.uint8)
+        self.starts = np.zeros(_EVENTS_MAX, np.int64)
+        self.count = 0
+
+    @property
+    def end(self) -> int:
+        """Where the next event will begin."""
+        return int(self.starts[self.count])
+
+    def event(self, index: int) -> bytes:
+        """Return an event."""
+        return self.piece(self.starts[index], self.starts[index + 1])
+
+    def piece(self, start: int, stop: int) -> bytes:
+        """Return some bytes."""
+        return self.data[int(start) : int(stop)].tobytes()
+
+    def kind(self, index: int) -> int:
+        """Return the type of an event."""
+        return int(self.data[self.starts[index] + 4])
+
+    def is_compressed(self, index: int) -> bool:
+        """Return whether an event holds others, or a compressed one."""
+        kind = self.kind(index)
+        return kind == f.PAYLOAD or f.MARIADB_QUERY_COMPRESSED <= kind <= 171
+
+    def append(self, event: bytes) -> None:
+        """Add an event; there is room for it."""
+        at = self.end
+        self.data[at : at + len(event)] = np.frombuffer(event, np.uint8)
+        self.count += 1
+        self.starts[self.count] = at + len(event)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether one more event of ``size`` bytes fits."""
+        return self.end + size <= len(self.data) and self.count + 2 <= len(self.starts)
+
+    def grow(self, size: int) -> None:
+        """Make room for one more event of ``size`` bytes."""
+        end = self.end
+        needed = end + size
+        if needed > len(self.data):
+            grown = np.empty(needed + needed // 2, np.uint8)
+            grown[:end] = self.data[:end]
+            self.data = grown
+        if self.count + 2 > len(self.starts):
+            self.starts = np.concatenate([self.starts, np.zeros_like(self.starts)])
+
+    def keep(self, events: Any) -> None:
+        """Keep some events only, by index, in another array: segments share the one they are in."""
+        sizes = self.starts[events + 1] - self.starts[events] if len(events) else events
+        size = int(sizes.sum())
+        fresh = np.empty(max(SEGMENT_BYTES, 2 * size) + (1 << 16), np.uint8)
+        old, starts = self.data, self.starts[: self.count + 1].copy()
+        at = 0
+        for ordinal, event in enumerate(events.tolist()):
+            part = old[starts[event] : starts[event + 1]]
+            fresh[at : at + len(part)] = part
+            self.starts[ordinal] = at
+            at += len(part)
+        self.starts[len(events)] = at
+        self.data, self.count = fresh, len(events)
+
+
+class ScanTables:
+    """What the scanner found in the events.
+
+    Attributes:
+        state: int64, see ``framing_kernel``.
+        transactions: int64 (n, TX_COLUMNS), see ``positions``.
+        rows: int64 (n, ROW_COLUMNS), row events.
+        maps: int64 (n, MAP_COLUMNS), table maps.
+        map_plans: int64, per table map the ordinal of its plan.
+        resolved: table maps whose plans are known.
+    """
+
+    def __init__(self) -> None:
+        self.state = np.zeros(f.STATE_SIZE, np.int64)
+        self.transactions = np.zeros((_TX_MAX, TX_COLUMNS), np.int64)
+        self.rows = np.zeros((_ROWS_MAX, f.ROW_COLUMNS), np.int64)
+        self.maps = np.zeros((_MAPS_MAX, f.MAP_COLUMNS), np.int64)
+        self.map_plans = np.zeros(_MAPS_MAX, np.int64)
+        self.resolved = 0
+
+    @property
+    def rows_count(self) -> int:
+        """Row events so far."""
+        return int(self.state[f.ROWS_COUNT])
+
+    @property
+    def complete(self) -> int:
+        """Complete transactions so far."""
+        return int(self.state[f.TX_COUNT]) - int(self.state[f.IN_TX])
+
+    def grow(self) -> None:
+        """Double the tables that a segment may legally fill."""
+        for name in ("transactions", "rows", "maps", "map_plans"):
+            table = getattr(self, name)
+            setattr(self, name, np.concatenate([table, np.zeros_like(table)]))
+
+    def clear(self) -> None:
+        """Forget everything but the place in the log."""
+        pos, inner = self.state[f.POS], self.state[f.INNER]
+        self.state[:] = 0
+        self.state[f.POS], self.state[f.INNER] = pos, inner
+        self.resolved = 0
+
+
 class OpenSegment:
     """Events one behind the other, and what the scanner found in them.
 
@@ -172,9 +290,8 @@ class OpenSegment:
         plans: of tables.
         cut_tx: what was handed out of the open transaction.
         changes: schema changes, in order.
-        transactions: int64 (n, TX_COLUMNS), see ``positions``.
-        state: int64, the scanner's state, see ``framing_kernel``.
-        data: uint8, the events.
+        events: of the segment, and what came behind them.
+        scanned: what was found in them.
     """
 
     def __init__(self, info: MySqlServer, position: LogPosition, catalog: Catalog) -> None:
@@ -186,29 +303,19 @@ class OpenSegment:
         self.plans = TablePlans(catalog, mariadb=info.mariadb)
         self.cut_tx = CutTransaction()
         self.changes: list[SchemaChange] = []
-        self.transactions = np.zeros((_TX_MAX, TX_COLUMNS), np.int64)
-        self.state = np.zeros(f.STATE_SIZE, np.int64)
-        self.data = np.empty(SEGMENT_BYTES + (1 << 16), np.uint8)
-        self._starts = np.zeros(_EVENTS_MAX, np.int64)
-        self._rows = np.zeros((_ROWS_MAX, f.ROW_COLUMNS), np.int64)
-        self._maps = np.zeros((_MAPS_MAX, f.MAP_COLUMNS), np.int64)
-        self._map_plans = np.zeros(_MAPS_MAX, np.int64)
-        self._count = self._next = self._resolved = 0
+        self.events = EventBuffer()
+        self.scanned = ScanTables()
+        self._next = 0
 
     @property
     def place(self) -> str:
         """File and offset read so far, for messages."""
-        return f"{self.file}:{int(self.state[f.POS])}"
-
-    @property
-    def rows_count(self) -> int:
-        """Row events of the segment so far."""
-        return int(self.state[f.ROWS_COUNT])
+        return f"{self.file}:{int(self.scanned.state[f.POS])}"
 
     def here(self) -> LogPosition:
         """Return the position after the last complete transaction that was read."""
-        complete = int(self.state[f.TX_COUNT]) - int(self.state[f.IN_TX])
-        return self.positions(self.transactions[:complete]).log_position(complete)
+        complete = self.scanned.complete
+        return self.positions(self.scanned.transactions[:complete]).log_position(complete)
 
     def positions(self, transactions: Any) -> BinlogTxPositions:
         """Return the positions of the segment's first transactions, an int64 table of them."""
@@ -216,8 +323,8 @@ class OpenSegment:
 
     def rows_of_open_tx(self) -> int:
         """Return how many captured row events the open transaction has so far."""
-        rows = self._rows[: self.rows_count]
-        mine = rows[rows[:, f.ROW_TX] == self.state[f.TX_COUNT] - 1]
+        rows = self.scanned.rows[: self.scanned.rows_count]
+        mine = rows[rows[:, f.ROW_TX] == self.scanned.state[f.TX_COUNT] - 1]
         cut = self.cut_tx
         return int(self._captured(mine).sum()) + (cut.delivered > 0 and cut.continues)
 
@@ -241,99 +348,50 @@ class OpenSegment:
         """
         self.require_nothing_handed_out()
         self.cut_tx.name = None
-        self._keep(np.arange(int(self._next) + 1, self._count), int(self.state[f.POS]))
-
-    def _event(self, index: int) -> bytes:
-        return self._bytes(self._starts[index], self._starts[index + 1])
-
-    def _bytes(self, start: int, stop: int) -> bytes:
-        return self.data[int(start) : int(stop)].tobytes()
-
-    def _is_compressed(self, index: int) -> bool:
-        kind = int(self.data[self._starts[index] + 4])
-        return kind == f.PAYLOAD or f.MARIADB_QUERY_COMPRESSED <= kind <= 171
+        self._keep(
+            np.arange(int(self._next) + 1, self.events.count), int(self.scanned.state[f.POS])
+        )
 
     def _captured(self, rows: Any) -> Any:
         """Return for each row event whether rows of it are delivered."""
         found = np.zeros(len(rows), np.bool_)
         if len(rows):
-            deliverable(self.data, rows, self._map_plans, self.plans.plans.arrays, found)
+            deliverable(
+                self.events.data, rows, self.scanned.map_plans, self.plans.plans.arrays, found
+            )
         return found
 
     def _resolve(self) -> None:
         """Find the plan of every new table map."""
-        count = int(self.state[f.MAPS_COUNT])
-        for ordinal in range(self._resolved, count):
-            table = self._maps[ordinal]
-            body = self._bytes(table[f.MAP_START], table[f.MAP_STOP])
-            self._map_plans[ordinal] = self.plans.ordinal(int(table[f.MAP_HASH]), body)
-        self._resolved = count
-
-    def _grow_tables(self) -> None:
-        """Double the scanner's tables that a segment may legally fill."""
-        for name in ("transactions", "_rows", "_maps"):
-            table = getattr(self, name)
-            setattr(self, name, np.concatenate([table, np.zeros_like(table)]))
-        self._map_plans = np.concatenate([self._map_plans, np.zeros_like(self._map_plans)])
-
-    def _append(self, event: bytes) -> None:
-        """Add an event; there is room for it."""
-        at = int(self._starts[self._count])
-        self.data[at : at + len(event)] = np.frombuffer(event, np.uint8)
-        self._count += 1
-        self._starts[self._count] = at + len(event)
-
-    def _has_room(self, size: int) -> bool:
-        end = int(self._starts[self._count])
-        return end + size <= len(self.data) and self._count + 2 <= len(self._starts)
-
-    def _grow(self, size: int) -> None:
-        """Make room for one more event of ``size`` bytes."""
-        end = int(self._starts[self._count])
-        needed = end + size
-        if needed > len(self.data):
-            grown = np.empty(needed + needed // 2, np.uint8)
-            grown[:end] = self.data[:end]
-            self.data = grown
-        if self._count + 2 > len(self._starts):
-            self._starts = np.concatenate([self._starts, np.zeros_like(self._starts)])
+        count = int(self.scanned.state[f.MAPS_COUNT])
+        for ordinal in range(self.scanned.resolved, count):
+            table = self.scanned.maps[ordinal]
+            body = self.events.piece(table[f.MAP_START], table[f.MAP_STOP])
+            self.scanned.map_plans[ordinal] = self.plans.ordinal(int(table[f.MAP_HASH]), body)
+        self.scanned.resolved = count
 
     def _kept_events(self, first_kept: int) -> Any:
         """Return the events that a part's successor begins with: its start, and table maps."""
-        begin = int(self.state[f.TX_EVENT])
+        begin = int(self.scanned.state[f.TX_EVENT])
         head = [begin]
-        if begin + 1 < first_kept and self.data[self._starts[begin + 1] + 4] == f.QUERY:
+        if begin + 1 < first_kept and self.events.kind(begin + 1) == f.QUERY:
             head.append(begin + 1)
-        maps = self._maps[: int(self.state[f.MAPS_COUNT])]
+        maps = self.scanned.maps[: int(self.scanned.state[f.MAPS_COUNT])]
         last = {
             int(entry[f.MAP_TABLE]): int(entry[f.MAP_EVENT])
             for entry in maps
             if begin < entry[f.MAP_EVENT] < first_kept
         }
         head += sorted(last.values())
-        return np.array([*head, *range(first_kept, self._count)], np.int64)
+        return np.array([*head, *range(first_kept, self.events.count)], np.int64)
 
     def _keep(self, events: Any, pos: int) -> None:
         """Begin the next segment with some of this one's events; they are scanned again."""
-        self._reset(events, SEGMENT_BYTES)
-        self.state[f.POS] = pos
+        self._reset(events)
+        self.scanned.state[f.POS] = pos
 
-    def _reset(self, events: Any, size_min: int) -> None:
-        sizes = self._starts[events + 1] - self._starts[events] if len(events) else events
-        size = int(sizes.sum())
-        # Segments share the buffer they were read into, so the next one gets its own.
-        fresh = np.empty(max(SEGMENT_BYTES, size_min, 2 * size) + (1 << 16), np.uint8)
-        old, starts = self.data, self._starts[: self._count + 1].copy()
-        at = 0
-        for ordinal, event in enumerate(events.tolist()):
-            part = old[starts[event] : starts[event + 1]]
-            fresh[at : at + len(part)] = part
-            self._starts[ordinal] = at
-            at += len(part)
-        self._starts[len(events)] = at
-        self.data = fresh
-        self._count, self._next, self._resolved = len(events), 0, 0
+    def _reset(self, events: Any) -> None:
+        self.events.keep(events)
+        self.scanned.clear()
+        self._next = 0
         self.changes = []
-        pos, inner = self.state[f.POS], self.state[f.INNER]
-        self.state[:] = 0
-        self.state[f.POS], self.state[f.INNER] = pos, inner

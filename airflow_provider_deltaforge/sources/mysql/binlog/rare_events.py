@@ -41,7 +41,7 @@ def handle(segment: OpenSegment, catalog: Catalog, event: bytes, index: int) -> 
     if kind == f.FORMAT:
         # The byte in front of the event's own checksum names the algorithm of those that follow.
         segment.checksum = 4 if event[-1] == 1 else 0
-        if segment.state[f.IN_TX]:
+        if segment.scanned.state[f.IN_TX]:
             segment.drop_open_tx()
             return False
         return True
@@ -79,8 +79,9 @@ def _server(event: bytes) -> int:
 
 def _begin(segment: OpenSegment, event: bytes, index: int, name: tuple[int, int, int]) -> None:
     """Begin a transaction named (origin, number, commit time in ms)."""
-    start = int(segment.state[f.POS]) - int.from_bytes(event[9:13], "little")
-    f.begin_tx(segment.state, segment.transactions, *name, _server(event), start, index)
+    scanned = segment.scanned
+    start = int(scanned.state[f.POS]) - int.from_bytes(event[9:13], "little")
+    f.begin_tx(scanned.state, scanned.transactions, *name, _server(event), start, index)
 
 
 def _tagged(segment: OpenSegment, event: bytes, index: int) -> None:
@@ -99,7 +100,7 @@ def _mariadb_xa(segment: OpenSegment, event: bytes, index: int) -> None:
     time_ms = int.from_bytes(event[:4], "little") * 1000
     _begin(segment, event, index, (origin, int.from_bytes(body[:8], "little"), time_ms))
     if not body[12] & _PREPARED:
-        segment.state[f.STANDALONE] = 1
+        segment.scanned.state[f.STANDALONE] = 1
 
 
 def _prepare(segment: OpenSegment, event: bytes) -> None:
@@ -110,8 +111,8 @@ def _prepare(segment: OpenSegment, event: bytes) -> None:
             "which may yet be rolled back; commit it or roll it back, stop using XA on these "
             "tables, and take a new snapshot"
         )
-    if segment.state[f.IN_TX]:
-        f.end_tx(segment.state, segment.transactions)
+    if segment.scanned.state[f.IN_TX]:
+        f.end_tx(segment.scanned.state, segment.scanned.transactions)
 
 
 def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
@@ -122,8 +123,9 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     sql = _statement(body[names + body[8] + 1 :], body[status:names], segment.info.charsets)
     if sql.lstrip().startswith("#"):
         return  # MariaDB's substitute for an event that it does not send us
-    inside = bool(segment.state[f.BEGUN]) or (
-        segment.info.mariadb and not segment.state[f.STANDALONE] and bool(segment.state[f.IN_TX])
+    state = segment.scanned.state
+    inside = bool(state[f.BEGUN]) or (
+        segment.info.mariadb and not state[f.STANDALONE] and bool(state[f.IN_TX])
     )
     mode = _sql_mode(body[status:names])
     statement = statements.understand(sql, mariadb=segment.info.mariadb, mode=mode)
@@ -134,13 +136,13 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
         session = int.from_bytes(body[:4], "little")
         catalog.judge(sql, db, segment.place, session=session, mode=mode)
     elif statement.kind in (statements.DDL, statements.TRUNCATE):
-        if not segment.state[f.IN_TX]:
+        if not state[f.IN_TX]:
             seconds = int.from_bytes(event[:4], "little")
             _begin(segment, event, 0, (-1, 0, seconds * 1000))
         segment.plans.forget()
         _change(segment, catalog, statement, db, sql)
-    if segment.state[f.IN_TX] and not inside:
-        f.end_tx(segment.state, segment.transactions)
+    if state[f.IN_TX] and not inside:
+        f.end_tx(state, segment.scanned.transactions)
 
 
 def _statement(text: bytes, status: bytes, charsets: Mapping[int, str]) -> str:
@@ -206,7 +208,7 @@ def _change(
     captured = [(name, table) for name, table in tables if catalog.captures(name, table)]
     if not captured and not any(catalog.touches(name) for name in statement.databases):
         return
-    tx = int(segment.state[f.TX_COUNT]) - 1
+    tx = int(segment.scanned.state[f.TX_COUNT]) - 1
     record: dict[str, Any] = {"sql": sql, "database": db, "tables": _full_names(tables)}
     moved = statements.unlogged_rows(statement, db, catalog.captures)
     if moved.copies:
@@ -214,7 +216,7 @@ def _change(
     if moved.lost:
         record["lost"] = _full_names(moved.lost)
     text = orjson.dumps(record)
-    before = segment.rows_count
+    before = segment.scanned.rows_count
     if statement.kind == statements.TRUNCATE:
         name, table = captured[0]
         segment.changes.append(SchemaChange(tx, before, "t", name, table, text))

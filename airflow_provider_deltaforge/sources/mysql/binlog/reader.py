@@ -95,7 +95,7 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
     @property
     def place(self) -> tuple[str, int]:
         """File and offset read so far, also inside a segment."""
-        return self._segmenter.file, int(self._segmenter.state[POS])
+        return self._segmenter.file, int(self._segmenter.scanned.state[POS])
 
     def skip_tables(self, tables: Collection[str]) -> None:
         """Do not deliver rows of some tables, by full name; call it before the first read."""

@@ -68,12 +68,12 @@ class BinlogSegmenter(OpenSegment):
 
     def restart(self) -> None:
         """Forget what came after the last segment; the dump starts again at ``position``."""
-        self._reset(np.zeros(0, np.int64), 0)
+        self._reset(np.zeros(0, np.int64))
         self._catalog.begin(self.position, self.here)
         self.plans.forget()
-        self.state[:] = 0
+        self.scanned.state[:] = 0
         self.file = self.position.file
-        self.state[f.POS] = self.position.pos
+        self.scanned.state[f.POS] = self.position.pos
         self.checksum = 4 if self.info.checksum else 0
         # What was handed out of an open transaction is read again, and left out.
         cut = self.cut_tx
@@ -87,13 +87,13 @@ class BinlogSegmenter(OpenSegment):
             ConnectionResetError: the server ended the dump.
             FatalError and others: the server refused, or the log holds what we must not pass.
         """
+        events = self.events
         while True:
-            at = int(self._starts[self._count])
-            before = self._count
-            result, start, _, self._count = f.frame(
-                raw, start, stop, self.data, at, self._starts, self._count, self.checksum
+            before = events.count
+            result, start, _, events.count = f.frame(
+                raw, start, stop, events.data, events.end, events.starts, before, self.checksum
             )
-            if self._count > before and self._is_compressed(self._count - 1):
+            if events.count > before and events.is_compressed(events.count - 1):
                 self._expand()
             else:
                 self._scan()
@@ -104,40 +104,41 @@ class BinlogSegmenter(OpenSegment):
                 raise ConnectionResetError("the server ended the log")
             if result == f.NEED_MORE:
                 return int(start)
-            if self._count == before:
+            if events.count == before:
                 self._make_room(f.packet_size(raw, start, stop))
-            elif self._starts[self._count] >= SEGMENT_BYTES:
+            elif events.end >= SEGMENT_BYTES:
                 self.cut(full=True)
 
     def cut(self, *, full: bool = False) -> None:
         """Put what is complete into ``ready``; with ``full``, a part of one big transaction too."""
         self._scan()
-        if not self._cut_complete() and full and self.state[f.IN_TX]:
+        if not self._cut_complete() and full and self.scanned.state[f.IN_TX]:
             self._cut_open()
 
     def _scan(self) -> None:
+        events, scanned = self.events, self.scanned
         while True:
             result, self._next = f.scan(
-                self.data,
-                self._starts,
+                events.data,
+                events.starts,
                 self._next,
-                self._count,
-                self.state,
+                events.count,
+                scanned.state,
                 self.origins.keys,
-                self.transactions,
-                self._rows,
-                self._maps,
+                scanned.transactions,
+                scanned.rows,
+                scanned.maps,
             )
             self._resolve()
             if result == f.DONE:
                 return
             if result == f.SPECIAL:
-                if self._handle(self._event(self._next)):
+                if self._handle(self.events.event(self._next)):
                     self._next += 1
             elif result == f.UNKNOWN_ORIGIN:
-                self.origins.register(self._event(self._next))
+                self.origins.register(self.events.event(self._next))
             elif result == f.FULL:
-                self._grow_tables()
+                self.scanned.grow()
             else:
                 raise FatalError(
                     f"{self.place}: rows without a table map; the log is damaged, or reading began "
@@ -152,58 +153,59 @@ class BinlogSegmenter(OpenSegment):
 
     def _rotate(self, event: bytes) -> bool:
         file = event[f.HEADER + 8 :].decode()
-        if file != self.file and self.state[f.TX_COUNT] and self._cut_complete():
+        if file != self.file and self.scanned.state[f.TX_COUNT] and self._cut_complete():
             return False  # The rotation is the first event of the next segment.
         logged = int.from_bytes(event[13:17], "little") != 0
         if not logged and file_number(file) > file_number(self._reached or file):
             # The file before does not name this one, as it does unless the server ended.
             self._catalog.server_restarted()
         self._reached = self.file = file
-        self.state[f.POS] = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
+        self.scanned.state[f.POS] = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
         return True
 
     def _expand(self) -> None:
         """Put the events of the compressed one that came last in its place."""
-        event = self._event(self._count - 1)
-        self._count -= 1
+        event = self.events.event(self.events.count - 1)
+        self.events.count -= 1
         self._scan()
         if event[4] != f.PAYLOAD:
             self._insert(mariadb_event(event))
             return
-        f.advance(self.state, int.from_bytes(event[13:17], "little"))
+        f.advance(self.scanned.state, int.from_bytes(event[13:17], "little"))
         for inner in payload_events(event):
             self._insert(inner, inner=1)
-        self.state[f.INNER] = 0
+        self.scanned.state[f.INNER] = 0
 
     def _insert(self, event: bytes, *, inner: int = 0) -> None:
-        if not self._has_room(len(event)):
+        if not self.events.has_room(len(event)):
             self._make_room(len(event))
-        self._append(event)
-        self.state[f.INNER] = inner
+        self.events.append(event)
+        self.scanned.state[f.INNER] = inner
         self._scan()
 
     def _cut_complete(self) -> bool:
         """Make a segment of the complete transactions; return whether there were any."""
-        complete = int(self.state[f.TX_COUNT]) - int(self.state[f.IN_TX])
+        scanned = self.scanned
+        complete, state = scanned.complete, scanned.state
         if not complete:
             return False
-        rows = self._rows[: self.rows_count]
+        rows = scanned.rows[: scanned.rows_count]
         upto = int(np.searchsorted(rows[:, f.ROW_TX], complete))
-        open_tx = bool(self.state[f.IN_TX])
-        first_kept = int(self.state[f.TX_EVENT]) if open_tx else int(self._next)
-        pos = self.transactions[complete, TX_START] if open_tx else self.state[f.POS]
+        open_tx = bool(state[f.IN_TX])
+        first_kept = int(state[f.TX_EVENT]) if open_tx else int(self._next)
+        pos = scanned.transactions[complete, TX_START] if open_tx else state[f.POS]
         changes = [change for change in self.changes if change.tx < complete]
-        segment = self._segment(complete, upto, changes, int(self._starts[first_kept]))
+        segment = self._segment(complete, upto, changes, int(self.events.starts[first_kept]))
         self.ready.append(segment)
         self.position = replace(segment.positions.log_position(complete), file=self.file)
         self._catalog.passed(self.position)
         self.cut_tx = CutTransaction()
-        self._keep(np.arange(first_kept, self._count), int(pos))
+        self._keep(np.arange(first_kept, self.events.count), int(pos))
         return True
 
     def _cut_open(self) -> None:
         """Make a segment of the open transaction's first rows, but for the last captured event."""
-        rows = self._rows[: self.rows_count]
+        rows = self.scanned.rows[: self.scanned.rows_count]
         captured = np.flatnonzero(self._captured(rows))
         if len(captured) and captured[-1] == 0:
             return
@@ -213,18 +215,20 @@ class BinlogSegmenter(OpenSegment):
         self._check_identity()
         self._check_committed()
         cut = self.cut_tx
-        count = count_rows(self.data, rows, upto, self._map_plans, self.plans.plans.arrays, 0)
+        count = count_rows(
+            self.events.data, rows, upto, self.scanned.map_plans, self.plans.plans.arrays, 0
+        )
         first_kept = int(rows[upto, f.ROW_EVENT]) if upto < len(rows) else int(self._next)
-        size = int(self._starts[first_kept])
+        size = int(self.events.starts[first_kept])
         self.ready.append(self._segment(1, upto, self.changes, size, open_tx=True))
         cut.continues = True
         cut.rows += int(count)
         cut.delivered = max(cut.delivered, cut.rows)
-        self._keep(self._kept_events(first_kept), int(self.transactions[0, TX_START]))
+        self._keep(self._kept_events(first_kept), int(self.scanned.transactions[0, TX_START]))
 
     def _check_identity(self) -> None:
         """Check that a transaction read again after a reconnect is the one that was cut."""
-        tx = self.transactions[0]
+        tx = self.scanned.transactions[0]
         has_gtid = tx[TX_ORIGIN] >= 0
         origin = self.origins.names[tx[TX_ORIGIN]] if has_gtid else self.file
         name = (origin, int(tx[TX_NUMBER] if has_gtid else tx[TX_START]))
@@ -241,7 +245,7 @@ class BinlogSegmenter(OpenSegment):
         Raises:
             TornLogError: it did.
         """
-        origin = self.transactions[0, TX_ORIGIN]
+        origin = self.scanned.transactions[0, TX_ORIGIN]
         if self.cut_tx.continues or not self.info.mariadb or origin < 0:
             return
         domain = int(self.origins.names[origin].partition("-")[0])
@@ -252,14 +256,14 @@ class BinlogSegmenter(OpenSegment):
     def _segment(
         self, complete: int, upto: int, changes: Any, size: int, *, open_tx: bool = False
     ) -> BinlogSegment:
-        data = self.data[:size]
+        data = self.events.data[:size]
         return BinlogSegment(
             nbytes=size,
             data=data.copy() if size < SEGMENT_BYTES // 4 else data,
-            rows=self._rows[:upto].copy(),
-            map_plans=self._map_plans[: self._resolved].copy(),
+            rows=self.scanned.rows[:upto].copy(),
+            map_plans=self.scanned.map_plans[: self.scanned.resolved].copy(),
             plans=self.plans.plans,
-            positions=self.positions(self.transactions[:complete].copy()),
+            positions=self.positions(self.scanned.transactions[:complete].copy()),
             changes=tuple(changes),
             row_base=self.cut_tx.rows,
             skip=self.cut_tx.skip,
@@ -270,4 +274,4 @@ class BinlogSegmenter(OpenSegment):
     def _make_room(self, size: int) -> None:
         """Make room for an event of ``size`` bytes: cut what can be cut, else grow."""
         self.cut(full=True)
-        self._grow(size)
+        self.events.grow(size)
