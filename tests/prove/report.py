@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from tests.prove import evidence
 from tests.prove.evidence import PACKAGE, ROOT
-from tests.prove.evidence import git as _git
 from tests.prove.unit import Case, Unit
 
 DIRECTORY = ROOT / "docs" / "proofs"
@@ -46,10 +46,10 @@ class Report:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._began = _now()
-        self._commit = _git("rev-parse", "HEAD")
+        self._commit = evidence.git("rev-parse", "HEAD")
         self._code = code_now()
         # Changes of other files are under way while a proof of hours runs; the file says so.
-        self._changed = bool(_git("status", "--porcelain", "--", PACKAGE, _ALSO))
+        self._changed = bool(evidence.git("status", "--porcelain", "--", PACKAGE, _ALSO))
         if self.resume:
             self._take_up()
 
@@ -119,7 +119,8 @@ class Report:
 
 def code_now() -> str:
     """Return the hash of the code that is committed now; results of one code count together."""
-    return f"{_git('rev-parse', f'HEAD:{PACKAGE}')}.{_git('rev-parse', f'HEAD:{_ALSO}')[:12]}"
+    package, also = (evidence.git("rev-parse", f"HEAD:{name}") for name in (PACKAGE, _ALSO))
+    return f"{package}.{also[:12]}"
 
 
 def coverage(wanted: Sequence[Case], cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_a_forecast_runs_nothing(capsys):
 @pytest.fixture
 def committed(monkeypatch):
     """Let reports find a clean tree at one commit, whatever it is here."""
-    monkeypatch.setattr(report_module, "_git", lambda *words: "" if "status" in words else "a" * 40)
+    monkeypatch.setattr(evidence, "git", lambda *words: "" if "status" in words else "a" * 40)
 
 
 def test_a_file_is_complete_when_every_case_has_held(tmp_path, committed):
@@ -126,7 +126,7 @@ def test_a_file_that_does_not_show_everything_is_not_complete(tmp_path, committe
 
 
 def test_uncommitted_code_makes_no_complete_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_module, "_git", lambda *words: "a" * 40)
+    monkeypatch.setattr(evidence, "git", lambda *words: "a" * 40)
     report = Report("example", 2, CASES, directory=tmp_path)
     for case in CASES:
         report.add(good(case))
@@ -149,7 +149,7 @@ def test_a_resumed_proof_keeps_what_was_good(tmp_path, committed):
 
 def test_a_proof_of_other_code_is_not_resumed(tmp_path, committed, monkeypatch):
     Report("example", 2, CASES, directory=tmp_path).add(good(CASES[0]))
-    monkeypatch.setattr(report_module, "_git", lambda *words: "" if "status" in words else "b" * 40)
+    monkeypatch.setattr(evidence, "git", lambda *words: "" if "status" in words else "b" * 40)
 
     with pytest.raises(ValueError, match="without --resume"):
         Report("example", 2, CASES, directory=tmp_path, resume=True)
@@ -159,7 +159,7 @@ def test_a_whole_proof_of_other_code_makes_room_for_a_new_one(tmp_path, committe
     whole = Report("example", 2, CASES, directory=tmp_path)
     for case in CASES:
         whole.add(good(case))
-    monkeypatch.setattr(report_module, "_git", lambda *words: "" if "status" in words else "b" * 40)
+    monkeypatch.setattr(evidence, "git", lambda *words: "" if "status" in words else "b" * 40)
 
     assert Report("example", 2, CASES, directory=tmp_path, resume=True).missing() == CASES
 
@@ -197,12 +197,17 @@ def test_a_code_is_that_of_its_commit():
 
 
 @pytest.fixture
-def pool(tmp_path):
+def jobs():
+    return 2
+
+
+@pytest.fixture
+def pool(tmp_path, jobs):
     class Watched(Pool):
         def __init__(self):
             self.cases, self.texts = [], []
             add = self.cases.append
-            super().__init__(2, tmp_path / "pool", lambda _, case: add(case), self.texts.append)
+            super().__init__(jobs, tmp_path / "pool", lambda _, case: add(case), self.texts.append)
 
     return Watched()
 
@@ -226,8 +231,8 @@ def test_what_hangs_is_ended_and_counts_as_failed(pool, tmp_path):
     assert "sleep" not in line_of(child)
 
 
+@pytest.mark.parametrize("jobs", [1])
 def test_a_worker_that_dies_does_not_take_the_rest_along(pool):
-    pool._jobs = 1
     pool.run([unit("dies", "die"), unit("fails", "fail"), unit("good", "hold")])
 
     assert {case["name"]: case["result"] for case in pool.cases} == {

@@ -2,7 +2,9 @@
 
 import random
 import uuid
+from functools import partial
 
+import confluent_kafka
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
@@ -68,6 +70,31 @@ def open_writer(brokers, pipeline):
     yield do_open
     for writer in opened:
         writer.close()
+
+
+@pytest.fixture
+def faults(monkeypatch):
+    """What a producer does instead, by the name of the call: ``(producer, call, timeout_s)``."""
+    faults = {}
+
+    def through(name):
+        def call(producer, timeout_s):
+            real = partial(getattr(Producer, name), producer)
+            return faults.get(name, lambda _, real, timeout_s: real(timeout_s))(
+                producer, real, timeout_s
+            )
+
+        return call
+
+    class Faulty(Producer):
+        def __init__(self, settings):
+            self.id = settings["transactional.id"]
+            super().__init__(settings)
+
+    for name in ("flush", "commit_transaction", "abort_transaction"):
+        setattr(Faulty, name, through(name))
+    monkeypatch.setattr(confluent_kafka, "Producer", Faulty)
+    return faults
 
 
 def create(brokers, name, **settings):
@@ -207,32 +234,26 @@ def test_messages_that_are_too_large_together_are_sent_in_parts(
     assert stored() == [row[2] for row in given]
 
 
-def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, kafka_server):
+def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, kafka_server, faults):
     writer = open_writer()
     writer.recover()
     writer.write_once(rows(range(3)), at(0), at(1))
-    writer._patience_s = 3.0  # In which the messages are sent, before it is asked to commit.
-    commit = writer._producer.commit_transaction
+    writer.timeout_s = 3.0  # In which the messages are sent, before it is asked to commit.
 
-    class Freezing:
-        """The producer, whose broker stops when it is asked to commit."""
+    def freeze(producer, commit, timeout_s):
+        """Stop the broker when it is asked to commit."""
+        producer.flush(timeout_s)
+        kafka_server.pause()
+        return commit(timeout_s)
 
-        def __getattr__(self, name):
-            return getattr(producer, name)
-
-        def commit_transaction(self, timeout_s):
-            producer.flush(timeout_s)
-            kafka_server.pause()
-            return commit(timeout_s)
-
-    producer, writer._producer = writer._producer, Freezing()
+    faults["commit_transaction"] = freeze
     try:
         with pytest.raises(RetryableError, match="commit"):
             writer.write_once(rows(range(3, 6)), at(1), at(2))
     finally:
         kafka_server.resume()
-    writer._producer = producer
-    writer._patience_s = 30.0
+    faults.clear()
+    writer.timeout_s = 30.0
     assert list(writer.write_once(rows(range(3, 6)), at(1), at(2))) == []
 
     assert stored() == numbers(range(6))
@@ -242,14 +263,14 @@ def test_a_commit_without_an_answer_is_tried_again(open_writer, rows, stored, ka
 def test_a_new_producer_that_could_not_begin_is_not_used(open_writer, rows, stored, kafka_server):
     writer = open_writer()
     writer.recover()
-    writer._patience_s = 1.0
+    writer.timeout_s = 1.0
     kafka_server.pause()
     try:
         with pytest.raises(RetryableError, match="begin with transactions"):
             writer._begin_anew()
     finally:
         kafka_server.resume()
-    writer._patience_s = 30.0
+    writer.timeout_s = 30.0
 
     with pytest.raises(FencedError):
         writer.write_once(rows(range(3)), at(0), at(1))
@@ -259,42 +280,40 @@ def test_a_new_producer_that_could_not_begin_is_not_used(open_writer, rows, stor
     assert stored() == numbers(range(3))
 
 
-def test_one_that_is_shut_out_while_messages_are_refused_says_so(open_writer, brokers, topic):
+def test_one_that_is_shut_out_while_messages_are_refused_says_so(
+    open_writer, brokers, topic, faults
+):
     create(brokers, topic, max_message_bytes=LIMIT)
     writer = open_writer()
     writer.recover()
-    producer = writer._producer
 
-    class Late:
-        """The producer, which another one shuts out when it is asked to abort."""
+    def shut_out(producer, abort, timeout_s):
+        """Begin another writer when this one is asked to abort."""
+        del faults["abort_transaction"]
+        open_writer().recover()
+        return abort(timeout_s)
 
-        def __getattr__(self, name):
-            return getattr(producer, name)
-
-        def abort_transaction(self, timeout_s):
-            open_writer().recover()
-            return producer.abort_transaction(timeout_s)
-
-    writer._producer = Late()
+    faults["abort_transaction"] = shut_out
 
     with pytest.raises(FencedError):
         writer.write_once(messages([(topic, b"k", noise(2 * LIMIT))]), at(0), at(1))
 
 
 def test_a_search_for_what_is_refused_that_fails_leaves_no_transaction_open(
-    open_writer, brokers, topic, stored
+    open_writer, brokers, topic, stored, faults
 ):
     create(brokers, topic, max_message_bytes=LIMIT)
     writer = open_writer()
     writer.recover()
-    own, deliver = writer._producer, writer._deliver
 
-    def fail_in_the_search(work, deadline):
-        deliver(work, deadline)
-        if writer._producer is not own:
+    def fail_in_the_search(producer, flush, timeout_s):
+        waiting = flush(timeout_s)
+        if producer.id.endswith("/probe") and not waiting:
+            del faults["flush"]
             raise RetryableError("away")
+        return waiting
 
-    writer._deliver = fail_in_the_search
+    faults["flush"] = fail_in_the_search
     given = [(topic, b"k", value(0)), (topic, b"k", noise(2 * LIMIT))]
     with pytest.raises(RetryableError, match="away"):
         writer.write_once(messages(given), at(0), at(1))

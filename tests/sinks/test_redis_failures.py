@@ -13,6 +13,7 @@ import redis
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sinks.redis import RedisSink
+from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import redis as servers
 from tests.servers.process import HOST, ServerError, free_port
@@ -140,23 +141,26 @@ class TestAway:
 
         assert values(server, stream) == numbers(range(30))
 
-    def test_what_was_confirmed_is_not_written_again(self, server, stream, open_writer):
+    def test_what_was_confirmed_is_not_written_again(
+        self, server, stream, open_writer, monkeypatch
+    ):
         # Between two steps the server dies: the first step stands, and is not repeated.
         writer = open_writer()
         batch = rows(stream, range(2500))
-        step, done = writer._step, []
+        send, steps = RedisPipeline.send, []
 
-        def die_after_the_first(*given):
-            if done == [1]:
+        def die_before_the_second(pipe, pieces, answers):
+            if answers > 100:  # Of the entries of a step.
+                steps.append(pipe)
+            if len(steps) == 2:
                 server.kill()
-            done.append(1)
-            step(*given)
+            send(pipe, pieces, answers)
 
-        writer._step = die_after_the_first
-        with pytest.raises(RetryableError):
-            writer.write(batch)
+        with monkeypatch.context() as patched:
+            patched.setattr(RedisPipeline, "send", die_before_the_second)
+            with pytest.raises(RetryableError):
+                writer.write(batch)
         server.start_again()
-        writer._step = step
 
         until_written(writer, batch)
 

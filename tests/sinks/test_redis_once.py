@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter
+from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline
 from airflow_provider_deltaforge.testing.sinks import messages
 from tests.servers import redis as servers
 from tests.sinks.redis_once import STARTS, at, client, numbers, values
@@ -69,48 +70,50 @@ def test_a_zombie_is_refused_and_may_take_over_again(redis_server, stream, rows,
 
 
 def test_a_large_delivery_is_cut_and_goes_on_where_it_was(
-    redis_server, stream, rows, open_redis_once
+    redis_server, stream, rows, open_redis_once, monkeypatch
 ):
     writer = open_redis_once()
     writer.recover()
     batch = rows(range(2500))
-    step, done = writer._write_step, []
+    send, steps = RedisPipeline.send, []
 
-    def fail_before_the_third(*given):
-        done.append(1)
-        if len(done) == 3:
+    def fail_before_the_third(pipe, pieces, answers):
+        steps.append(pipe)
+        if len(steps) == 3:
             raise RetryableError("away")
-        return step(*given)
+        send(pipe, pieces, answers)
 
-    writer._write_step = fail_before_the_third
-    with pytest.raises(RetryableError):
-        writer.write_once(batch, at(7), at(8))
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisPipeline, "send", fail_before_the_third)
+        with pytest.raises(RetryableError):
+            writer.write_once(batch, at(7), at(8))
 
     # Killed here, another writer learns how far it came.
     told = open_redis_once().recover()
     assert told == at(7, batch.event_ids[1999].as_py())
     assert writer.recover() == told
-    writer._write_step = step
     assert list(writer.write_once(rows(range(2000, 2500)), at(7), at(8))) == []
     assert values(redis_server, stream) == numbers(range(2500))
     assert open_redis_once().recover() == at(8)
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_lost_answer_is_found_out(redis_server, stream, rows, open_redis_once, failing):
+def test_a_lost_answer_is_found_out(
+    redis_server, stream, rows, open_redis_once, monkeypatch, failing
+):
     writer = open_redis_once()
     writer.recover()
-    ask, asked = writer._answers, []
+    answers, asked = RedisPipeline.answers, []
 
-    def lose_the_answer(line, deadline):
-        found = ask(line, deadline)
+    def lose_the_answer(pipe, deadline):
+        found = answers(pipe, deadline)
         asked.append(1)
         if len(asked) == failing:
             writer._drop()
             raise RetryableError("lost")
         return found
 
-    writer._answers = lose_the_answer
+    monkeypatch.setattr(RedisPipeline, "answers", lose_the_answer)
     for _ in range(2):
         try:
             writer.write_once(rows(range(1500)), STARTS, at(1))
@@ -229,25 +232,21 @@ def test_a_script_that_was_forgotten_is_loaded_again(redis_server, stream, rows,
 
 
 def test_a_script_that_is_loaded_over_a_new_connection_is_asked_for_there(
-    redis_server, stream, rows, open_redis_once
+    redis_server, stream, rows, open_redis_once, monkeypatch
 ):
     writer = open_redis_once()
     writer.recover()
     client(redis_server).script_flush()
-    ask = writer._ask
+    answers, asked = RedisPipeline.answers, []
 
-    def reconnect(*given):
-        writer._drop()
-        return ask(*given)
+    def reconnect(pipe, deadline):
+        found = answers(pipe, deadline)
+        if not asked:
+            writer._drop()  # The script is loaded over another connection.
+        asked.append(pipe)
+        return found
 
-    writer._ask = reconnect
-    answers, asked = writer._answers, []
-
-    def note(line, deadline):
-        asked.append(line)
-        return answers(line, deadline)
-
-    writer._answers = note
+    monkeypatch.setattr(RedisPipeline, "answers", reconnect)
 
     writer.write_once(rows(range(3)), STARTS, at(1))
 

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks.redis_once import STARTS, at, client, fill, numbers, values
 
@@ -111,51 +112,54 @@ def test_what_was_written_in_front_of_a_refusal_is_not_written_again_if_cut_othe
     assert writer.recover() == at(1, batch.event_ids[1].as_py())
 
 
-def test_the_answer_about_a_refused_entry_may_be_lost(redis_server, stream, open_redis_once):
+def test_the_answer_about_a_refused_entry_may_be_lost(
+    redis_server, stream, open_redis_once, monkeypatch
+):
     fill(redis_server, f"{stream}-full")
     writer = open_redis_once()
     writer.recover()
     names = [stream, f"{stream}-full", stream, f"{stream}-full"]
     given = [(name, b"k", value(n)) for n, name in enumerate(names)]
     batch, rest = messages(given), messages(given[::2])
-    ask = writer._answers
+    answers = RedisPipeline.answers
 
-    def lose_the_answer(line, deadline):
-        ask(line, deadline)
-        writer._answers = ask
+    def lose_the_answer(pipe, deadline):
+        answers(pipe, deadline)
         writer._drop()
         raise RetryableError("lost")
 
-    writer._answers = lose_the_answer
-    with pytest.raises(RetryableError, match="lost"):
-        writer.write_once(batch, STARTS, at(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisPipeline, "answers", lose_the_answer)
+        with pytest.raises(RetryableError, match="lost"):
+            writer.write_once(batch, STARTS, at(1))
 
     assert values(redis_server, stream) == numbers([0])
     refused = writer.write_once(batch, STARTS, at(1))
     assert [(one.event_row, one.kind) for one in refused] == [(1, "routing"), (3, "routing")]
     assert all(f"{stream}-full" in one.reason for one in refused)
     assert all("exhausted" in one.reason for one in refused)
-    writer._answers = lose_the_answer
-    with pytest.raises(RetryableError, match="lost"):
-        writer.write_once(rest, STARTS, at(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisPipeline, "answers", lose_the_answer)
+        with pytest.raises(RetryableError, match="lost"):
+            writer.write_once(rest, STARTS, at(1))
     assert list(writer.write_once(rest, STARTS, at(1))) == []
     assert values(redis_server, stream) == numbers([0, 2])
     assert open_redis_once().recover() == at(1)
 
 
 def test_an_entry_that_is_too_large_takes_no_other_of_its_stream_with_it(
-    redis_server, stream, rows, open_redis_once
+    redis_server, stream, rows, open_redis_once, monkeypatch
 ):
     """Redis refuses only what is above 1 GiB; here its words come without so much of it."""
     writer = open_redis_once()
     writer.recover()
-    tell, words = writer._run_script, "ERR Elements are too large to be stored"
-    writer._run_script = lambda *_: redis.ResponseError(words)
-
-    [refused] = writer.write_once(rows(range(3)), STARTS, at(1))
+    answer = redis.ResponseError("ERR Elements are too large to be stored")
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisPipeline, "send", lambda *_: None)
+        patched.setattr(RedisPipeline, "answers", lambda *_: [answer])
+        [refused] = writer.write_once(rows(range(3)), STARTS, at(1))
 
     assert (refused.event_row, refused.kind) == (0, "message_too_large")
-    writer._run_script = tell
     assert list(writer.write_once(rows(range(3)).slice(1, 2), STARTS, at(1))) == []
     assert values(redis_server, stream) == numbers([1, 2])
 

@@ -66,7 +66,7 @@ class KafkaOnceWriter(KafkaWriter):
 
     def recover(self) -> SinkPosition | None:
         """Fence former producers, then read the position; see ``ExactlyOnceWriter``."""
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self.timeout_s
         self._begin(deadline)
         positions = KafkaPositions(
             self._kafka,
@@ -118,7 +118,7 @@ class KafkaOnceWriter(KafkaWriter):
             after: stands for the batch, if its commit has to be tried again.
             record: what is written beside it, if anything.
         """
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self.timeout_s
         if self._stage is TransactionStage.COMMITTING and self._committing == after:
             self._commit(deadline, again=True)
             return []
@@ -218,7 +218,7 @@ class KafkaOnceWriter(KafkaWriter):
 
     def _probe(self, messages: Messages) -> list[Any]:
         """Return what the brokers say against messages, which nobody will ever see."""
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self.timeout_s
         if self._producer is None:
             own_id = f"{self._settings['transactional.id']}/probe"
             self._producer = self._new_producer(**{"transactional.id": own_id})
@@ -262,7 +262,7 @@ class KafkaOnceWriter(KafkaWriter):
             else:
                 return
             if gives_up and time.monotonic() >= deadline:
-                raise self._lost(f"it could not {what} within {self._patience_s:g} s")
+                raise self._lost(f"it could not {what} within {self.timeout_s:g} s")
             self._pause(deadline, what)
 
     def _pause(self, deadline: float, what: str) -> None:
@@ -274,7 +274,7 @@ class KafkaOnceWriter(KafkaWriter):
         if time.monotonic() >= deadline:
             self._raise_if_other_server()
             raise RetryableError(
-                f"{self._where}: could not {what} within {self._patience_s:g} s; check that the "
+                f"{self._where}: could not {what} within {self.timeout_s:g} s; check that the "
                 f"brokers {self._sink.brokers} are up and reachable (last error: "
                 f"{self._errors.last})"
             )
@@ -360,7 +360,7 @@ class KafkaTransactionWriter(KafkaOnceWriter):
 
     def _begin_anew(self) -> None:
         """Take the producer's own id over; nobody but a successor does so as well."""
-        self._begin(time.monotonic() + self._patience_s)
+        self._begin(time.monotonic() + self.timeout_s)
         self._stage = TransactionStage.IDLE
 
     def _set_id(self) -> None:

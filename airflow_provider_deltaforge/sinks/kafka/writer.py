@@ -89,7 +89,8 @@ class KafkaWriter:
         self._pipeline = pipeline
         self._settings = producer_settings(sink, pipeline)
         self._set_id()
-        self._patience_s = patience_s(sink)
+        self.timeout_s = patience_s(sink)
+        """Seconds that a batch may take."""
         self._work: KafkaBatch | None = None
         self._topics = Topics(
             self._kafka, self._settings, sink.create_topics, self._where, self._raise
@@ -110,13 +111,13 @@ class KafkaWriter:
         """Write in order; see ``SinkWriter``."""
         if not len(messages):
             return []
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self.timeout_s
         work = self._take_up(messages)
         self._find_topics(work, deadline)
         self._deliver(work, deadline)
         if work.failures:
             work = self._retry_singly(work)
-            self._deliver(work, time.monotonic() + self._patience_s)
+            self._deliver(work, time.monotonic() + self.timeout_s)
         self._work = None
         self._errors.forget_refusals()
         if work.singly and not self._has_withdrawn:
@@ -142,7 +143,7 @@ class KafkaWriter:
         by_name = {
             writer.name: writer for writer in former if writer.name.startswith(TRANSACTIONAL)
         }
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self.timeout_s
         for name in by_name:
             self._shut_out(name, deadline)
         claim.outlive([writer for writer in former if writer.name not in by_name])
@@ -167,7 +168,7 @@ class KafkaWriter:
             if self._abandoned or time.monotonic() >= deadline:
                 raise RetryableError(
                     f"{self._where}: a former producer ({name}) could not be shut out within "
-                    f"{self._patience_s:g} s; check that the brokers {self._sink.brokers} are up "
+                    f"{self.timeout_s:g} s; check that the brokers {self._sink.brokers} are up "
                     f"and reachable (last error: {self._errors.last})"
                 )
 
@@ -314,7 +315,7 @@ class KafkaWriter:
 
     def reach(self) -> None:
         """Find out whether the brokers answer and the credentials work; see ``Reachable``."""
-        deadline = time.monotonic() + min(_OPEN_S, self._patience_s)
+        deadline = time.monotonic() + min(_OPEN_S, self.timeout_s)
         while time.monotonic() < deadline:
             try:
                 self._producer.list_topics(timeout=_SLICE_S)
@@ -347,7 +348,7 @@ class KafkaWriter:
             self._raise_if_other_server()
             raise RetryableError(
                 f"{self._where}: a batch of {len(work.messages)} messages is not acknowledged "
-                f"after {self._patience_s:g} s; check that the brokers {self._sink.brokers} are "
+                f"after {self.timeout_s:g} s; check that the brokers {self._sink.brokers} are "
                 f"up and reachable (last error: {self._errors.last})"
                 f"{self._topics.without_leader(self._producer, work.messages)}"
             )
