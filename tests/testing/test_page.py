@@ -72,7 +72,7 @@ class Folder:
         else:
             program = {
                 "deltaforge": [str(Path(sys.executable).with_name("deltaforge"))],
-                "pytest": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+                "pytest": [str(Path(sys.executable).with_name("pytest")), "-p", "no:cacheprovider"],
                 "python": [sys.executable],
             }[words[0]]
             self.run(*program, *words[1:])
