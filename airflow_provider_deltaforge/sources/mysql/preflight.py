@@ -3,7 +3,7 @@
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
@@ -30,13 +30,15 @@ from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.snapshot.views import log_end
 from airflow_provider_deltaforge.sources.shared.preflight import (
     RATE_PROBE_S,
-    copy_s,
+    CopyForecast,
     duration_text,
+    listed,
+    require,
     risk,
+    tables_finding,
 )
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
-_NAMED_MAX = 20
 _BLACKHOLE = "BLACKHOLE"
 
 _VARIABLES = (
@@ -102,7 +104,7 @@ def log_findings(settings: Mapping[str, str], server: MySqlServer) -> list[Findi
     metadata = settings.get("binlog_row_metadata", "").upper()
     partial = "PARTIAL_JSON" in settings.get("binlog_row_value_options", "").upper()
     found = [
-        _require("log_bin", _is_on(settings.get("log_bin", "OFF")), "log_bin is off",
+        require("log_bin", _is_on(settings.get("log_bin", "OFF")), "log_bin is off",
                  "start the server with log_bin"),
         _format(settings.get("binlog_format", "ROW").upper()),
         _image(image),
@@ -131,7 +133,7 @@ def _format(written: str) -> Finding:
         "them stops the table that it writes"
     )
     remedy = "set binlog_format=ROW on the server and in every session"
-    return _require("binlog_format", written == "ROW", wrong, remedy)
+    return require("binlog_format", written == "ROW", wrong, remedy)
 
 
 def _image(image: str) -> Finding:
@@ -155,12 +157,6 @@ def _documents(image: str, *, partial: bool) -> Finding:
             "tables; set binlog_row_value_options='' or binlog_row_image=FULL",
         )
     return Finding("binlog_row_value_options", "ok", "as needed")
-
-
-def _require(check: str, fine: bool, wrong: str, remedy: str) -> Finding:  # noqa: FBT001
-    return (
-        Finding(check, "ok", "as needed") if fine else Finding(check, "fail", f"{wrong}; {remedy}")
-    )
 
 
 def _privileges(connection: Any, server: MySqlServer, tables: Sequence[TableSize]) -> Finding:
@@ -266,37 +262,24 @@ def _replica(connection: Any, settings: Mapping[str, str]) -> list[Finding]:
 
 def table_findings(tables: Sequence[TableSize], patterns: Sequence[str]) -> list[Finding]:
     """Check the captured tables; ``patterns`` are the document's, for the message."""
-    if not tables:
-        wanted = ", ".join(patterns) or "(all)"
-        return [
-            Finding(
-                "tables",
-                "fail",
-                f"no table matches source.tables: {wanted}; check the spelling, and that the user "
-                "may SELECT from them",
-                {"patterns": list(patterns)},
-            )
-        ]
-    found = [Finding("tables", "ok", f"{len(tables)} tables are captured", {"count": len(tables)})]
+    remedy = "check the spelling, and that the user may SELECT from them"
+    found = [tables_finding(len(tables), patterns, remedy)]
     implicit = [t.schema.full_name for t in tables if t.schema.implicit_key]
-    if implicit:
-        text = (
-            "no primary key: the server uses a UNIQUE index in its place, so that is the key of "
-            "their events; their snapshot is one chunk"
-        )
-        found.append(_listed("unique_key", implicit, text))
+    text = (
+        "no primary key: the server uses a UNIQUE index in its place, so that is the key of "
+        "their events; their snapshot is one chunk"
+    )
+    found += listed("unique_key", implicit, text)
     without_key = [t.schema.full_name for t in tables if not t.schema.primary_key]
-    if without_key:
-        text = (
-            "no primary key: their events have no key and their snapshot is one chunk, so changes "
-            "near its end may be delivered twice"
-        )
-        found.append(_listed("primary_key", without_key, text))
+    text = (
+        "no primary key: their events have no key and their snapshot is one chunk, so changes "
+        "near its end may be delivered twice"
+    )
+    found += listed("primary_key", without_key, text)
     # A BLACKHOLE has no rows that could be missed; it passes them on to the log.
     loose = [t.schema.full_name for t in tables if not (t.transactional or t.engine == _BLACKHOLE)]
-    if loose:
-        text = "their storage engine has no consistent view, so rows may be missed while written"
-        found.append(_listed("engine", loose, text))
+    text = "their storage engine has no consistent view, so rows may be missed while written"
+    found += listed("engine", loose, text)
     return found + _format_findings(tables)
 
 
@@ -304,25 +287,23 @@ def _format_findings(tables: Sequence[TableSize]) -> list[Finding]:
     """Name the tables whose changes the log does not hold in a form that can be read."""
     found = []
     counted = [t.schema.full_name for t in tables if counts_transactions(t.schema)]
-    if counted:
-        text = (
-            "their history is one of transactions, whose changes MariaDB logs as statements "
-            "only, so they stop at their first change; give ROW START and ROW END the type "
-            "TIMESTAMP(6), or leave the tables out of source.tables"
-        )
-        found.append(_listed("system_versioning", counted, text, "fail"))
+    text = (
+        "their history is one of transactions, whose changes MariaDB logs as statements "
+        "only, so they stop at their first change; give ROW START and ROW END the type "
+        "TIMESTAMP(6), or leave the tables out of source.tables"
+    )
+    found += listed("system_versioning", counted, text, "fail")
     old = [
         t.schema.full_name
         for t in tables
         if any(_OLD_FORMAT in c.column_type and c.datetime_precision for c in t.schema.columns)
     ]
-    if old:
-        text = (
-            "they hold fractions of seconds in the format of before MariaDB 10.1, which the log "
-            "does not describe, so they stop at their first change; rebuild them with ALTER "
-            "TABLE … FORCE"
-        )
-        found.append(_listed("column_format", old, text))
+    text = (
+        "they hold fractions of seconds in the format of before MariaDB 10.1, which the log "
+        "does not describe, so they stop at their first change; rebuild them with ALTER "
+        "TABLE … FORCE"
+    )
+    found += listed("column_format", old, text)
     return found
 
 
@@ -342,7 +323,7 @@ def _foreign_keys(
         "without a word in the log; delete and update these rows by statements of their own, "
         "or copy the tables again on a schedule"
     )
-    return [_listed("foreign_keys", found, text)]
+    return listed("foreign_keys", found, text)
 
 
 def _cascades(connection: Any, table: TableSize, server: MySqlServer) -> bool:
@@ -383,13 +364,6 @@ def _outbox(tagging: OutboxTagger | None, tables: Sequence[TableSize]) -> list[F
     ]
 
 
-def _listed(
-    check: str, names: Sequence[str], text: str, verdict: Literal["warn", "fail"] = "warn"
-) -> Finding:
-    shown = ", ".join(names[:_NAMED_MAX]) + (" …" if len(names) > _NAMED_MAX else "")
-    return Finding(check, verdict, f"{shown}: {text}", {"tables": list(names)})
-
-
 def _log_rate(connection: Any) -> float | None:
     """Return how many bytes per second the log grows now; None across a rotation."""
     import pymysql
@@ -426,22 +400,14 @@ def forecast(
         kept_s: retention in seconds, 0 is for ever.
         log_bytes_per_s: how fast the log grows now, None when not measured.
     """
-    total = sum(table.data_bytes for table in tables)
-    estimate_s = copy_s(total, len(tables), max_parallel_tables)
-    data: dict[str, Any] = {
-        "bytes": total,
-        "rows_estimate": sum(table.rows_estimate for table in tables),
-        "estimate_s": round(estimate_s, 1),
-        "retention_s": kept_s,
-        "log_bytes_per_s": log_bytes_per_s,
-    }
-    copied = f"copying {total / (1 << 20):.1f} MiB takes about {duration_text(estimate_s)}"
+    copy = CopyForecast.of(tables, max_parallel_tables)
+    data = {**copy.data, "retention_s": kept_s, "log_bytes_per_s": log_bytes_per_s}
     if kept_s <= 0:
-        return Finding("retention", "ok", f"{copied}; the log does not expire by time", data)
-    percent = 100 * estimate_s / kept_s
+        return Finding("retention", "ok", f"{copy.text}; the log does not expire by time", data)
+    percent = 100 * copy.seconds / kept_s
     data["percent"] = round(percent, 1)
     verdict = risk(percent)
-    text = f"{copied}, {percent:.1f} % of the {duration_text(kept_s)} the log is kept"
+    text = f"{copy.text}, {percent:.1f} % of the {duration_text(kept_s)} the log is kept"
     if verdict != "ok":
         text += "; raise binlog_expire_logs_seconds for the time of the snapshot"
     return Finding("retention", verdict, text, data)

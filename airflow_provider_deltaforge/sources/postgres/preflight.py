@@ -36,9 +36,9 @@ from airflow_provider_deltaforge.sources.postgres.wal.first_position import too_
 from airflow_provider_deltaforge.sources.shared.preflight import (
     HIGH_RISK_PERCENT,
     RATE_PROBE_S,
+    CopyForecast,
     checked,
-    copy_s,
-    duration_text,
+    require,
     risk,
 )
 
@@ -161,26 +161,22 @@ def forecast(
         kept: bytes that the slot may still keep, None without a limit.
         log_bytes_per_s: how fast the log grows now.
     """
-    total = sum(table.data_bytes for table in tables)
-    estimate_s = copy_s(total, len(tables), max_parallel_tables)
-    expected = max(LOG_PER_BYTE * total, round(log_bytes_per_s * estimate_s))
-    data: dict[str, Any] = {
-        "bytes": total,
-        "rows_estimate": sum(table.rows_estimate for table in tables),
-        "estimate_s": round(estimate_s, 1),
+    copy = CopyForecast.of(tables, max_parallel_tables)
+    expected = max(LOG_PER_BYTE * copy.bytes, round(log_bytes_per_s * copy.seconds))
+    data = {
+        **copy.data,
         "log_bytes": expected,
         "log_bytes_per_s": log_bytes_per_s,
         "retention_bytes": kept,
     }
-    copied = f"copying {total / _MIB:.1f} MiB takes about {duration_text(estimate_s)}"
     if kept is None:
-        text = f"{copied}; the slot keeps the log without limit, so watch the server's disk"
+        text = f"{copy.text}; the slot keeps the log without limit, so watch the server's disk"
         return Finding("retention", "ok", text, data)
     percent = 100 * expected / kept if kept else float(HIGH_RISK_PERCENT)
     data["percent"] = round(percent, 1)
     verdict = risk(percent)
     text = (
-        f"{copied} and about {expected / _MIB:.1f} MiB of log, {percent:.1f} % of the "
+        f"{copy.text} and about {expected / _MIB:.1f} MiB of log, {percent:.1f} % of the "
         f"{kept / _MIB:.1f} MiB the slot may still keep"
     )
     if verdict != "ok":
@@ -236,16 +232,16 @@ def server_findings(
     """Check settings, the role, and whether there is room for one more reader."""
     slots, slots_used, senders, senders_used, commits, idle_s = connection.execute(_ROOM).fetchone()
     found = [
-        _require("version", server.version >= VERSION_MIN,
+        require("version", server.version >= VERSION_MIN,
                  f"the server is {server.version // 10000}",
                  f"upgrade it to {VERSION_MIN // 10000} or newer"),
-        _require("wal_level", server.wal_level == "logical", f"wal_level is {server.wal_level}",
+        require("wal_level", server.wal_level == "logical", f"wal_level is {server.wal_level}",
                  "ALTER SYSTEM SET wal_level = logical, then restart the server"),
-        _require("max_replication_slots", slot is not None or slots_used < slots,
+        require("max_replication_slots", slot is not None or slots_used < slots,
                  f"all {slots} replication slots are taken",
                  "drop one that nobody reads (pg_replication_slots), or raise "
                  "max_replication_slots and restart the server"),
-        _require("max_wal_senders", senders_used < senders or bool(slot and slot.active_pid),
+        require("max_wal_senders", senders_used < senders or bool(slot and slot.active_pid),
                  f"all {senders} senders are busy",
                  "raise max_wal_senders and restart the server"),
         _role(connection),
@@ -349,7 +345,7 @@ def long_findings(connection: Any, *, creating: bool) -> list[Finding]:
 
 def _role(connection: Any) -> Finding:
     fine, name = connection.execute(_ROLE).fetchone()
-    return _require(
+    return require(
         "replication", fine, f"role {name!r} may not replicate",
         f'ALTER ROLE "{name}" REPLICATION (on RDS: GRANT rds_replication TO "{name}")',
     )  # fmt: skip
@@ -381,9 +377,3 @@ def _sender_timeout(timeout_s: float) -> Finding:
             "on; set it to 60s"
         )
     return Finding("wal_sender_timeout", "warn", text, {"timeout_s": timeout_s})
-
-
-def _require(check: str, fine: bool, wrong: str, remedy: str) -> Finding:  # noqa: FBT001
-    if fine:
-        return Finding(check, "ok", "as needed")
-    return Finding(check, "fail", f"{wrong}; {remedy}")

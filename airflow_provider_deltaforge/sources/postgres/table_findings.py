@@ -6,8 +6,12 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, quote
-
-_NAMED_MAX = 20
+from airflow_provider_deltaforge.sources.shared.preflight import (
+    NAMED_MAX,
+    listed,
+    shortened,
+    tables_finding,
+)
 
 _PUBLICATION = """
 SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
@@ -90,9 +94,9 @@ def column_findings(
     if not hidden:
         return []
     by_name = {table.full_name: table for table in tables}
-    shown = list(hidden.items())[:_NAMED_MAX]
-    more = " …" if len(hidden) > _NAMED_MAX else ""
-    lacks = ", ".join(f"{name} (lacks {_shortened(columns)})" for name, columns in shown)
+    shown = list(hidden.items())[:NAMED_MAX]
+    more = " …" if len(hidden) > NAMED_MAX else ""
+    lacks = ", ".join(f"{name} (lacks {_missing(columns)})" for name, columns in shown)
     names = ", ".join(quote(by_name[name].schema, by_name[name].table) for name, _ in shown)
     text = (
         f"{lacks}{more}: the user may read some columns only, and the snapshot needs whole "
@@ -102,30 +106,14 @@ def column_findings(
     return [Finding("column_privileges", "fail", text, {"columns": columns})]
 
 
-def _shortened(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
-    return shown or "the table's own grant"
-
-
 def table_findings(tables: Sequence[CapturedTable], patterns: Sequence[str]) -> list[Finding]:
     """Check the tables that the patterns name; ``patterns`` are the document's, for the message."""
     captured = [t for t in tables if not t.unlogged]
-    found: list[Finding] = []
-    if captured:
-        text = f"{len(captured)} tables are captured"
-        found.append(Finding("tables", "ok", text, {"count": len(captured)}))
-    else:
-        wanted = ", ".join(patterns) or "(all)"
-        found.append(
-            Finding(
-                "tables",
-                "fail",
-                f"no table matches source.tables: {wanted}; check the spelling, and name a "
-                "partitioned table by its root: views, partitions, foreign, unlogged and temporary "
-                "tables have no log of their own",
-                {"patterns": list(patterns)},
-            )
-        )
+    remedy = (
+        "check the spelling, and name a partitioned table by its root: views, partitions, foreign, "
+        "unlogged and temporary tables have no log of their own"
+    )
+    found = [tables_finding(len(captured), patterns, remedy)]
     found += _listed(
         "unlogged", [t for t in tables if t.unlogged], "warn",
         "unlogged tables leave nothing in the log and are not captured; ALTER TABLE … SET LOGGED",
@@ -143,7 +131,7 @@ def table_findings(tables: Sequence[CapturedTable], patterns: Sequence[str]) -> 
 def _rights(captured: Sequence[CapturedTable]) -> list[Finding]:
     hidden = [t for t in captured if not t.readable]
     schemas = ", ".join(sorted({quote(t.schema) for t in hidden}))
-    names = ", ".join(quote(t.schema, t.table) for t in hidden[:_NAMED_MAX])
+    names = ", ".join(quote(t.schema, t.table) for t in hidden[:NAMED_MAX])
     grants = f"GRANT USAGE ON SCHEMA {schemas} TO the user, GRANT SELECT ON {names} TO the user"
     found = _listed("privileges", hidden, "fail", f"the user may not read them; {grants}")
     found += _listed(
@@ -191,7 +179,7 @@ def publication_findings(
         may_create: the document lets us do that, and so does the server.
     """
     if sql is not None and not may_create:
-        what = f"does not publish {', '.join(missing[:_NAMED_MAX])}" if found else "does not exist"
+        what = f"does not publish {', '.join(missing[:NAMED_MAX])}" if found else "does not exist"
         text = (
             f"publication {name!r} {what}, and the user may not change that (it takes the tables' "
             f"owner with CREATE on the database, and 'create' in the document); run: {sql}"
@@ -210,7 +198,7 @@ def publication_findings(
     partitioned = [t.full_name for t in tables if t.partitioned]
     if partitioned and not found.via_root:
         text = (
-            f"{', '.join(partitioned[:_NAMED_MAX])}: publication {name!r} sends their rows under "
+            f"{', '.join(partitioned[:NAMED_MAX])}: publication {name!r} sends their rows under "
             "the names of partitions, which nobody captures; ALTER PUBLICATION "
             f"{quote(name)} SET (publish_via_partition_root = true)"
         )
@@ -218,7 +206,7 @@ def publication_findings(
     narrowed = [t.full_name for t in tables if t.full_name in found.narrowed]
     if narrowed:
         text = (
-            f"{', '.join(narrowed[:_NAMED_MAX])}: publication {name!r} publishes some columns or "
+            f"{', '.join(narrowed[:NAMED_MAX])}: publication {name!r} publishes some columns or "
             "rows only; the snapshot leaves out the same columns, but copies every row"
         )
         wrong.append(Finding("publication_narrowed", "warn", text, {"tables": narrowed}))
@@ -235,7 +223,9 @@ def _bare(table: CapturedTable) -> bool:
     return table.replica_identity == "n"
 
 
+def _missing(columns: Sequence[str]) -> str:
+    return shortened(columns, ", …") or "the table's own grant"
+
+
 def _listed(check: str, tables: Sequence[CapturedTable], verdict: str, text: str) -> list[Finding]:
-    names = [table.full_name for table in tables]
-    shown = ", ".join(names[:_NAMED_MAX]) + (" …" if len(names) > _NAMED_MAX else "")
-    return [Finding(check, verdict, f"{shown}: {text}", {"tables": names})] if names else []
+    return listed(check, [table.full_name for table in tables], text, verdict)

@@ -4,6 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.sources.contract import Finding
+from airflow_provider_deltaforge.sources.shared.preflight import (
+    failed,
+    listed,
+    tables_finding,
+)
 from airflow_provider_deltaforge.sources.turso.audit import uncaptured
 from airflow_provider_deltaforge.sources.turso.capture import Capture
 from airflow_provider_deltaforge.sources.turso.files import Database
@@ -19,7 +24,6 @@ from airflow_provider_deltaforge.sources.turso.tables import (
     named_by,
 )
 
-_NAMED_MAX = 20
 _CAPTURED_MANY = 1_000_000
 
 
@@ -32,13 +36,13 @@ def preflight(source: TursoSource) -> Sequence[Finding]:
     try:
         opened = open_mode(source)
     except DeltaForgeError as error:
-        return [_failed("file", error)]
+        return [failed("file", error)]
     try:
         with opened.database.view():
             for finding in _findings(source, opened):
                 found.append(finding)
     except DeltaForgeError as error:
-        found.append(_failed("file", error))
+        found.append(failed("file", error))
     finally:
         opened.database.close()
     return found
@@ -66,22 +70,13 @@ def _findings(source: TursoSource, opened: OpenFile) -> Iterator[Finding]:
 
 
 def _table_findings(source: TursoSource, tables: Mapping[str, TursoTable]) -> Iterator[Finding]:
-    wanted = ", ".join(source.tables)
+    yield tables_finding(len(tables), source.tables, "check the spelling")
     if not tables:
-        yield Finding(
-            "tables",
-            "fail",
-            f"no table matches source.tables: {wanted}; check the spelling",
-            {"patterns": list(source.tables)},
-        )
         return
-    yield Finding("tables", "ok", f"{len(tables)} tables are captured", {"count": len(tables)})
     vain = [pattern for pattern in source.tables if not any(map(named_by((pattern,)), tables))]
-    if vain:
-        yield _listed("patterns", vain, "no table matches; check the spelling")
+    yield from listed("patterns", vain, "no table matches; check the spelling")
     keyless = [f"{DB}.{name}" for name, table in tables.items() if not table.schema.primary_key]
-    if keyless:
-        yield _listed("primary_key", keyless, "no primary key: their events have no key")
+    yield from listed("primary_key", keyless, "no primary key: their events have no key")
 
 
 def _native(
@@ -100,16 +95,14 @@ def _native(
         )
     born = {name: made for name, made in capture.born().items() if name in tables}
     strange = uncaptured(database, cdc_table, born)
-    if strange:
-        yield _listed(
-            "writers",
-            strange,
-            "they hold other rows than the captured inserts and deletes explain: some connection "
-            "writes without PRAGMA unstable_capture_data_changes_conn('full')",
-        )
+    yield from listed(
+        "writers",
+        strange,
+        "they hold other rows than the captured inserts and deletes explain: some connection "
+        "writes without PRAGMA unstable_capture_data_changes_conn('full')",
+    )
     generated = [f"{DB}.{name}" for name, table in tables.items() if table.generated]
-    if generated:
-        yield _listed("generated", generated, "computed columns may be missing in captured rows")
+    yield from listed("generated", generated, "computed columns may be missing in captured rows")
 
 
 def _triggers(source: TursoSource, database: Database, tables: Mapping[str, TursoTable]) -> Finding:
@@ -143,18 +136,9 @@ def _polling(growth: Growth, tables: Mapping[str, TursoTable]) -> Iterator[Findi
         and not any(column.extra == "autoincrement" for column in table.schema.columns)
     ]
     if reused and growth.by_rowid:
-        yield _listed(
+        yield from listed(
             "rowid",
             reused,
             "without AUTOINCREMENT, the number of a deleted last row is given again, and rows may "
             "be inserted below it; such rows are missed",
         )
-
-
-def _listed(check: str, names: Sequence[str], text: str) -> Finding:
-    shown = ", ".join(names[:_NAMED_MAX]) + (" …" if len(names) > _NAMED_MAX else "")
-    return Finding(check, "warn", f"{shown}: {text}", {"tables": list(names)})
-
-
-def _failed(check: str, error: DeltaForgeError) -> Finding:
-    return Finding(check, "fail", str(error), {"error_class": error.error_class})
