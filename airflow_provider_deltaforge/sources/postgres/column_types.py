@@ -18,7 +18,7 @@ _BITS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnType:
+class PostgresType:
     """One type.
 
     Attributes:
@@ -38,33 +38,33 @@ class ColumnType:
 
 
 TYPES = (
-    ColumnType("bool", 16, k.BOOL),
-    ColumnType("bytea", 17, k.BYTEA),
-    ColumnType("int8", 20, k.NUMBER),
-    ColumnType("int2", 21, k.NUMBER),
-    ColumnType("int2vector", 22, k.VECTOR),
-    ColumnType("int4", 23, k.NUMBER),
-    ColumnType("oid", 26, k.NUMBER),
-    ColumnType("oidvector", 30, k.VECTOR),
-    ColumnType("json", 114, k.JSON),
-    ColumnType("float4", 700, k.FLOAT),
-    ColumnType("float8", 701, k.FLOAT),
-    ColumnType("bpchar", 1042, k.TEXT, "length"),
-    ColumnType("varchar", 1043, k.TEXT, "length"),
-    ColumnType("date", 1082, k.PLAIN),
-    ColumnType("time", 1083, k.PLAIN),
-    ColumnType("timestamp", 1114, k.TIMESTAMP),
-    ColumnType("timestamptz", 1184, k.TIMESTAMPTZ),
-    ColumnType("timetz", 1266, k.TIMETZ),
-    ColumnType("bit", 1560, k.BIT, "bits"),
-    ColumnType("numeric", 1700, k.PLAIN, "precision"),
-    ColumnType("uuid", 2950, k.PLAIN),
-    ColumnType("jsonb", 3802, k.JSON),
-    ColumnType("hstore", 0, k.HSTORE, printer="hstore_out"),
+    PostgresType("bool", 16, k.BOOL),
+    PostgresType("bytea", 17, k.BYTEA),
+    PostgresType("int8", 20, k.NUMBER),
+    PostgresType("int2", 21, k.NUMBER),
+    PostgresType("int2vector", 22, k.VECTOR),
+    PostgresType("int4", 23, k.NUMBER),
+    PostgresType("oid", 26, k.NUMBER),
+    PostgresType("oidvector", 30, k.VECTOR),
+    PostgresType("json", 114, k.JSON),
+    PostgresType("float4", 700, k.FLOAT),
+    PostgresType("float8", 701, k.FLOAT),
+    PostgresType("bpchar", 1042, k.TEXT, "length"),
+    PostgresType("varchar", 1043, k.TEXT, "length"),
+    PostgresType("date", 1082, k.PLAIN),
+    PostgresType("time", 1083, k.PLAIN),
+    PostgresType("timestamp", 1114, k.TIMESTAMP),
+    PostgresType("timestamptz", 1184, k.TIMESTAMPTZ),
+    PostgresType("timetz", 1266, k.TIMETZ),
+    PostgresType("bit", 1560, k.BIT, "bits"),
+    PostgresType("numeric", 1700, k.PLAIN, "precision"),
+    PostgresType("uuid", 2950, k.PLAIN),
+    PostgresType("jsonb", 3802, k.JSON),
+    PostgresType("hstore", 0, k.HSTORE, printer="hstore_out"),
 )
 
-BY_OID: Mapping[int, ColumnType] = {row.oid: row for row in TYPES if row.oid}
-BY_PRINTER: Mapping[str, ColumnType] = {row.printer: row for row in TYPES if row.printer}
+BY_OID: Mapping[int, PostgresType] = {row.oid: row for row in TYPES if row.oid}
+BY_PRINTER: Mapping[str, PostgresType] = {row.printer: row for row in TYPES if row.printer}
 
 
 def kind_of(oid: int, typmod: int, printer: str, *, decimal_numbers: bool) -> int:
