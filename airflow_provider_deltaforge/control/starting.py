@@ -59,7 +59,13 @@ class Started:
 
 
 def start(
-    store: Store, job: LaunchSpec, backend: Backend, owner: str, *, resume: bool = False
+    store: Store,
+    job: LaunchSpec,
+    backend: Backend,
+    owner: str,
+    *,
+    resume: bool = False,
+    grace_s: float = STOP_GRACE_S,
 ) -> Started:
     """Adopt the pipeline's driver when it runs the applied document, else start a new generation.
 
@@ -73,6 +79,7 @@ def start(
         owner: the supervisor's token, written into the record.
         resume: a driver that is started is to work also when the pipeline was paused; otherwise
             it waits, as its predecessor did.
+        grace_s: so long a driver that is replaced may take to end.
 
     Raises:
         SpecError: no document was applied, or the job cannot be run as asked.
@@ -82,7 +89,7 @@ def start(
     control = existing(store, job.pipeline)
     seen = _read(control)
     if not _adoptable(control, seen, job, backend):
-        return _start_generation(control, seen, job, backend, owner, resume=resume)
+        return _start_generation(control, seen, job, backend, owner, resume=resume, grace_s=grace_s)
 
     def adopt(record: ControlRecord) -> ControlRecord:
         _as_seen(record, seen)
@@ -273,6 +280,7 @@ def _start_generation(
     owner: str,
     *,
     resume: bool,
+    grace_s: float,
 ) -> Started:
     former = seen.handle
     if former and former.get("script") != job.script and not _gives_way(control, former):
@@ -290,7 +298,7 @@ def _start_generation(
 
     record = control.update(claim)
     if former:
-        end_driver(control.store, job.pipeline, backend, former, STOP_GRACE_S)
+        end_driver(control.store, job.pipeline, backend, former, grace_s)
     handle = _submit(control, replace(job, generation=record.generation), backend)
     return Started(record.generation, handle, adopted=False)
 

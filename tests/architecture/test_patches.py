@@ -15,7 +15,6 @@ _LEFT = {
     "tests/engine/spark/test_parallel_chunks.py": 1,
     "tests/engine/spark/test_windows.py": 1,
     "tests/engine/test_start_positions.py": 5,
-    "tests/sinks/test_nats_once.py": 3,
     "tests/sources/mysql/test_reader_away.py": 2,
     "tests/sources/mysql/test_session.py": 1,
     "tests/sources/postgres/test_borrowed_connection.py": 1,

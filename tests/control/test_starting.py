@@ -101,9 +101,7 @@ def test_a_driver_of_another_host_that_ended_or_fell_silent_is_not_adopted(store
     assert starting.start(store, STREAM, place, "second").generation == 2
 
 
-def test_words_of_an_earlier_generation_do_not_show_that_a_driver_elsewhere_lives(
-    store, place, monkeypatch
-):
+def test_words_of_an_earlier_generation_do_not_show_that_a_driver_elsewhere_lives(store, place):
     starting.start(store, STREAM, place, "first")
     Control(store, "orders").update(
         lambda old: old.model_copy(
@@ -112,9 +110,8 @@ def test_words_of_an_earlier_generation_do_not_show_that_a_driver_elsewhere_live
     )
     speak(store, generation=1)
     place.state = JobState.UNKNOWN
-    monkeypatch.setattr(starting, "STOP_GRACE_S", 0)
     with pytest.raises(RetryableError, match="runs on elsewhere and has not ended"):
-        starting.start(store, STREAM, place, "second")
+        starting.start(store, STREAM, place, "second", grace_s=0)
 
     assert record(store).generation == 3
 

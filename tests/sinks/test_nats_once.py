@@ -1,5 +1,6 @@
 """The NATS sink with exactly_once, against a real server."""
 
+import asyncio
 import pickle
 import threading
 import uuid
@@ -9,6 +10,7 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.sinks.nats.writer import BatchDelivery
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
@@ -176,27 +178,23 @@ class TestPosition:
         assert held() == list(range(9))
         assert open_writer().recover() == behind(batch, 3, BEGIN)
 
-    def test_what_came_while_a_snapshot_began_counts(self, open_writer, copier, rows):
+    def test_what_came_while_a_snapshot_began_counts(self, open_writer, copier, rows, monkeypatch):
         writer, late = open_writer(), rows(range(3, 6))
         writer.recover()
         once(writer, rows(range(3)))
-        copying = copier()
-        copying._run(read_end(copying))
-        once(writer, late, at(2))
-        copying._more = copying.begun
-        copying.write(rows(range(10, 15)))
+        run, began = BatchDelivery.run, []
+
+        async def run_after_the_stream(delivery, streams, more):
+            if not began:
+                began.append(delivery)
+                await asyncio.to_thread(once, writer, late, at(2))
+            await run(delivery, streams, more)
+
+        monkeypatch.setattr(BatchDelivery, "run", run_after_the_stream)
+        copier().write(rows(range(10, 15)))
+        assert len(began) == 1
 
         assert open_writer().recover() == behind(late, 2, at(2))
-
-
-async def read_end(writer):
-    streams = await writer._connection.up()
-    more = await writer._more(streams)
-
-    async def begun(_):
-        return more
-
-    writer.begun = begun
 
 
 class TestRefusals:
@@ -393,7 +391,8 @@ class TestOutage:
         writer.recover()
         batch = rows(range(300))
         once(writer, batch)
-        writer._end, writer._sure = 0, False
+        writer.stands_at(0)
+        writer.stands_at(None)
 
         once(writer, batch)
 
