@@ -79,7 +79,7 @@ def test_rows_of_copies_may_come_twice():
 # ---- what the proof runs
 
 
-def test_every_border_meets_every_sink_within_the_seeds():
+def test_every_crash_point_is_tried_with_every_sink_within_the_seeds():
     every = [case for seed in range(chaos.SEEDS) for case in chaos.cases(seed)]
     asleep = {(c["attack"], c["sink"]) for c in every if c["attack"].startswith("asleep at")}
     crash_points = [*zombies.OF_COPIES, *zombies.OF_STREAMS]

@@ -33,7 +33,7 @@ def servers(request, source):
 
 
 @chains(("mysql", 0), ("mariadb", 1), ("postgres", 2), ("turso", 0))
-def test_kills_at_every_border_lose_and_repeat_nothing(source, seed, servers, tmp_path):
+def test_kills_at_every_crash_point_lose_and_repeat_nothing(source, seed, servers, tmp_path):
     assert run_chain("plain", seed, tmp_path / "run", servers, source=source).wrong == []
 
 
@@ -60,7 +60,7 @@ def test_kills_while_a_sink_is_away_or_caught_up_repeat_nothing_either(
 
 
 @pytest.mark.parametrize("place", ["plain", "spark"])
-def test_a_chain_has_every_border_and_every_victim(place):
+def test_a_chain_has_every_crash_point_and_every_victim(place):
     for seed in range(10):
         kills = planned(place, seed)
         assert {kill.crash_point for kill in kills} == {

@@ -19,7 +19,7 @@ plans = pytest.mark.parametrize(
 )
 
 
-def test_every_border_that_a_plain_pipeline_crosses_is_asked_for():
+def test_every_crash_point_that_a_plain_pipeline_reaches_is_asked_for():
     assert {*BORDERS, *ELSEWHERE} == set(CrashPoint)
 
 

@@ -224,7 +224,7 @@ def test_a_position_of_another_source_is_none_when_it_is_adopted(begin):
     assert running.stop().why == "stopped"
 
 
-def test_a_cursor_without_a_store_counts_as_ours(begin):
+def test_a_position_without_a_store_counts_as_ours(begin):
     pipeline = begin_at_zero(begin("state.db"))
     finish(pipeline)
     at = held(pipeline).cursor

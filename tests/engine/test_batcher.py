@@ -77,7 +77,7 @@ def test_nothing_is_due_while_all_that_waits_is_an_open_transaction(whole):
         assert batcher.due(late).rows.num_rows == 5
 
 
-def test_the_border_of_a_transaction_that_waited_makes_it_due():
+def test_the_end_of_a_transaction_that_waited_makes_it_due():
     batcher = _batcher()
     assert list(batcher.add(batch_of(5, open_tx=True), 0.0)) == []
     assert list(batcher.add(batch_of(2, continues=True), 1.0)) == []

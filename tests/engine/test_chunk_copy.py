@@ -58,7 +58,7 @@ def away(*_):
     ],
     ids=["another lane", "another driver", "nobody knows"],
 )
-def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
+def test_a_worker_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
     monkeypatch, meanwhile, error_class
 ):
     pipeline = InProcess(snapshot="initial", tuning=Tuning(listen_s=3600))
@@ -76,7 +76,7 @@ def test_a_hand_that_was_frozen_in_a_read_asks_for_its_fence_before_it_writes(
     assert pipeline.log().messages() == []
 
 
-def test_a_copy_that_failed_leaves_no_hand_behind_that_writes(monkeypatch):
+def test_a_copy_that_failed_leaves_no_worker_behind_that_writes(monkeypatch):
     pipeline = InProcess(snapshot="initial")
     pipeline.control.take_epoch(DRIVER)
     run = SnapshotRecord(

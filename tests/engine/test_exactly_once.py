@@ -36,7 +36,7 @@ KILLS = (2, 4, 3)
 @pytest.mark.long
 @pytest.mark.parametrize("crash_point", BORDERS, ids=lambda point: point.value)
 @pytest.mark.parametrize("kind", sorted(PLACES))
-def test_kills_at_a_border_lose_and_repeat_nothing(kind, crash_point, request, tmp_path):
+def test_kills_at_a_crash_point_lose_and_repeat_nothing(kind, crash_point, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
     run = exact_run(kind, dsn, tmp_path, transactions=400, rate=0)
     run.begin_at(0)

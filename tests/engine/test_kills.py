@@ -63,7 +63,7 @@ OF_PIPELINES = [
 
 
 @pytest.mark.parametrize("crash_point", OF_PIPELINES, ids=lambda point: point.value)
-def test_a_process_killed_at_a_border_loses_nothing(crash_point, tmp_path):
+def test_a_process_killed_at_a_crash_point_loses_nothing(crash_point, tmp_path):
     mode = "initial" if crash_point in SNAPSHOT_BORDERS else "never"
     at_head = crash_point is CrashPoint.START_POSITION_STORED
     run = ScriptedRun(tmp_path, snapshot=mode, transactions=4000 if at_head else 800)
@@ -202,7 +202,7 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
         assert mine[-1].name == first[-1] == (last["tx"], last["row"])
 
 
-def test_every_border_has_a_kill():
+def test_every_crash_point_has_a_kill():
     asked = {*OF_REQUESTS, *OF_REPLAYS}
     assert {*OF_PIPELINES, *asked, *OF_LAGGING, CrashPoint.DEAD_LETTERS_STORED} == set(CrashPoint)
 

@@ -88,7 +88,7 @@ def _picky(monkeypatch):
 @kinds
 @exactness
 @pytest.mark.parametrize("holds", [True, False], ids=["holds", "overtaken"])
-def test_killed_at_each_border_of_one_replay_everything_is_sent_in_order(
+def test_killed_at_each_crash_point_of_one_replay_everything_is_sent_in_order(
     kind, exactly_once, holds, request, tmp_path
 ):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()

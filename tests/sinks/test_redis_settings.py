@@ -107,7 +107,7 @@ def test_the_slot_of_all_streams_is_known_or_not(template, tag):
     assert tag_of(template) == tag
 
 
-def test_the_cursor_lies_in_the_slot_of_the_streams():
+def test_the_position_lies_in_the_slot_of_the_streams():
     from redis.crc import key_slot
 
     for stream in ("orders", "{shop}:orders", "a:{shop}:x"):

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 HANDS = 4
 
 
-def test_the_hands_of_a_table_work_at_the_same_time(monkeypatch, tmp_path):
+def test_the_chunks_of_a_table_are_copied_at_the_same_time(monkeypatch, tmp_path):
     place, wanted, patience_s = str(tmp_path), HANDS, PATIENCE_S
 
     def meet(job, run_id, hands):

@@ -30,7 +30,7 @@ BORDERS = [
 
 
 @pytest.mark.parametrize("crash_point", BORDERS, ids=lambda point: point.value)
-def test_a_process_killed_at_a_border_loses_nothing(crash_point, postgres_server, tmp_path):
+def test_a_process_killed_at_a_crash_point_loses_nothing(crash_point, postgres_server, tmp_path):
     make = partial(ShopRun, server=postgres_server)
 
     cell = run_cell(crash_point, Victim.PROCESS, tmp_path / "cell", None, make=make)

@@ -22,7 +22,7 @@ from tests.sources.turso.shop_run import TABLES, ShopRun
         ("triggers", "never", CrashPoint.SOURCE_ACKNOWLEDGED),
     ],
 )
-def test_a_driver_killed_at_a_border(tmp_path, mode, snapshot, crash_point):
+def test_a_driver_killed_at_a_crash_point(tmp_path, mode, snapshot, crash_point):
     run = ShopRun(tmp_path, mode=mode, snapshot=snapshot)
     run.shop.trade(60)
     run.shop.untriggered = len(run.shop.history)
