@@ -34,7 +34,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show what is true now, also when the driver went silent.
+    """Show what is true now, even when the driver has gone silent.
 
     Exits with 1 when a pipeline shown is failed or lost.
     """

@@ -46,7 +46,7 @@ def reset(
     confirm: Annotated[str, typer.Option(help="The pipeline's name, once more.")],
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Forget every position and snapshot of a stopped pipeline, so that it begins anew.
+    """Forget every position and snapshot of a stopped pipeline, so that it starts afresh.
 
     What was delivered stays where it is; the next run takes the snapshot that the document asks
     for. This is what repairs a lost position.

@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.control import sinks
 
 app = typer.Typer(
-    help="Sinks that a pipeline goes on without: see how they stand, give one up, let one go on.",
+    help="Sinks that a pipeline goes on without: list them, give one up, resume one.",
     no_args_is_help=True,
 )
 
@@ -31,7 +31,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def list_sinks(
     name: NameArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False
 ) -> None:
-    """List the sinks of a pipeline: how each stands, since when and why, and what it lacks."""
+    """List the sinks of a pipeline: the state of each, since when and why, and what it lacks."""
     with opened(store) as state:
         found = sinks.entries(state, name)
     if as_json:
@@ -65,7 +65,7 @@ def adopt(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_S
 
 @app.command()
 def resume(name: NameArgument, sink: SinkArgument, store: StoreOption = DEFAULT_STORE) -> None:
-    """Resume a sink that was given up at the pipeline's position, without what it missed."""
+    """Resume a sink that was given up, from the pipeline's position, without what it missed."""
     with opened(store) as state:
         sinks.want(state, name, sink, "resume", getpass.getuser())
     typer.echo(

@@ -1,4 +1,4 @@
-"""The sinks of a pipeline, for people: how each stands, giving one up, letting one go on."""
+"""The sinks of a pipeline, for people: the state of each, giving one up, resuming one."""
 
 from typing import Any
 

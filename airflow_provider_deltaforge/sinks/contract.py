@@ -352,11 +352,11 @@ class Sink(PluginSettings):
     required: bool = True
     """The pipeline blocks while this sink is behind."""
     start: Literal["earliest", "latest"] | dict[str, Any] = "earliest"
-    """Where a sink begins that is added to a pipeline which has run before: ``earliest``, where the
-    slowest of its sinks stands, ``latest``, at the end of the log, or a position in between."""
+    """Where a sink begins that is added to a pipeline which has run before: ``earliest``, at the
+    position of its slowest sink, ``latest``, at the end of the log, or a position in between."""
     lag_limit_secs: NonNegativeInt = 86_400
-    """A sink that the pipeline goes on without is given up once it has lacked changes for so long;
-    0: never."""
+    """A sink that the pipeline goes on without is given up once it has lacked changes for this
+    long; 0: never."""
     envelope: Any = Field(default=None, validate_default=True)
     """``native``, ``debezium`` or ``{type: cloudevents, type_prefix: …}``; ``native`` if absent."""
     encoding: Any = Field(default=None, validate_default=True)

@@ -134,5 +134,6 @@ def test_the_page_of_the_command_line_is_complete(name):
     start = CLI_PAGE.index(f"## `deltaforge {name}`")
     section = CLI_PAGE[start : CLI_PAGE.find("## `", start + 1)]
 
+    assert COMMANDS[name].help.partition("\n")[0] in section
     for option in options(COMMANDS[name]) - {"--help"}:
         assert option in section, f"{name} {option}: write docs/reference/cli.md anew"

@@ -57,7 +57,7 @@ class PostgresSource(Source):
     slot: SlotName | SlotSettings
     """Replication slot, created when it does not exist at the first start."""
     start_position: StartPosition = "earliest"
-    """Where the first run starts: where the slot stands, at the end of the log, or at an LSN."""
+    """Where the first run starts: at the slot's position, at the end of the log, or at an LSN."""
     wal_messages: tuple[str, ...] = ("*",)
     """Patterns of prefixes of logical messages that are captured besides the outbox's; empty
     captures none."""
