@@ -203,7 +203,11 @@ def _turso(path: Path) -> Any:
             "the Turso engine is not installed; pip install 'airflow-provider-deltaforge[turso]'"
         ) from error
     connection = turso.connect(str(path), experimental_features=SHARED, isolation_level=None)
-    connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}").fetchall()
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -62,7 +62,7 @@ class _EvolvedSchemas:
 
     Attributes:
         now: schemas by table; None: there is none any more, or nobody knows it.
-        moved: tables that a statement changed, and of which no row came since.
+        moved: tables that a statement changed, without a row since.
         outdated: what was registered for a table when a statement changed it.
         last_sql: the last statement about a table.
         statements: how many came since the last ``settle``.

@@ -240,10 +240,10 @@ class BinlogSegmenter(OpenSegment):
         self.cut_tx.name = name
 
     def _check_committed(self) -> None:
-        """Check that a transaction of which a part is to be handed out did not end in a crash.
+        """Check that the open transaction, before its first part is handed out, has an end.
 
         Raises:
-            TornLogError: it did.
+            TornLogError: it has none.
         """
         origin = self.scanned.transactions[0, TX_ORIGIN]
         if self.cut_tx.continues or not self.info.mariadb or origin < 0:
