@@ -8,7 +8,7 @@ seeing an old state without any error, so the file's locks are looked at before 
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -100,6 +100,54 @@ def _locks(path: Path) -> list[_Lock]:
     return found
 
 
+class _Turns:
+    """Keeps a file from being opened while another connection of this process reads it.
+
+    Turso's engine (0.8.3, its issue 7213) takes every reader of its own process for a dead one
+    when it opens a file once more, and aborts the process when that reader ends.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._openers = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Wait for those who open the file, and keep others from it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._openers)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Wait until nobody reads.
+
+        Raises:
+            RetryableError: somebody goes on for too long.
+        """
+        with self._changed:
+            self._openers += 1
+            try:
+                if not self._changed.wait_for(lambda: not self._readers, _BUSY_S):
+                    raise RetryableError(
+                        "another reader of this process is in the way; trying again"
+                    )
+                yield
+            finally:
+                self._openers -= 1
+                self._changed.notify_all()
+
+
+_turns: dict[Path, _Turns] = {}
+
+
 class Database:
     """One connection to the file; its methods may be called from any thread, one at a time."""
 
@@ -107,13 +155,17 @@ class Database:
         self.path = path
         self.engine: Engine = engine
         self._lock = threading.RLock()
+        self._turns = _turns.setdefault(path.resolve(), _Turns())
+        self._in_transaction = False
         self._connection: Any = None
         self._identity: tuple[int, int] | None = None
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
         with self._lock, translated(f"reading {self.path}"):
-            return list(self._open().execute(sql, tuple(values)).fetchall())
+            connection = self._open()
+            with nullcontext() if self._in_transaction else self._turns.reading():
+                return list(connection.execute(sql, tuple(values)).fetchall())
 
     def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Return the first value of the first row, or None."""
@@ -139,13 +191,19 @@ class Database:
         A COMMIT that has to wait for a reader fails as well, and would leave its lock behind.
         """
         with self._lock:
-            self.rows(begin)
-            try:
-                yield
-                self.rows("COMMIT")
-            except BaseException:
-                self.close()
-                raise
+            with translated(f"reading {self.path}"):
+                self._open()
+            with self._turns.reading():
+                self._in_transaction = True
+                try:
+                    self.rows(begin)
+                    yield
+                    self.rows("COMMIT")
+                except BaseException:
+                    self.close()
+                    raise
+                finally:
+                    self._in_transaction = False
 
     def replaced(self) -> bool:
         """Return whether the path leads to another file than the one that was opened.
@@ -181,7 +239,11 @@ class Database:
             check_engine(self.path, self.engine)
             if self._identity is None:
                 self._identity = _identity(self.path)
-            self._connection = _turso(self.path) if self.engine == "turso" else _sqlite(self.path)
+            if self.engine == "turso":
+                with self._turns.opening():
+                    self._connection = _turso(self.path)
+            else:
+                self._connection = _sqlite(self.path)
         return self._connection
 
 
