@@ -78,8 +78,8 @@ def four_bytes(index: int) -> bytes:
 
 def table(server: Server, charset: str) -> Any:
     """Return a character set's table, as ``charsets.table_of`` describes it."""
-    wide = any(kept == b"" for kept, _ in stored(server, charset, [bytes([b]) for b in range(256)]))
-    wide = wide and charset != "ascii"
+    rows = sql.execute(server, f"SHOW CHARACTER SET LIKE '{charset}'")
+    wide = int(rows[0][3]) > 1  # Bytes of its longest character.
     inputs = list(sequences(charset, wide=wide))
     asked = [text for text in inputs if len(text) != 2 or text[0] >= 0x80]
     answers = dict(zip(asked, stored(server, charset, asked), strict=True))
