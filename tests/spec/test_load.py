@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec import load as load_module
-from airflow_provider_deltaforge.spec import yaml_text
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import check, load, load_directory, load_file, spec_hash
@@ -450,7 +450,7 @@ class TestOncePerProcess:
     def read(self, monkeypatch):
         """How many texts were read as YAML, and how many documents were validated."""
         counted = Counter()
-        compose, validate = yaml_text._Loader.get_single_node, Pipeline.model_validate
+        compose, validate = yaml.SafeLoader.get_single_node, Pipeline.model_validate
 
         def counting_compose(loader):
             counted["parsed"] += 1
@@ -460,7 +460,7 @@ class TestOncePerProcess:
             counted["validated"] += 1
             return validate(data)
 
-        monkeypatch.setattr(yaml_text._Loader, "get_single_node", counting_compose)
+        monkeypatch.setattr(yaml.SafeLoader, "get_single_node", counting_compose)
         monkeypatch.setattr(Pipeline, "model_validate", counting_validate)
         return counted
 

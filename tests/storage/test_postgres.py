@@ -136,7 +136,7 @@ def test_a_commit_of_unknown_outcome_is_not_made_again(own_server, monkeypatch):
             raise psycopg.OperationalError("consuming input failed: server closed the connection")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._driver, "connect", Cut.connect)
+        patch.setattr(psycopg, "connect", Cut.connect)
         store.close()
         with pytest.raises(RetryableError, match="not known"):
             store.append("unknown", "k", b"1")
