@@ -88,8 +88,13 @@ def faults(monkeypatch):
 
     class Faulty(Producer):
         def __init__(self, settings):
-            self.id = settings["transactional.id"]
-            super().__init__(settings)
+            self.id, self.failures = settings["transactional.id"], []
+            note = partial(self.note, settings["on_delivery"])
+            super().__init__({**settings, "on_delivery": note})
+
+        def note(self, tell, error, message):
+            self.failures += [] if error is None else [error]
+            tell(error, message)
 
     for name in ("flush", "commit_transaction", "abort_transaction"):
         setattr(Faulty, name, through(name))
@@ -297,6 +302,7 @@ def test_one_that_is_shut_out_while_messages_are_refused_says_so(
 
     with pytest.raises(FencedError):
         writer.write_once(messages([(topic, b"k", noise(2 * LIMIT))]), at(0), at(1))
+    assert faults == {}
 
 
 def test_a_search_for_what_is_refused_that_fails_leaves_no_transaction_open(
@@ -308,7 +314,7 @@ def test_a_search_for_what_is_refused_that_fails_leaves_no_transaction_open(
 
     def fail_in_the_search(producer, flush, timeout_s):
         waiting = flush(timeout_s)
-        if producer.id.endswith("/probe") and not waiting:
+        if producer.id.endswith("/probe") and not waiting and not producer.failures:
             del faults["flush"]
             raise RetryableError("away")
         return waiting
@@ -317,6 +323,7 @@ def test_a_search_for_what_is_refused_that_fails_leaves_no_transaction_open(
     given = [(topic, b"k", value(0)), (topic, b"k", noise(2 * LIMIT))]
     with pytest.raises(RetryableError, match="away"):
         writer.write_once(messages(given), at(0), at(1))
+    assert faults == {}
 
     other = Producer({"bootstrap.servers": brokers})
     other.produce(topic, value(7))
