@@ -35,6 +35,7 @@ _ROUGH_S: Mapping[str, int] = {
     "tests/encodings/": 10,
     "tests/sinks/test_kafka.py": 40,
     "tests/sinks/test_kafka_access.py": 25,
+    "tests/sinks/test_kafka_late.py": 45,
     "tests/sinks/test_kafka_once.py": 30,
     "tests/sources/test_contract.py": 60,
     "tests/testing/test_page.py": 20,
