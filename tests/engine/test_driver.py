@@ -15,6 +15,8 @@ from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
@@ -173,6 +175,22 @@ def test_a_driver_says_that_it_is_stopped_when_its_lane_or_copy_could_not(monkey
     pipeline.want("stopped")
     assert driving.end().exit_code == 0
     assert pipeline.status() == ("stopped", None)
+
+
+@pytest.mark.parametrize("desired", ["paused", "stopped"])
+def test_a_heartbeat_that_comes_late_does_not_take_back_what_the_driver_said(desired):
+    pipeline = InProcess()
+    driving = Driving(pipeline)
+    wait_until(lambda: pipeline.status()[0] == "running")
+    running, epoch = pipeline.control.progress(), pipeline.control.epoch()
+    lane = Fence(names.EPOCHS, pipeline.name, epoch)
+    pipeline.want(desired)
+    wait_until(lambda: pipeline.status()[0] == desired and pipeline.control.epoch() > epoch)
+    with pytest.raises(FencedError):
+        pipeline.store.transact([pipeline.control.put_progress(running)], lane)
+    assert pipeline.status()[0] == desired
+    pipeline.want("stopped")
+    driving.end()
 
 
 def test_a_driver_says_that_it_begins_before_a_lane_is_there_to_speak(monkeypatch):

@@ -16,8 +16,20 @@ _RESTARTS_WITHIN_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-def say(control: Control, fence: Fence, status: Status, outcome: Outcome | None = None) -> None:
-    """Renew the progress with another status; its counters stay."""
+def say(control: Control, driver: str, status: Status, outcome: Outcome | None = None) -> None:
+    """Renew the progress with another status; its counters stay.
+
+    The epoch is renewed first: a heartbeat still under way, or of a lane that lives on at a lost
+    executor, would overwrite the driver's word with its own.
+
+    Raises:
+        FencedError: ``driver`` is not the driver any more.
+        RetryableError: the store is away.
+    """
+    _put(control, control.renew_epoch(driver), status, outcome)
+
+
+def _put(control: Control, fence: Fence, status: Status, outcome: Outcome | None = None) -> None:
     progress = control.progress()
     if progress is None:
         return
@@ -34,16 +46,20 @@ def say(control: Control, fence: Fence, status: Status, outcome: Outcome | None 
 
 def rest(context: TaskContext) -> Outcome | None:
     """Wait while the pipeline is paused; None when it goes on, else how it ended."""
+    control, driver = context.control, context.job.driver
+    lanes_fenced = False
     while True:
         try:
-            record = context.control.read()
+            record = control.read()
             if record is None or record.generation != context.job.generation:
                 return Outcome("superseded")
             desired = "stopped" if context.job.leaves else record.desired
             if desired == "running":
                 return None
-            fence = context.control.held_epoch(context.job.driver)
-            say(context.control, fence, desired)
+            # Renewed once: whatever wrote before cannot write after it.
+            fence = control.held_epoch(driver) if lanes_fenced else control.renew_epoch(driver)
+            lanes_fenced = True
+            _put(control, fence, desired)
             if desired == "stopped":
                 return Outcome("stopped")
         except RetryableError as error:

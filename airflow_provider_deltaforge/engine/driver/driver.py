@@ -114,7 +114,7 @@ def _say_failed(assignment: DriverArguments, driver: str, outcome: Outcome) -> N
         store = assignment.location.open()
         try:
             control = Control(store, assignment.pipeline)
-            say(control, control.held_epoch(driver), "failed", outcome)
+            say(control, driver, "failed", outcome)
         finally:
             store.close()
 
@@ -187,7 +187,7 @@ def _snapshots_only(context: TaskContext, runner: Runner, *, own: bool) -> Outco
         return ended
     done = Outcome("finished", reason=_SNAPSHOT_DONE)
     with suppress(RetryableError):
-        say(context.control, context.control.held_epoch(context.job.driver), "stopped", done)
+        say(context.control, context.job.driver, "stopped", done)
     return done
 
 
@@ -216,12 +216,7 @@ def _stream(context: TaskContext, runner: Runner) -> Outcome:
         if outcome.is_retryable and deaths.may_go_on():
             _log.warning("lane died, starting it again", extra={"reason": outcome.reason})
             with suppress(RetryableError):
-                say(
-                    context.control,
-                    context.control.held_epoch(context.job.driver),
-                    "starting",
-                    outcome,
-                )
+                say(context.control, context.job.driver, "starting", outcome)
             deaths.wait(context.job)
             if context.job.leaves:
                 return Outcome("stopped")
@@ -243,7 +238,7 @@ def _carry(context: TaskContext, runner: Runner, window_s: float) -> Outcome:
         if (
             progress is not None and progress.status != "starting"
         ):  # That may say why it begins again.
-            say(control, control.held_epoch(context.job.driver), "starting")
+            say(control, context.job.driver, "starting")
     return runner.stream(context.job, window_s)
 
 

@@ -230,7 +230,7 @@ class Control:
                 return Fence(names.EPOCHS, self.pipeline, taken)
 
     def renew_epoch(self, driver: str) -> Fence:
-        """Raise the epoch for another lane of the same driver.
+        """Raise the epoch for another lane of the same driver, or for the driver's own word.
 
         Spark may run a lane's task again while the first attempt still lives on a lost executor;
         the second attempt fences the first, but never a newer driver.
@@ -238,12 +238,12 @@ class Control:
         Raises:
             FencedError: ``driver`` is not the driver any more.
         """
-        slot = self.store.slot(names.EPOCHS, self.pipeline)
-        if slot is not None and slot.state == driver.encode():
-            taken = self.store.swap(names.EPOCHS, self.pipeline, slot.version, driver.encode())
+        while True:
+            # Another attempt of the same driver may have raised it meanwhile: it is fenced then.
+            held = self.held_epoch(driver)
+            taken = self.store.swap(names.EPOCHS, self.pipeline, held.version, driver.encode())
             if taken is not None:
                 return Fence(names.EPOCHS, self.pipeline, taken)
-        raise self._fenced()
 
     def held_epoch(self, driver: str) -> Fence:
         """Return the fence of a driver's present epoch, for tasks that work side by side.
