@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -37,8 +38,8 @@ class DeltaForgeControlOperator(DeferringOperator):
         document: path of its YAML document.
         confirm: must repeat the pipeline's name to reset its checkpoints.
         wait: succeed only once it is so; otherwise as soon as it is asked for.
-        timeout: how long to wait. A driver that has not ended by itself then is ended; a pause or
-            resume that has not happened fails the task.
+        timeout: how long to wait, for the state store too. A driver that has not ended by itself
+            then is ended; a pause or resume that has not happened fails the task.
         deltaforge_conn_id: connection of the state store.
     """
 
@@ -71,9 +72,13 @@ class DeltaForgeControlOperator(DeferringOperator):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Write what is wanted, and wait for it."""
-        return self.retry_until_done(context, self.pipeline or str(self.document), self._begin)
+        return self._act(context, self._deadline_ms())
 
-    def _begin(self, context: Mapping[str, Any]) -> Any:
+    def _act(self, context: Mapping[str, Any], until_ms: int | None) -> Any:
+        named = self.pipeline or str(self.document)
+        return self.retry_until_done(context, named, partial(self._begin, until_ms), until_ms)
+
+    def _begin(self, until_ms: int | None, context: Mapping[str, Any]) -> Any:
         try:
             name = pipeline_name(self.pipeline, self.document)
             with DeltaForgeHook(self.deltaforge_conn_id).store() as store:
@@ -82,7 +87,6 @@ class DeltaForgeControlOperator(DeferringOperator):
             raise AirflowFailException(str(error)) from error
         if not self.wait or self.action not in _AWAITED:
             return None
-        until_ms = int((time.time() + self.timeout.total_seconds()) * 1000)
         awaited = _AWAITED[self.action]
         trigger = ConditionTrigger(self.deltaforge_conn_id, name, awaited, until_ms, poll_s=_POLL_S)
         return self.hand_over(context, trigger)
@@ -90,16 +94,20 @@ class DeltaForgeControlOperator(DeferringOperator):
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Return the status, end a driver that did not end, or fail with the reason."""
         if event.get("event") == STORE_BACK:
-            return self.retry_until_done(context, self.pipeline or str(self.document), self._begin)
+            return self._act(context, event.get("until_ms"))
         if event["met"]:
             return event["value"]
         name = event["pipeline"]
         if event["met"] is False and self.action == "stop":
             self.log.warning("%s did not end by itself (%s); ending it", name, event["words"])
-            return self.retry_until_done(context, name, lambda _: self._end(name))
+            end = partial(self._end, name)
+            return self.retry_until_done(context, name, end, self._deadline_ms())
         raise AirflowFailException(f"{self.action} of {name}: {event['words']}")
 
-    def _end(self, name: str) -> Any:
+    def _deadline_ms(self) -> int:
+        return int((time.time() + self.timeout.total_seconds()) * 1000)
+
+    def _end(self, name: str, _: Mapping[str, Any]) -> Any:
         hook = DeltaForgeHook(self.deltaforge_conn_id)
         hook.stop(name, timedelta(0))
         return hook.get_status(name).as_dict()

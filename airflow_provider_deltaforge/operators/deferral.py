@@ -1,6 +1,7 @@
 """Waiting without a worker slot where there is a triggerer, and in this process where not."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,21 +47,35 @@ class DeferringOperator(BaseOperator):
             self._attends = False
 
     def retry_until_done(
-        self, context: Mapping[str, Any], pipeline: str, begin: Callable[[Mapping[str, Any]], Any]
+        self,
+        context: Mapping[str, Any],
+        pipeline: str,
+        begin: Callable[[Mapping[str, Any]], Any],
+        until_ms: int | None = None,
     ) -> Any:
         """Begin, or wait while the state store is away; ``execute_complete`` then begins.
 
+        Args:
+            context: of the task.
+            pipeline: what is waited for, for the log.
+            begin: what to do.
+            until_ms: when the time is up, in ms since the epoch; None waits as long as Airflow
+                does.
+
         Raises:
-            RetryableError: the store is there, and something else may work later.
+            RetryableError: the store is there, and something else may work later; or it is away
+                still, and the time is up.
         """
         try:
             return begin(context)
         except RetryableError:
             trouble = store_trouble(self.deltaforge_conn_id)
-            if trouble is None:
+            if trouble is None or (until_ms is not None and time.time() * 1000 >= until_ms):
                 raise
             self.log.warning("the state store is away, waiting: %s", redacted(str(trouble)))
-            return self.hand_over(context, StoreTrigger(self.deltaforge_conn_id, pipeline))
+            return self.hand_over(
+                context, StoreTrigger(self.deltaforge_conn_id, pipeline, until_ms=until_ms)
+            )
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw."""

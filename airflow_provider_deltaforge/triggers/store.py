@@ -22,11 +22,19 @@ class StoreTrigger(PollingTrigger):
         deltaforge_conn_id: connection of the state store.
         pipeline: what is waited for, for the log.
         poll_s: seconds between two looks at the store.
+        until_ms: when the task's time is up, in ms since the epoch; it travels with the event.
     """
 
-    def __init__(self, deltaforge_conn_id: str, pipeline: str, poll_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        deltaforge_conn_id: str,
+        pipeline: str,
+        poll_s: float = 5.0,
+        until_ms: int | None = None,
+    ) -> None:
         super().__init__()
         self.deltaforge_conn_id, self.pipeline, self.poll_s = deltaforge_conn_id, pipeline, poll_s
+        self.until_ms = until_ms
         self._began_s = time.monotonic()
 
     def look(self) -> tuple[TriggerEvent | None, str]:
@@ -35,8 +43,10 @@ class StoreTrigger(PollingTrigger):
             error = store_trouble(self.deltaforge_conn_id)
         except DeltaForgeError:
             error = None  # It answers, and the task says what is wrong; here its words were lost.
-        if error is None or time.monotonic() - self._began_s > _MOST_S:
-            return TriggerEvent({"event": STORE_BACK}), "the state store answers"
+        over = self.until_ms is not None and time.time() * 1000 >= self.until_ms
+        if error is None or over or time.monotonic() - self._began_s > _MOST_S:
+            bound = {} if self.until_ms is None else {"until_ms": self.until_ms}
+            return TriggerEvent({"event": STORE_BACK, **bound}), "the state store answers"
         return None, f"the state store is away: {error}"
 
 

@@ -7,6 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.control import DeltaForgeControlOperator
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -45,6 +46,17 @@ def test_asking_is_enough_without_waiting(running, document):
 
     assert operator.execute(context()) is None
     assert Control(running, "orders").read().desired == "paused"
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize("action", ["pause", "stop", "reset_checkpoint"])
+def test_a_store_that_stays_away_is_waited_for_as_long_as_the_task_may(
+    running, store_away, action, deferrable
+):
+    more = {"confirm": "orders"} if action == "reset_checkpoint" else {}
+    operator = control(action, timeout=timedelta(seconds=1), deferrable=deferrable, **more)
+    with store_away(), pytest.raises(RetryableError, match="Connection refused"):
+        settled(operator)
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
