@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.defer_guard import settled
 
 _SAY_EVERY_S = 300.0
@@ -29,13 +31,24 @@ class PollingTrigger(SerializableTrigger):
 
     pipeline: str
     poll_s: float
+    refusal_patience_s: float = 60.0
+    """How long a state store may refuse us, as while its password is changed, before the task
+    fails with the reason."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
         began_s = time.monotonic()
         logged: tuple[str, float] = ("", 0.0)
+        refused_s: float | None = None
         while True:
-            event, words = await asyncio.to_thread(self.look)
+            try:
+                event, words = await asyncio.to_thread(self.look)
+                refused_s = None
+            except DeltaForgeError as error:
+                refused_s = refused_s or time.monotonic()
+                if time.monotonic() - refused_s > self.refusal_patience_s:
+                    raise
+                event, words = None, f"unknown, the state store refuses us: {redacted(str(error))}"
             if event is not None:
                 await settled(began_s)
                 yield event

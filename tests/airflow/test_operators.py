@@ -65,6 +65,40 @@ def test_a_store_that_comes_back_and_refuses_us_is_the_tasks_to_tell(
     assert event.payload == {"event": "store_back"}
 
 
+def test_a_stream_is_watched_on_while_the_store_refuses_us_for_a_moment(
+    document, store, backend, monkeypatch
+):
+    watching = travelled(deferred(lambda: stream(document).execute(context())))
+    real, refused = deltaforge.DeltaForgeHook.store, []
+
+    def refuses_twice(hook, **more):
+        if len(refused) < 2:
+            refused.append(hook)
+            raise AccessError("password refused")
+        return real(hook, **more)
+
+    monkeypatch.setattr(deltaforge.DeltaForgeHook, "store", refuses_twice)
+    pipelines.stop(store, "orders", backend)
+    assert fired(watching)["event"] == "ended"
+    assert len(refused) == 2
+
+
+def test_a_store_that_goes_on_to_refuse_us_fails_the_task_with_the_reason(
+    document, store, backend, monkeypatch
+):
+    watching = travelled(deferred(lambda: stream(document).execute(context())))
+    watching.refusal_patience_s = watching.poll_s = 0.1
+
+    def refuses(hook, **more):
+        raise AccessError("password refused")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(deltaforge.DeltaForgeHook, "store", refuses)
+        with pytest.raises(AccessError, match="password refused"):
+            fired(watching)
+    assert status(store, "orders", backend).alive
+
+
 def test_a_resumed_task_watches_on_while_the_store_is_away(document, store, backend, store_away):
     trigger = deferred(lambda: stream(document).execute(context()))
     wait_until(lambda: status(store, "orders", backend).status == "running")
