@@ -13,7 +13,7 @@ import redis
 
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sinks.redis import RedisSink
-from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline
+from airflow_provider_deltaforge.sinks.redis.servers import RedisPipeline
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import redis as servers
 from tests.servers.process import HOST, ServerError, free_port

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter
-from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline
+from airflow_provider_deltaforge.sinks.redis.servers import RedisPipeline
 from airflow_provider_deltaforge.testing.sinks import messages
 from tests.servers import redis as servers
 from tests.sinks.redis_once import STARTS, at, client, numbers, values

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline
+from airflow_provider_deltaforge.sinks.redis.servers import RedisPipeline
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks.redis_once import STARTS, at, client, fill, numbers, values
 

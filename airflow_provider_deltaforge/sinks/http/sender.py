@@ -1,10 +1,14 @@
 """Sends the requests of a plan one after the other, over connections of its own."""
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+from http import HTTPStatus
 from typing import NoReturn
 
 import numpy as np
@@ -16,7 +20,6 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.events.message import Messages
-from airflow_provider_deltaforge.sinks.http import reactions
 from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, UnroutableError
 from airflow_provider_deltaforge.sinks.http.connection import (
     BrokenOffError,
@@ -25,12 +28,39 @@ from airflow_provider_deltaforge.sinks.http.connection import (
 )
 from airflow_provider_deltaforge.sinks.http.headers import header_text, routed
 from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, array_body, identity
-from airflow_provider_deltaforge.sinks.http.reactions import Reaction
 from airflow_provider_deltaforge.sinks.http.signing import signed
 
 log = logging.getLogger(__name__)
 
 _TOO_LARGE = 413
+_REST_MAX_S = 3600.0
+_LATER = frozenset({404, 408, 421, 423, 425, 429})
+_FORBIDDEN = frozenset({401, 402, 403, 407, 511})
+_WRONG = {
+    405: "the endpoint takes another 'method'",
+    406: "the endpoint cannot answer this kind of request; check 'url'",
+    410: "the endpoint is gone for good; correct 'url'",
+    415: "the endpoint does not take {content}; choose another 'encoding' or 'envelope', "
+    "or set Content-Type in 'headers'",
+    426: "the endpoint asks for another protocol; correct 'url'",
+    501: "the endpoint does not know this 'method'",
+    505: "the endpoint does not speak HTTP/1.1",
+}
+_KINDS = {413: "message_too_large"}
+
+
+class Reaction(Enum):
+    """What to do after an answer."""
+
+    TAKEN = auto()
+    LATER = auto()
+    """Send the same again, after a while."""
+    REFUSED = auto()
+    """The fault of an event."""
+    FORBIDDEN = auto()
+    """Credentials or permissions."""
+    WRONG = auto()
+    """The document names the wrong place, or a wrong way to speak to it."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +159,7 @@ class HttpSender:
             self._bytes_max[url] = len(body) // 2
 
     def _react(self, answer: HttpAnswer, target: Target, plan: RequestPlan) -> None:
-        reaction = reactions.reaction_to(answer.status)
+        reaction = _reaction_to(answer.status)
         if reaction is Reaction.TAKEN:
             plan.answered()
         elif reaction is not Reaction.REFUSED:
@@ -141,24 +171,24 @@ class HttpSender:
             )
             plan.halve()
         else:
-            reason = f"{target.origin} refuses it: {reactions.words(answer.status)}"
-            plan.refuse(reactions.kind(answer.status), f"{self._options.where}: {reason}")
+            reason = f"{target.origin} refuses it: {_phrase(answer.status)}"
+            plan.refuse(_kind(answer.status), f"{self._options.where}: {reason}")
 
     def _raise(
         self, reaction: Reaction, answer: HttpAnswer, target: Target, plan: RequestPlan
     ) -> NoReturn:
-        text = f"{self._options.where}: {target.origin} answers {reactions.words(answer.status)}"
+        text = f"{self._options.where}: {target.origin} answers {_phrase(answer.status)}"
         if reaction is Reaction.FORBIDDEN:
             raise AccessError(
                 f"{text}; check the credentials in 'headers' or 'proxy', and what they allow"
             )
         if reaction is Reaction.WRONG:
             content = self._options.headers[b"content-type"].decode()
-            raise FatalError(f"{text}; {reactions.what_is_wrong(answer.status, content)}")
-        rest_s = reactions.rest_s(answer.retry_after)
+            raise FatalError(f"{text}; {_what_is_wrong(answer.status, content)}")
+        rest_s = retry_after_s(answer.retry_after)
         self.rest_until = time.monotonic() + rest_s
         asks = f"; it asks for {rest_s:.0f} s of rest" if rest_s else ""
-        check = reactions.what_to_check(answer.status)
+        check = _what_to_check(answer.status)
         raise RetryableError(f"{text}{asks}{check}{_so_far(plan)}")
 
     def _body(self, plan: RequestPlan, rows: "np.typing.NDArray[np.intp]") -> bytes:
@@ -196,3 +226,55 @@ def _so_far(plan: RequestPlan) -> str:
     if not plan.taken:
         return ""
     return f" ({plan.taken} of {len(plan.order)} events are through, the others wait)"
+
+
+def _reaction_to(status: int) -> Reaction:
+    """Return what to do after an answer with this status."""
+    if 200 <= status < 300:
+        return Reaction.TAKEN
+    if status in _FORBIDDEN:
+        return Reaction.FORBIDDEN
+    if status in _WRONG or status < 400:
+        return Reaction.WRONG
+    return Reaction.LATER if status in _LATER or status >= 500 else Reaction.REFUSED
+
+
+def _phrase(status: int) -> str:
+    """Return a status as people know it; the endpoint's own words are not repeated."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _what_is_wrong(status: int, content: str) -> str:
+    """Return what to change where the reaction is WRONG."""
+    if status in _WRONG:
+        return _WRONG[status].format(content=content)
+    return "redirects are not followed; write the address it leads to in 'url'"
+
+
+def _what_to_check(status: int) -> str:
+    """Return what to look at where the reaction is LATER; empty for most answers."""
+    if status == HTTPStatus.NOT_FOUND:
+        return "; make the endpoint, or correct 'url'"
+    return ""
+
+
+def _kind(status: int) -> str:
+    """Return the kind of rejection that a refused event becomes."""
+    return _KINDS.get(status, "refused")
+
+
+def retry_after_s(retry_after: str | None) -> float:
+    """Return how many seconds a ``Retry-After`` asks for, at most an hour."""
+    if not retry_after:
+        return 0.0
+    try:
+        asked = float(retry_after)
+    except ValueError:
+        try:
+            asked = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return min(max(asked, 0.0), _REST_MAX_S) if math.isfinite(asked) else 0.0

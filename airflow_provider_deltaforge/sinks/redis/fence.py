@@ -80,3 +80,35 @@ class RedisFence:
             f"{self._where}: key {key!r} changes all the time; does another pipeline of this name, "
             "with a state store of its own, write there? Rename one"
         )
+
+
+class FenceKeys:
+    """The keys that say whose writers may write to a sink; on a cluster one in each slot.
+
+    Args:
+        pipeline: the pipeline's name.
+        sink: the sink's id.
+        slot_of: returns the slot of a stream; None outside clusters.
+    """
+
+    def __init__(self, pipeline: str, sink: str, slot_of: Callable[[str], int] | None) -> None:
+        self._name = f"{pipeline}:{sink}"
+        self._slot_of = slot_of
+        self._tags: dict[int, str] = {}
+
+    def of(self, stream: str) -> str:
+        """Return the key that guards a stream, in its slot of a cluster."""
+        if self._slot_of is None:
+            return f"_deltaforge:fence:{self._name}"
+        slot = self._slot_of(stream)
+        if slot not in self._tags:
+            self._tags[slot] = _tag_in(slot, self._slot_of)
+        return f"_deltaforge:fence:{{{self._tags[slot]}}}:{self._name}"
+
+
+def _tag_in(slot: int, slot_of: Callable[[str], int]) -> str:
+    """Return a hash tag that lies in a slot: always the same one."""
+    number = 0
+    while slot_of(str(number)) != slot:
+        number += 1
+    return str(number)

@@ -1,7 +1,6 @@
 """Hash tags: what lies in one slot of a cluster can be written in one step."""
 
 import re
-from collections.abc import Callable
 
 _FIELD = re.compile(r"\$\{[^}]*\}")
 _TAG = re.compile(r"\{([^{}]+)\}")
@@ -33,35 +32,3 @@ def cursor_key(pipeline: str, sink: str, tag: str | None) -> str:
     """
     place = "" if tag is None else f"{{{tag}}}:"
     return f"_deltaforge:{place}{pipeline}:{sink}"
-
-
-def tag_in(slot: int, slot_of: Callable[[str], int]) -> str:
-    """Return a hash tag that lies in a slot: always the same one."""
-    number = 0
-    while slot_of(str(number)) != slot:
-        number += 1
-    return str(number)
-
-
-class FenceKeys:
-    """The keys that say whose writers may write to a sink; on a cluster one in each slot.
-
-    Args:
-        pipeline: the pipeline's name.
-        sink: the sink's id.
-        slot_of: returns the slot of a stream; None outside clusters.
-    """
-
-    def __init__(self, pipeline: str, sink: str, slot_of: Callable[[str], int] | None) -> None:
-        self._name = f"{pipeline}:{sink}"
-        self._slot_of = slot_of
-        self._tags: dict[int, str] = {}
-
-    def of(self, stream: str) -> str:
-        """Return the key that guards a stream, in its slot of a cluster."""
-        if self._slot_of is None:
-            return f"_deltaforge:fence:{self._name}"
-        slot = self._slot_of(stream)
-        if slot not in self._tags:
-            self._tags[slot] = tag_in(slot, self._slot_of)
-        return f"_deltaforge:fence:{{{self._tags[slot]}}}:{self._name}"

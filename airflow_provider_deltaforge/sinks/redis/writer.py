@@ -27,11 +27,14 @@ from airflow_provider_deltaforge.errors import (
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import WriterClaim
 from airflow_provider_deltaforge.sinks.redis import entries, error_codes
-from airflow_provider_deltaforge.sinks.redis.fence import RedisFence
-from airflow_provider_deltaforge.sinks.redis.pipeline import RedisPipeline, UnansweredError
-from airflow_provider_deltaforge.sinks.redis.servers import secrets, servers
+from airflow_provider_deltaforge.sinks.redis.fence import FenceKeys, RedisFence
+from airflow_provider_deltaforge.sinks.redis.servers import (
+    RedisPipeline,
+    UnansweredError,
+    secrets,
+    servers,
+)
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
-from airflow_provider_deltaforge.sinks.redis.slots import FenceKeys
 from airflow_provider_deltaforge.telemetry.listener import other_server
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.http import HttpSink
-from airflow_provider_deltaforge.sinks.http.reactions import rest_s
+from airflow_provider_deltaforge.sinks.http.sender import retry_after_s
 from airflow_provider_deltaforge.spec.load import load
 
 URL = "https://hooks.example.com/in"
@@ -123,9 +123,9 @@ def test_a_missing_driver_names_the_extra(monkeypatch):
     [(None, 0), ("", 0), ("5", 5), ("-5", 0), ("soon", 0), ("nan", 0), ("99999999", 3600)],
 )
 def test_retry_after(said, expected):
-    assert rest_s(said) == expected
+    assert retry_after_s(said) == expected
 
 
 def test_retry_after_may_be_a_date():
-    assert rest_s(formatdate(0, usegmt=True)) == 0
-    assert rest_s("Fri, 01 Jan 2100 00:00:00 GMT") == 3600
+    assert retry_after_s(formatdate(0, usegmt=True)) == 0
+    assert retry_after_s("Fri, 01 Jan 2100 00:00:00 GMT") == 3600
