@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
@@ -15,8 +17,12 @@ from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.control.snapshots import RequestState
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.errors import AccessError, DeltaForgeError, RetryableError
-from airflow_provider_deltaforge.hooks.connection_dsn import dsn_of
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    RetryableError,
+    SpecError,
+)
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -298,3 +304,38 @@ def _checkpoints(store: Store, pipeline: str) -> Mapping[str, Any]:
     record = existing(store, pipeline).read()
     source_id = record.source_id if record is not None else ""
     return Checkpoints(store, pipeline, source_id).load()
+
+
+def dsn_of(connection: Any) -> str:
+    """Return the state store's DSN of an Airflow connection.
+
+    Raises:
+        SpecError: it names neither a file nor a host, or a relative file.
+    """
+    extra = connection.extra_dejson
+    path = extra.get("path")
+    if path and connection.host:
+        raise SpecError(
+            f"connection {connection.conn_id!r} has both a SQLite file (extra `path`) and a host; "
+            "keep one"
+        )
+    if path:
+        if not Path(path).is_absolute():
+            raise SpecError(
+                f"connection {connection.conn_id!r}: `path` must be absolute, every Airflow "
+                f"component has its own working directory; got {path!r}"
+            )
+        return f"sqlite:///{path}"
+    if not connection.host:
+        raise SpecError(
+            f"connection {connection.conn_id!r} names no state store: set the extra `path` for "
+            "SQLite, or host, database, login and password for PostgreSQL"
+        )
+    user = quote(connection.login or "", safe="")
+    secret = f":{quote(connection.password, safe='')}" if connection.password else ""
+    port = f":{connection.port}" if connection.port else ""
+    options = urlencode({"sslmode": extra["sslmode"]}) if extra.get("sslmode") else ""
+    query = f"?{options}" if options else ""
+    at = f"{user}{secret}@" if user else ""
+    database = connection.schema or "deltaforge"
+    return f"postgresql://{at}{connection.host}{port}/{database}{query}"

@@ -1,30 +1,128 @@
-"""Copy tables: the pipeline's own snapshot once, or again what a run asks for."""
+"""Copy tables: the pipeline's own snapshot once, or again what a run asks for.
+
+The records judge what became of a copy: they are the truth, not an exit code.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_deltaforge.control.pipelines import apply
-from airflow_provider_deltaforge.control.snapshots import (
-    CopySelection,
-    is_done,
-    request,
-    why_not_due,
-)
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.attend import settle
+from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.pipelines import apply, existing, now_ms
+from airflow_provider_deltaforge.control.snapshots import CopySelection
+from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.control.supervise import DRAINED
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.hooks.jobs import TriggerArguments, owner_token, request_id
-from airflow_provider_deltaforge.operators.copy_request import CopyingOperator
-from airflow_provider_deltaforge.operators.copy_state import Copy
+from airflow_provider_deltaforge.hooks.jobs import (
+    PipelineTask,
+    TriggerArguments,
+    attendance,
+    owner_token,
+    request_id,
+)
+from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, give_up
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.storage.records.requests import SnapshotResults
 from airflow_provider_deltaforge.telemetry.redaction import redacted
+from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
+from airflow_provider_deltaforge.triggers.snapshot import (
+    SnapshotTrigger,
+    counts_of,
+    mirror_of,
+    publish,
+    variable,
+)
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
+from airflow_provider_deltaforge.triggers.withdrawal import withdraw_from_worker
 
 
-class DeltaForgeSnapshotOperator(CopyingOperator):
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy and who waits for it: the request ``asked``, or the pipeline's own snapshot (None)."""
+
+    watch: TriggerArguments
+    asked: str | None = None
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> "Copy":
+        """Return what the trigger that fired ``event`` waited for."""
+        return cls(TriggerArguments.of(event), event.get("request_id"))
+
+    @property
+    def name(self) -> str:
+        """Return the pipeline's name."""
+        return self.watch.pipeline
+
+    def under(self, generation: int) -> "Copy":
+        """Return the same, made by this task's own driver."""
+        return replace(self, watch=replace(self.watch, generation=generation))
+
+    def job(self, task: PipelineTask) -> LaunchSpec:
+        """Return the job that would make it."""
+        arguments = (REQUESTS_ONLY,) if self.asked is not None else ()
+        return task.job(self.name, self.watch.generation, snapshots.SCRIPT, arguments)
+
+    def record(self, store: Store, event: Mapping[str, Any]) -> ControlRecord:
+        """Return the pipeline's record; fail the task when the pipeline was deleted."""
+        if event["event"] == "deleted":
+            raise AirflowFailException(f"{self.name}: {event['reason']}")
+        record = existing(store, self.name).read()
+        if record is None:
+            raise AirflowFailException(f"{self.name}: the pipeline was deleted")
+        return record
+
+    def settled(self, store: Store) -> bool:
+        """Return whether the copy is done; fail the task when it never will be."""
+        if self.asked is None:
+            return snapshots.is_done(store, self.name)
+        state = snapshots.request_state(store, self.name, self.asked)
+        if state is None:
+            raise AirflowException(
+                f"{self.name}: request {self.asked} is unknown; its records were deleted"
+            )
+        if state.state == "failed":
+            may_retry = state.error_class == RetryableError.error_class
+            kind = AirflowException if may_retry else AirflowFailException
+            word = state.error_class or "failed"
+            raise kind(f"{word}: {self.name}: the copy failed: {state.reason}")
+        if state.state == "cancelled":
+            raise AirflowFailException(f"{self.name}: the copy was withdrawn: {state.reason}")
+        return state.settled
+
+    def came_late(self, store: Store, record: ControlRecord) -> bool:
+        """Return whether the request came when its job was already there and about to end."""
+        if self.asked is None:
+            return False
+        state = snapshots.request_state(store, self.name, self.asked)
+        submitted_at_ms = int((record.handle or {}).get("submitted_at_ms", 0))
+        return state is not None and state.requested_at_ms > submitted_at_ms
+
+    def was_not_due(self, store: Store) -> bool:
+        """Return whether this task's job ended because there was nothing to copy."""
+        own = self.asked is None
+        return own and snapshots.found_nothing(store, self.name, self.watch.generation)
+
+    def withdraw(self, store: Store, reason: str) -> None:
+        """Take the request back, so that nothing is copied behind a red task."""
+        if self.asked is not None:
+            snapshots.cancel(store, self.name, self.asked, reason, by=self.watch.owner)
+
+    def killed(self, conn_id: str, instance: Any) -> None:
+        """Withdraw it, or end its job, if a user ended the task whose process is being killed."""
+        if self.asked is not None:
+            withdraw_from_worker(conn_id, self.watch, self.asked, instance)
+        else:
+            ask_to_stop_from_worker(conn_id, self.watch, instance)
+
+
+class DeltaForgeSnapshotOperator(PipelineOperator):
     """Copy captured tables, chunk by chunk, also while the pipeline streams.
 
     What a run asks for is a request in the control record, named after the task instance. The
@@ -48,7 +146,9 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
         poll_interval: time between two looks at the state store.
     """
 
-    template_fields: Sequence[str] = (*CopyingOperator.template_fields, "tables", "where", "mode")
+    template_fields: Sequence[str] = (*PipelineOperator.template_fields, "tables", "where", "mode")
+    _held: tuple[Any, Copy] | None = None
+    """The task instance and its copy: for ``on_kill``."""
 
     def __init__(
         self,
@@ -84,10 +184,10 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
                         self.log.info("%s was served for an earlier attempt", copy.asked)
                         return self.result(context, store, copy)
                     self._ask(context, store, copy, wish)
-                elif is_done(store, name):
+                elif snapshots.is_done(store, name):
                     self.log.info("the snapshot of %s is already done", name)
                     return self.result(context, store, copy)
-                elif reason := why_not_due(store, name):
+                elif reason := snapshots.why_not_due(store, name):
                     self.log.info("no snapshot of %s is taken: %s", name, reason)
                     return None
                 self._held = (context["ti"], copy)
@@ -114,7 +214,7 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
         self, context: Mapping[str, Any], store: Store, copy: Copy, wish: CopySelection
     ) -> None:
         asked = str(copy.asked)
-        placed = request(store, copy.name, wish, asked, copy.watch.owner)
+        placed = snapshots.request(store, copy.name, wish, asked, copy.watch.owner)
         mirror = {"request": asked, "state": "pending", "ticket": placed.ticket}
         self.keep(context, "snapshot", mirror)
 
@@ -136,3 +236,94 @@ class DeltaForgeSnapshotOperator(CopyingOperator):
         if self.mode not in ("initial", "always", "never"):
             raise SpecError(f"mode: must be initial, always or never, got {self.mode!r}")
         return None if self.mode == "never" else CopySelection.of(self.tables, self.where)
+
+    def begin(
+        self, context: Mapping[str, Any], store: Store, copy: Copy, *, force: bool = False
+    ) -> Any:
+        """Start a job unless a driver is there or, without ``force``, may come back; and wait."""
+        task = self.pipeline_task()
+        start = snapshots.serve if copy.asked is not None else snapshots.start
+        job, backend = copy.job(task), task.hook().backend()
+        try:
+            started = start(store, job, backend, copy.watch.owner, force=force)
+        except RetryableError as error:
+            self.log.info("somebody else starts a driver at this moment: %s", error)
+            started = None
+        if started is not None:
+            self.tell_driver(context, started.handle)
+            copy = copy.under(started.generation)
+        return self.wait(context, copy)
+
+    def after(
+        self, context: Mapping[str, Any], store: Store, copy: Copy, event: Mapping[str, Any]
+    ) -> Any:
+        """Act on an event."""
+        name, word = copy.name, event["event"]
+        record = copy.record(store, event)
+        if word == "resubmit":
+            self.start_again(context, store, copy.job(self.pipeline_task()), copy.watch)
+            return self.wait(context, copy)
+        if copy.settled(store):
+            return self.result(context, store, copy)
+        if word == "not_due":
+            raise AirflowFailException(snapshots.NOT_DUE.format(name=name))
+        if record.desired == "stopped":
+            raise AirflowException(
+                f"{name} was stopped before its snapshot was finished; the next attempt, or the "
+                "next start of the stream, goes on with the chunks that are missing"
+            )
+        if word == "ended":
+            return self._ended(context, store, copy, event["exit_code"], record)
+        return self.begin(context, store, copy, force=word == "unserved")
+
+    def result(self, context: Mapping[str, Any], store: Store, copy: Copy) -> dict[str, Any]:
+        """Return the final counts, and leave copies of them where people look."""
+        counts = dict(counts_of(store, copy.name, copy.asked) or {})
+        publish(variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name))
+        self.keep(context, "snapshot", counts)
+        self.keep_with_outlets(context, "deltaforge_snapshot", counts)
+        return counts
+
+    def on_kill(self) -> None:
+        """Withdraw the copy if a user ended the task while its process runs."""
+        if self._held is not None:
+            instance, copy = self._held
+            copy.killed(self.deltaforge_conn_id, instance)
+
+    def _ended(
+        self,
+        context: Mapping[str, Any],
+        store: Store,
+        copy: Copy,
+        exit_code: int | None,
+        record: ControlRecord,
+    ) -> Any:
+        """Judge the end of this task's own job."""
+        if exit_code == DRAINED and copy.came_late(store, record):
+            return self.begin(context, store, copy)
+        if exit_code == DRAINED and copy.was_not_due(store):
+            self.log.info("the driver of %s found no snapshot to take", copy.name)
+            return None
+        task, owner = self.pipeline_task(), copy.watch.owner
+        task_of_job = attendance(store, task.hook(), copy.job(task), owner, self.budget)
+        verdict = settle(task_of_job, exit_code)
+        if verdict.action == "restart":
+            self.log.warning("driver of %s died (%s); going on with it", copy.name, verdict.reason)
+            return self.wait(context, copy, now_ms() + int(verdict.wait_s * 1000))
+        copy.withdraw(store, f"its task gave up: {verdict.reason}")
+        present = status(store, copy.name)
+        raise give_up(task.hook(), present, verdict, owner, "snapshot not finished, ")
+
+    def wait(
+        self, context: Mapping[str, Any], copy: Copy, resubmit_at_ms: int | None = None
+    ) -> Any:
+        """Wait for the copy, or until its job is to be started again."""
+        trigger = SnapshotTrigger(
+            self.deltaforge_conn_id,
+            copy.watch.as_dict(),
+            resubmit_at_ms,
+            request_id=copy.asked,
+            patience_s=self.patience.total_seconds(),
+            poll_s=self.poll_interval.total_seconds(),
+        )
+        return self.hand_over(context, trigger)

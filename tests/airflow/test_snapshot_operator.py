@@ -62,7 +62,7 @@ def real(monkeypatch, tmp_path):
 @pytest.fixture
 def published(monkeypatch):
     told = {}
-    for place in ("operators.copy_request", "triggers.snapshot"):
+    for place in ("operators.snapshot", "triggers.snapshot"):
         monkeypatch.setattr(f"airflow_provider_deltaforge.{place}.publish", told.__setitem__)
     return told
 

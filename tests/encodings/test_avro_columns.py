@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.encodings.avro import AvroEncoding, binary, clocks
+from airflow_provider_deltaforge.encodings.avro import AvroEncoding, binary, scalars
 from airflow_provider_deltaforge.encodings.avro.column_types import Modes
 from airflow_provider_deltaforge.encodings.avro.names import apart, is_legal
 from airflow_provider_deltaforge.encodings.contract import EncoderRequest
@@ -73,9 +73,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 @settings(deadline=None)
 def test_clocks_agree_with_the_calendar_of_python(found):
     texts = pa.array([each.isoformat() + "Z" for each in found])
-    micros, good = clocks.instants(texts)
-    days, good_days = clocks.days(pa.array([each.date().isoformat() for each in found]))
-    times, good_times = clocks.times(pa.array([each.time().isoformat() for each in found]))
+    micros, good = scalars.instants(texts)
+    days, good_days = scalars.days(pa.array([each.date().isoformat() for each in found]))
+    times, good_times = scalars.times(pa.array([each.time().isoformat() for each in found]))
 
     assert good.all()
     assert good_days.all()
@@ -93,9 +93,9 @@ def test_clocks_agree_with_the_calendar_of_python(found):
 def test_clocks_take_nothing_that_is_no_date(texts):
     column = pa.array(texts)
     for read, parse in (
-        (clocks.days, date.fromisoformat),
-        (clocks.times, time.fromisoformat),
-        (clocks.instants, datetime.fromisoformat),
+        (scalars.days, date.fromisoformat),
+        (scalars.times, time.fromisoformat),
+        (scalars.instants, datetime.fromisoformat),
     ):
         for text, good in zip(texts, read(column)[1].tolist(), strict=True):
             if good:
@@ -107,7 +107,7 @@ def test_clocks_take_nothing_that_is_no_date(texts):
     ["2023-02-29", "1900-02-29", "2024-13-01", "2024-00-15", "0000-01-01", "0000-00-00", ""],
 )
 def test_days_that_no_calendar_has_are_none(text):
-    assert clocks.days(pa.array([text, "2000-02-29", None]))[1].tolist() == [False, True, False]
+    assert scalars.days(pa.array([text, "2000-02-29", None]))[1].tolist() == [False, True, False]
 
 
 def test_names_stay_apart_and_legal():

@@ -6,8 +6,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
-from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter, restored
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys, without_foreign
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch

@@ -4,8 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter
-from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter, restored
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch, RefusedEvents
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA

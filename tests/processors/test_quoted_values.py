@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_deltaforge.processors.quoted_values import without_values
+from airflow_provider_deltaforge.processors.bad_rows import without_values
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 
 

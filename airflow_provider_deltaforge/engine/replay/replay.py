@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.engine.base.last_error import shown
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.dead_letters.restored_events import restored
+from airflow_provider_deltaforge.engine.dead_letters.dead_letter import restored
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of
 from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkResult

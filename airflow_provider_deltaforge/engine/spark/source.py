@@ -21,10 +21,14 @@ Options:
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -35,32 +39,49 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.render.refusals import stop_for_processors
 from airflow_provider_deltaforge.engine.render.render_stage import chain_of
-from airflow_provider_deltaforge.engine.spark.frame import FRAME_SCHEMA, frame_of
 from airflow_provider_deltaforge.engine.spark.frontier import (
     BatchLimit,
     Frontier,
     between,
     retry,
 )
-from airflow_provider_deltaforge.engine.spark.source_options import document_of
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.spec.yaml_text import parse
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _log = logging.getLogger(__name__)
 
 FORMAT = "deltaforge"
 _MAX_BYTES = 64 * 1024 * 1024
+_DOCUMENT_OPTIONS = ("path", "document", "source")
 _OPTIONS = (
-    *("path", "document", "source", "reader"),
+    *_DOCUMENT_OPTIONS,
+    "reader",
     *("startingposition", "maxeventspertrigger", "maxbytespertrigger"),
 )
+_URL_PASSWORD = re.compile(r"[A-Za-z][\w+.-]*://[^\s:/@]*:(?P<password>[^\s@]+)@")
+_SECRET_KEY = re.compile(r"password|passwd|secret|token|api_?key", re.IGNORECASE)
+_REFERENCES = re.compile(r"(\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\})+")
+FRAME_SCHEMA = """
+    op string, db string, schema string, table string,
+    before string, after string, key string,
+    ts_ms bigint, tx_id string, tx_row int, tx_end boolean,
+    event_id string, position string,
+    schema_version string, schema_sequence bigint, ddl string
+"""
+"""Row images, keys and ``ddl`` are JSON text; ``position`` is the event's place in the log as a
+JSON object; ``event_id`` a UUID, the same on every replay; ``ts_ms`` ms since epoch, UTC."""
+
+_TEXTS = ("op", "db", "schema", "table")
+_JSON = ("before", "after", "key")
 
 
 def register(spark: SparkSession) -> None:
@@ -101,7 +122,7 @@ class SourceOptions:
             nbytes = _MAX_BYTES
         start = _starting(values.get("startingposition", "latest"))
         reader = values.get("reader", "spark")
-        return cls(document_of(values), start, BatchLimit(events, nbytes), reader)
+        return cls(_document_of(values), start, BatchLimit(events, nbytes), reader)
 
 
 class ChangeSource(DataSource):
@@ -186,7 +207,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 processed = chain.process(rows)
                 stop_for_processors(processed, rows, instead="")
                 if processed.rows.num_rows:
-                    yield frame_of(processed.rows)
+                    yield _frame_of(processed.rows)
         finally:
             chain.close()
 
@@ -272,3 +293,106 @@ def _starting(text: str) -> Position | None:
     if not isinstance(position, dict) or not position:
         raise SpecError("option 'startingPosition': write 'latest', or a position as JSON")
     return position
+
+
+def _document_of(options: Mapping[str, str]) -> str:
+    """Return the pipeline document that the options name, variables unexpanded.
+
+    Args:
+        options: exactly one of ``path`` (a file on this machine), ``document`` (its text) or
+            ``source`` (only the ``spec.source`` block, as YAML).
+
+    Raises:
+        SpecError: none or several are given, the document is wrong or asks for what is not
+            built, or an option, which Spark shows in plans, holds a password.
+    """
+    named = [name for name in _DOCUMENT_OPTIONS if options.get(name)]
+    if len(named) != 1:
+        raise SpecError(
+            "name the log with exactly one option: 'path' or 'document' for a pipeline document, "
+            f"or 'source' for its spec.source block (given: {', '.join(named) or 'none'})"
+        )
+    name = named[0]
+    text = _read(options[name]) if name == "path" else options[name]
+    if name != "path":
+        _refuse_secrets(name, text)
+    if name == "source":
+        text = _around(text)
+    load(text, expand=False, origin=f"option {name!r}").refuse_unbuilt()
+    return text
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise SpecError(f"option 'path': {path}: cannot be read: {reason}") from error
+
+
+def _around(text: str) -> str:
+    """Make a pipeline of a source; the DataFrame stands in for its sinks."""
+    source = parse(text).data
+    if not isinstance(source, Mapping):
+        raise SpecError("option 'source': write a map: {type: mysql, config: {…}}")
+    if "snapshot" in (source.get("config") or {}):
+        raise SpecError(
+            "option 'source': config.snapshot: a DataFrame holds the log only; take it out"
+        )
+    document = {
+        "apiVersion": "deltaforge/v1",
+        "kind": "Pipeline",
+        "metadata": {"name": "spark", "tenant": "spark"},
+        "spec": {"source": source, "sinks": [{"type": "stdout", "config": {"id": "frame"}}]},
+    }
+    return json.dumps(document)
+
+
+def _refuse_secrets(option: str, text: str) -> None:
+    for key, value in _leaves(parse(text).data, ""):
+        found = _URL_PASSWORD.search(value)
+        password = found["password"] if found else None
+        if password is None and _SECRET_KEY.search(key.rpartition(".")[2]):
+            password = value
+        if password and not _REFERENCES.fullmatch(password):
+            raise SpecError(
+                f"option {option!r}: {key}: holds a password, and Spark shows options in query "
+                "plans; write ${VAR}, which is resolved where the connection is opened, or give "
+                "the document as a file in option 'path'"
+            )
+
+
+def _leaves(data: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _leaves(value, f"{key}[{index}]")
+    elif isinstance(data, str):
+        yield key, data
+
+
+def _frame_of(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return events of CHANGE_SCHEMA in the columns of FRAME_SCHEMA."""
+    columns = {
+        **{name: rows[name].cast(pa.utf8()) for name in _TEXTS},
+        **{name: rows[name].cast(pa.utf8()) for name in _JSON},
+        "ts_ms": rows["ts_ms"],
+        "tx_id": rows["tx_id"].cast(pa.utf8()),
+        "tx_row": rows["row"],
+        "tx_end": rows["tx_end"],
+        "event_id": uuid_texts(rows["event_id"]).cast(pa.utf8()),
+        "position": _objects(rows["source_position"]),
+        "schema_version": rows["schema_version"].cast(pa.utf8()),
+        "schema_sequence": rows["schema_sequence"],
+        "ddl": rows["ddl"].cast(pa.utf8()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _objects(inside: pa.DictionaryArray) -> pa.StringArray:
+    """Put braces around each distinct position, once, and spread them over the rows."""
+    texts = inside.dictionary.cast(pa.utf8())
+    objects = pc.binary_join_element_wise("{", texts, "}", "")
+    return objects.take(inside.indices)
