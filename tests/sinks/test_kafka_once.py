@@ -329,3 +329,24 @@ def test_a_search_for_what_is_refused_that_fails_leaves_no_transaction_open(
     other.produce(topic, value(7))
     assert other.flush(PATIENCE_S) == 0
     assert stored() == [value(7)]
+
+
+def test_a_topic_of_positions_that_was_just_made_may_have_no_leader_yet(
+    monkeypatch, open_writer, rows, stored
+):
+    real, refused = confluent_kafka.Consumer, []
+
+    class _Hears(real):
+        def get_watermark_offsets(self, *arguments, **more):
+            if len(refused) < 3:
+                refused.append(arguments)
+                code = confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION
+                raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(code))
+            return super().get_watermark_offsets(*arguments, **more)
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", _Hears)
+    writer = open_writer()
+    assert writer.recover() is None
+    assert list(writer.write_once(rows(range(3)), SinkPosition({}), at(1))) == []
+    assert len(refused) == 3
+    assert stored() == numbers(range(3))

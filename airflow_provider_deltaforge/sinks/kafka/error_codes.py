@@ -118,5 +118,14 @@ PASSING = frozenset(
 )
 """What a reader that belongs to no group only waits out."""
 
+ELECTION = frozenset(
+    {
+        KafkaCode.UNKNOWN_TOPIC_OR_PART,
+        KafkaCode.LEADER_NOT_AVAILABLE,
+        KafkaCode.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""A broker has not heard yet of a topic that was just made, or who leads its partitions."""
+
 PURGED = frozenset({KafkaCode["_PURGE_INFLIGHT"], KafkaCode["_PURGE_QUEUE"]})
 """Of a transaction that failed already, for a reason that another error gives."""

@@ -6,6 +6,8 @@ One record per sink, written in the transaction of the messages it stands for.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
 from airflow_provider_deltaforge.errors import (
     AccessError,
     DeltaForgeError,
@@ -22,7 +24,7 @@ _SETTINGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _FIRST_LOOK, _FURTHER = 1000, 20
-_ASK_S, _POLL_S = 5.0, 0.2
+_ASK_S, _POLL_S, _ELECTION_S = 5.0, 0.2, 10.0
 
 
 def topic_of(pipeline: str) -> str:
@@ -86,7 +88,28 @@ class KafkaPositions:
                 raise self._refuse(error.args[0]) from error
 
     def read(self, key: bytes) -> bytes | None:
-        """Return the last committed record of a key; None without one."""
+        """Return the last committed record of a key; None without one.
+
+        A topic that was just made has leaders a moment later, and its brokers hear of them one
+        after the other.
+        """
+        looks = Retrying(
+            retry=retry_if_exception(self._has_no_leader),
+            stop=stop_after_delay(_ELECTION_S),
+            wait=wait_fixed(_POLL_S),
+            before_sleep=lambda _: self._check(),
+            reraise=True,
+        )
+        try:
+            return looks(self._read, key)
+        except self._kafka.KafkaException as error:
+            raise self._refuse(error.args[0]) from error
+
+    def _has_no_leader(self, error: BaseException) -> bool:
+        is_kafkas = isinstance(error, self._kafka.KafkaException)
+        return is_kafkas and error.args[0].code() in error_codes.ELECTION
+
+    def _read(self, key: bytes) -> bytes | None:
         consumer = self._kafka.Consumer(
             {
                 **self._settings,
@@ -100,8 +123,6 @@ class KafkaPositions:
         )
         try:
             found = [self._last(consumer, number, key) for number in self._partitions(consumer)]
-        except self._kafka.KafkaException as error:
-            raise self._refuse(error.args[0]) from error
         finally:
             consumer.close()
         return max((record for record in found if record is not None), default=(0, None))[1]

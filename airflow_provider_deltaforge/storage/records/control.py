@@ -239,9 +239,11 @@ class Control:
             FencedError: ``driver`` is not the driver any more.
         """
         while True:
+            slot = self.store.slot(names.EPOCHS, self.pipeline)
+            if slot is None or slot.state != driver.encode():
+                raise self._fenced()
             # Another attempt of the same driver may have raised it meanwhile: it is fenced then.
-            held = self.held_epoch(driver)
-            taken = self.store.swap(names.EPOCHS, self.pipeline, held.version, driver.encode())
+            taken = self.store.swap(names.EPOCHS, self.pipeline, slot.version, driver.encode())
             if taken is not None:
                 return Fence(names.EPOCHS, self.pipeline, taken)
 
