@@ -17,12 +17,6 @@ _LEFT = {
     "tests/engine/test_start_positions.py": 5,
     "tests/sources/mysql/test_reader_away.py": 2,
     "tests/sources/mysql/test_session.py": 1,
-    "tests/sources/postgres/test_borrowed_connection.py": 1,
-    "tests/sources/postgres/test_decode.py": 1,
-    "tests/sources/postgres/test_renamed.py": 1,
-    "tests/sources/postgres/test_segmenter.py": 1,
-    "tests/sources/postgres/test_slots.py": 4,
-    "tests/sources/postgres/test_stream.py": 1,
     "tests/sources/turso/test_modes.py": 1,
 }
 """How many patches of private names each file still holds. It only ever shrinks: where a file has

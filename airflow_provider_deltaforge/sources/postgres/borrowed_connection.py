@@ -7,7 +7,6 @@ from typing import Any
 
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 
-_IDLE_S = 1.0
 _LEAVING_S = 3.0
 
 
@@ -56,10 +55,12 @@ class SharedConnection:
 
     Args:
         connect: opens it.
+        idle_s: whether it still answers is asked after so many seconds without a question.
     """
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
+    def __init__(self, connect: Callable[[], Any], idle_s: float = 1.0) -> None:
         self._connect = connect
+        self._idle_s = idle_s
         self._connection: Any = None
         self._lent_at = 0.0
 
@@ -70,7 +71,7 @@ class SharedConnection:
             DeltaForgeError: the server cannot be reached, or lets nobody in.
         """
         now = time.monotonic()
-        idle = now - self._lent_at > _IDLE_S
+        idle = now - self._lent_at > self._idle_s
         self._lent_at = now
         kept = self._connection
         if kept is None or kept.closed or (idle and not _answers(kept)):

@@ -1,7 +1,7 @@
 """Looks before the leap: what would stop, slow or spoil a snapshot and its stream."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
@@ -35,7 +35,6 @@ from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, a
 from airflow_provider_deltaforge.sources.postgres.wal.first_position import too_old
 from airflow_provider_deltaforge.sources.shared.preflight import (
     HIGH_RISK_PERCENT,
-    RATE_PROBE_S,
     CopyForecast,
     checked,
     require,
@@ -45,23 +44,12 @@ from airflow_provider_deltaforge.sources.shared.preflight import (
 _MAY_CREATE = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 
-def preflight(
-    source: PostgresSource, sleep: Callable[[float], None] = time.sleep
-) -> Sequence[Finding]:
-    """Check server settings, privileges, tables and retention; never raises for a finding.
-
-    Args:
-        source: the description to check.
-        sleep: waits between the two looks at the log that give its rate.
-    """
-    return checked(
-        source.connect, lambda connection: _findings(source, connection, sleep), translated
-    )
+def preflight(source: PostgresSource) -> Sequence[Finding]:
+    """Check server settings, privileges, tables and retention; never raises for a finding."""
+    return checked(source.connect, lambda connection: _findings(source, connection), translated)
 
 
-def _findings(
-    source: PostgresSource, connection: Any, sleep: Callable[[float], None]
-) -> list[Finding]:
+def _findings(source: PostgresSource, connection: Any) -> list[Finding]:
     wanted, name = source.slot_settings, source.publication_settings.name
     server = server_info(connection)
     slot = find_slot(connection, wanted.name)
@@ -78,8 +66,8 @@ def _findings(
     hidden = unreadable_columns(connection, logged)
     found += column_findings(hidden, logged, str(connection.info.user))
     found += _publication(source, connection, server, publication, logged, slot)
-    found += long_findings(connection, creating=slot is None)
-    rate = log_rate(connection, sleep)
+    found += long_findings(connection, source.tuning.long_s, creating=slot is None)
+    rate = log_rate(connection, source.tuning.rate_probe_s)
     kept = kept_bytes(connection, wanted.name)
     found.append(forecast(logged, source.snapshot.max_parallel_tables, kept, rate))
     return found
@@ -139,12 +127,12 @@ def kept_bytes(connection: Any, slot: str) -> int | None:
     return max(0, int(left if left is not None else limit))
 
 
-def log_rate(connection: Any, sleep: Callable[[float], None] = time.sleep) -> float:
-    """Return how many bytes of log per second the server writes now."""
+def log_rate(connection: Any, probe_s: float) -> float:
+    """Return how many bytes of log per second the server writes: two looks, ``probe_s`` apart."""
     begun, started = connection.execute(_END).fetchone()[0], time.monotonic()
-    sleep(RATE_PROBE_S)
+    time.sleep(probe_s)
     ended = connection.execute(_END).fetchone()[0]
-    return round(float(ended - begun) / max(time.monotonic() - started, RATE_PROBE_S), 1)
+    return round(float(ended - begun) / max(time.monotonic() - started, probe_s), 1)
 
 
 def forecast(
@@ -187,8 +175,6 @@ def forecast(
     return Finding("retention", verdict, text, data)
 
 
-LONG_S = 300
-"""Transactions that are open for longer are named."""
 SENDER_TIMEOUT_MIN_S = 10
 STANDBY_SINCE = 160000
 """Standbys of older servers have no logical slots."""
@@ -325,14 +311,15 @@ def _wrong_kind(slot: ReplicationSlot, server: PostgresServer) -> str | None:
     return None
 
 
-def long_findings(connection: Any, *, creating: bool) -> list[Finding]:
+def long_findings(connection: Any, long_s: float, *, creating: bool) -> list[Finding]:
     """Name transactions that are open for long: the slot keeps the log from their begin on.
 
     Args:
         connection: to the server.
+        long_s: who is open for longer is named.
         creating: the slot does not exist yet, and creating it waits for them.
     """
-    found = connection.execute(_LONG, {"long": LONG_S}).fetchall()
+    found = connection.execute(_LONG, {"long": long_s}).fetchall()
     if not found:
         return []
     named = ", ".join(f"{what} ({age_s} s)" for what, age_s in found[:_NAMED_MAX])

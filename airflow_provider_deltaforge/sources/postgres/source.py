@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
@@ -29,6 +29,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
     SlotSettings,
     StartPosition,
 )
+from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class PostgresSource(Source):
 
     connector = "postgresql"
     type_system = "postgresql"
+    tuning: ClassVar[PostgresTuning] = POSTGRES_TUNING
+    """How often it looks, how long it waits, how much it holds; no document says so."""
 
     dsn: SecretStr
     """``postgres://user:password@host:5432/db``, or ``key=value`` pairs; both take ``sslmode``,
@@ -141,6 +144,7 @@ class PostgresSource(Source):
             heartbeat_s=0 if self._beside else self.heartbeat_message_s,
             read_timeout_s=self.read_timeout_s,
             decimal_numbers=self.decimal == "number",
+            tuning=self.tuning,
         )
         return PostgresReader(reading, positions.WalPosition.from_json(start), stopping, history)
 
@@ -200,6 +204,7 @@ class PostgresSource(Source):
             self.publication_settings.name,
             self.slot_settings.name,
             decimal_numbers=self.decimal == "number",
+            tuning=self.tuning,
         )
 
     def preflight(self) -> Sequence[Finding]:

@@ -24,9 +24,9 @@ def shop(request: pytest.FixtureRequest, either: Server) -> Iterator[Callable[..
     """Make the module's database ``NAME`` with the test's tables, and return a source of it."""
     name = request.module.NAME
 
-    def make(*statements: str) -> PostgresSource:
+    def make(*statements: str, kind: type[PostgresSource] = PostgresSource) -> PostgresSource:
         fresh_database(either, name, *statements)
-        return source_of(either, name)
+        return source_of(either, name, kind=kind)
 
     yield make
     drop_slots(either, name)

@@ -33,14 +33,19 @@ def fresh_database(server: Server, name: str, *statements: str) -> None:
 
 
 def source_of(
-    server: Server, database: str, *tables: str, user: str = "", **more: Any
+    server: Server,
+    database: str,
+    *tables: str,
+    user: str = "",
+    kind: type[PostgresSource] = PostgresSource,
+    **more: Any,
 ) -> PostgresSource:
     """Return a source that captures ``tables`` (all of schema public by default)."""
     dsn = server.dsn(database)
     if user:
         dsn = f"postgresql://{user}@{server.host}:{server.port}/{database}"
     settings = {"publication": "shop_pub", "slot": f"{database}_slot", **more}
-    return PostgresSource(id="shop", dsn=dsn, tables=tuple(tables or ["*"]), **settings)
+    return kind(id="shop", dsn=dsn, tables=tuple(tables or ["*"]), **settings)
 
 
 def begun(source: PostgresSource) -> Snapshotter:

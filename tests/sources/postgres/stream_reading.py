@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
+from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING
 from tests.servers.process import Server
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -57,7 +59,15 @@ def _free(server: Server, slot: str) -> bool:
     return execute(server, active) != [(True,)]
 
 
-def source_of(server: Server, database: str, **settings: Any) -> PostgresSource:
+def tuned(**tuning: Any) -> type[PostgresSource]:
+    """Return a kind of source that looks, waits and holds otherwise than the one that runs."""
+    changed = replace(POSTGRES_TUNING, **tuning)
+    return type("TunedSource", (PostgresSource,), {"__module__": __name__, "tuning": changed})
+
+
+def source_of(
+    server: Server, database: str, kind: type[PostgresSource] = PostgresSource, **settings: Any
+) -> PostgresSource:
     """Return a source that captures a database's schema ``public``."""
     given = {
         "id": f"source-{database}",
@@ -67,7 +77,7 @@ def source_of(server: Server, database: str, **settings: Any) -> PostgresSource:
         "slot": database,
         **settings,
     }
-    return PostgresSource(**given)
+    return kind(**given)
 
 
 def batches(

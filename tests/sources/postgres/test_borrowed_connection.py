@@ -6,16 +6,16 @@ import psycopg
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sources.postgres import borrowed_connection
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
 from tests.sources.postgres.stream_reading import connect, execute
 from tests.waiting import PATIENCE_S, wait_for
 
+ALWAYS_CHECKED = {"idle_s": -1.0}
 WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
 @pytest.fixture
-def opened(postgres_server):
+def opened(request, postgres_server):
     """Yield a kept connection, and the list of those that were opened for it."""
     connections = []
 
@@ -23,7 +23,7 @@ def opened(postgres_server):
         connections.append(connect(postgres_server))
         return connections[-1]
 
-    kept = SharedConnection(open_one)
+    kept = SharedConnection(open_one, **getattr(request, "param", {}))
     yield kept, connections
     kept.close()
 
@@ -33,8 +33,8 @@ def answer(kept):
         return connection.execute("SELECT 1").fetchone()
 
 
-def test_one_connection_answers_until_it_breaks(postgres_server, opened, monkeypatch):
-    monkeypatch.setattr(borrowed_connection, "_IDLE_S", -1.0)
+@pytest.mark.parametrize("opened", [ALWAYS_CHECKED], indirect=True)
+def test_one_connection_answers_until_it_breaks(postgres_server, opened):
     kept, connections = opened
     assert [answer(kept) for _ in range(3)] == [(1,)] * 3
     assert len(connections) == 1

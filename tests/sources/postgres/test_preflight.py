@@ -5,16 +5,16 @@ from contextlib import nullcontext
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError
-from airflow_provider_deltaforge.sources.postgres import preflight as preflights
 from airflow_provider_deltaforge.sources.postgres.preflight import forecast
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable
 from tests.servers import postgres
 from tests.sources.postgres.copying import begun, copied, fresh_database, source_of
-from tests.sources.postgres.stream_reading import connect, drop_slots, execute
+from tests.sources.postgres.stream_reading import connect, drop_slots, execute, tuned
 
 GIB = 1 << 30
 MIB = 1 << 20
 NAME = "looked_at"
+QUICK = tuned(rate_probe_s=0.01)
 
 
 def checked(source):
@@ -22,16 +22,11 @@ def checked(source):
     return {f.check: f for f in source.preflight() if f.verdict != "ok"}
 
 
-@pytest.fixture(autouse=True)
-def _short_probe(monkeypatch):
-    monkeypatch.setattr(preflights, "RATE_PROBE_S", 0.01)
-
-
 @pytest.fixture
 def shop(either):
     """Make a database with a table that nothing is wrong with, and what the test adds."""
 
-    def make(*statements, tables=(), user="", **more):
+    def make(*statements, tables=(), user="", kind=QUICK, **more):
         fresh_database(
             either,
             NAME,
@@ -39,7 +34,7 @@ def shop(either):
             "ALTER TABLE fine REPLICA IDENTITY FULL",
             *statements,
         )
-        return source_of(either, NAME, *tables, user=user, **more)
+        return source_of(either, NAME, *tables, user=user, kind=kind, **more)
 
     yield make
     drop_slots(either, NAME)
@@ -208,9 +203,8 @@ def test_the_slot_is_looked_at(shop, either):
     assert "slot" not in checked(source)
 
 
-def test_transactions_that_stay_open_are_named(shop, either, monkeypatch):
-    monkeypatch.setattr(preflights, "LONG_S", 0)
-    source = shop()
+def test_transactions_that_stay_open_are_named(shop, either):
+    source = shop(kind=tuned(rate_probe_s=0.01, long_s=0))
     with connect(either, NAME) as connection:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO fine VALUES (1)")

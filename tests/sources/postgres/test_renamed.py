@@ -2,11 +2,12 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.postgres.wal import housekeeping
-from tests.sources.postgres.stream_reading import execute
+from airflow_provider_deltaforge.plugins import SOURCES
+from tests.sources.postgres.stream_reading import execute, tuned
 from tests.sources.postgres.table_run import PostgresTableRun
 from tests.waiting import wait_for
 
+HastySource = tuned(look_s=0.1)
 TABLE = "CREATE TABLE a (id int PRIMARY KEY, x text)"
 TABLES = (
     "CREATE TABLE b (id int PRIMARY KEY, x text)",
@@ -26,7 +27,7 @@ def sql(postgres_server, database):
 
 @pytest.fixture
 def pipeline(postgres_server, database, monkeypatch):
-    monkeypatch.setattr(housekeeping, "_LOOK_S", 0.1)
+    monkeypatch.setitem(SOURCES.shipped, "postgres", f"{__name__}:HastySource")
     runs = []
 
     def begin(**settings):

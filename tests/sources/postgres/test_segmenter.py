@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition
-from airflow_provider_deltaforge.sources.postgres.wal import segmenter
+from airflow_provider_deltaforge.sources.postgres.tuning import PostgresTuning
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation
 from airflow_provider_deltaforge.sources.postgres.wal.segmenter import WalSegmenter
@@ -50,10 +50,9 @@ def plan(relation: Relation) -> WalTablePlan | None:
 
 
 @pytest.fixture
-def chunker(monkeypatch: pytest.MonkeyPatch) -> WalSegmenter:
-    monkeypatch.setattr(segmenter, "SEGMENT_BYTES", 4096)
-    monkeypatch.setattr(segmenter, "_ROOM", 512)
-    return WalSegmenter("d", START, plan, lambda _: None, lambda _: None)
+def chunker() -> WalSegmenter:
+    small = PostgresTuning(segment_bytes=4096, receive_bytes=512)
+    return WalSegmenter("d", START, plan, lambda _: None, lambda _: None, small)
 
 
 def feed(chunker: WalSegmenter, *frames: bytes) -> list[Any]:

@@ -15,13 +15,11 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
-from airflow_provider_deltaforge.sources.postgres.preflight import preflight
+from airflow_provider_deltaforge.sources.postgres.wal import reader as readers
 from airflow_provider_deltaforge.sources.postgres.wal import (
-    housekeeping,
     replication_connection,
     replication_session,
 )
-from airflow_provider_deltaforge.sources.postgres.wal import reader as readers
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
     connect,
@@ -33,6 +31,7 @@ from tests.sources.postgres.stream_reading import (
     rows,
     slot_of,
     source_of,
+    tuned,
 )
 from tests.waiting import wait_for
 
@@ -140,22 +139,23 @@ def test_another_plug_ins_slot_is_refused(postgres_server: Server, database: str
 
 
 def test_a_slot_in_use_says_by_whom_and_is_taken_when_free(
-    postgres_server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    postgres_server: Server, database: str
 ) -> None:
-    monkeypatch.setattr(readers, "_LEAVING_S", 0.0)
+    # The server has no time of its own that is waited for.
+    execute(postgres_server, f"ALTER DATABASE {database} SET wal_sender_timeout = 0")
     source = source_of(postgres_server, database)
+    hasty = source_of(postgres_server, database, tuned(leaving_s=0.0, in_use_s=0.5))
     start = source.beginning()
-    first, second = source.open(start), source.open(start)
+    first, second = source.open(start), hasty.open(start)
     try:
         read_until(first, lambda _: slot_of(postgres_server, database)[1])
         with pytest.raises(RetryableError, match=rf"in use by pid \d+, deltaforge/{source.id}"):
             second.read(5)
-        second._patience_s = 0.0
         with pytest.raises(FatalError, match="Give each pipeline a slot of its own"):
             wait_for("patience to end", lambda: _fails(second))
         first.close()
         execute(postgres_server, "INSERT INTO t VALUES (1)", database=database)
-        monkeypatch.undo()
+        wait_for("the slot to be free", lambda: not slot_of(postgres_server, database)[1])
         assert ids(events(read_until(second, events))) == [1]
     finally:
         first.close()
@@ -170,10 +170,9 @@ def _fails(reader: readers.PostgresReader) -> None:
 
 
 def test_a_table_created_later_is_published_and_told_where_its_changes_begin(
-    postgres_server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    postgres_server: Server, database: str
 ) -> None:
-    monkeypatch.setattr(housekeeping, "_LOOK_S", 0.1)
-    source = source_of(postgres_server, database, tables=("t", "late_%"))
+    source = source_of(postgres_server, database, tuned(look_s=0.1), tables=("t", "late_%"))
     start = source.beginning()
     stream = source.open(start)
     statements = (
@@ -206,15 +205,11 @@ def test_a_table_created_later_is_published_and_told_where_its_changes_begin(
 
 
 def test_a_new_table_is_not_published_against_the_documents_will(
-    postgres_server: Server,
-    database: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    postgres_server: Server, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(housekeeping, "_LOOK_S", 0.1)
     execute(postgres_server, "CREATE PUBLICATION mine FOR TABLE t", database=database)
     mine = {"name": "mine", "create": False}
-    source = source_of(postgres_server, database, publication=mine)
+    source = source_of(postgres_server, database, tuned(look_s=0.1), publication=mine)
     stream = source.open(source.beginning())
     try:
         execute(postgres_server, "CREATE TABLE late (id int PRIMARY KEY)", database=database)
@@ -320,7 +315,7 @@ def test_a_slot_is_refused_that_is_older_than_its_publication(
     with pytest.raises(FatalError, match="publication before the slot") as refused:
         source.beginning()
     assert execute(postgres_server, TABLES, database=database) == []
-    told = [f.verdict for f in preflight(source, lambda _: None) if f.check == "publication"]
+    told = [f.verdict for f in source.preflight() if f.check == "publication"]
     assert told == ["fail"]
     text = str(refused.value)
     commands = text[text.index("CREATE PUBLICATION") : text.index(". What the slot")].split("; ")

@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError, SpecError
-from airflow_provider_deltaforge.sources.postgres.snapshot import views
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
     PART_BYTES,
     CopyTag,
@@ -14,7 +13,7 @@ from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
     through_libpq,
 )
 from tests.sources.postgres.copying import begun, copied, source_of
-from tests.sources.postgres.stream_reading import connect, events, execute
+from tests.sources.postgres.stream_reading import connect, events, execute, tuned
 from tests.waiting import wait_for
 
 NAME = "copied"
@@ -45,9 +44,8 @@ def test_a_table_rewritten_before_its_view_is_read_whole(shop, either):
     assert found[0]["after"] == b'{"id":1,"a":"1"}'
 
 
-def test_a_table_that_stays_locked_is_retryable(shop, either, monkeypatch):
-    monkeypatch.setattr(views, "LOCK_WAIT_S", 0.1)
-    source = shop("CREATE TABLE t (id int PRIMARY KEY)")
+def test_a_table_that_stays_locked_is_retryable(shop, either):
+    source = shop("CREATE TABLE t (id int PRIMARY KEY)", kind=tuned(lock_wait_s=0.1))
     snapshotter = begun(source)
     (chunk,) = snapshotter.plan(100)
     with connect(either, NAME) as altering:

@@ -7,13 +7,20 @@ from contextlib import contextmanager
 import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
-from airflow_provider_deltaforge.sources.postgres.snapshot import views
 from tests.servers import postgres
 from tests.sources.postgres.copying import begun, fresh_database, source_of
-from tests.sources.postgres.stream_reading import connect, drop_slots, events, execute, read_until
+from tests.sources.postgres.stream_reading import (
+    connect,
+    drop_slots,
+    events,
+    execute,
+    read_until,
+    tuned,
+)
 from tests.waiting import wait_for
 
 NAME = "seamed"
+HASTY = tuned(settle_s=0.2)
 WRITERS = 3
 ROWS = 2000
 LAST = 999_999_999
@@ -158,7 +165,7 @@ def committing(server, database):
         thread.join()
 
 
-def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server, monkeypatch):
+def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server):
     fresh_database(
         strict_server,
         NAME,
@@ -167,7 +174,7 @@ def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server, mon
         "CREATE SCHEMA other",
         "CREATE TABLE other.t (id int)",
     )
-    source = source_of(strict_server, NAME, start_position="latest")
+    source = source_of(strict_server, NAME, kind=HASTY, start_position="latest")
     begun(source).close()
     snapshotter = source.open_snapshot()
     with connect(strict_server, NAME) as idle:
@@ -176,7 +183,6 @@ def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server, mon
         idle.execute("INSERT INTO other.t VALUES (3)")
         with committing(strict_server, NAME):
             assert execute(strict_server, "SELECT id FROM t", database=NAME) == [(1,)]
-            monkeypatch.setattr(views, "SETTLE_S", 0.2)
             with pytest.raises(RetryableError, match="may be committing"):
                 snapshotter.begin()
             with pytest.raises(RetryableError, match="may be committing"):
@@ -190,7 +196,7 @@ def test_no_view_opens_while_a_commit_in_the_log_is_invisible(strict_server, mon
     assert found == [b'{"id":1}', b'{"id":2}']
 
 
-def test_rows_written_before_their_table_was_published_are_waited_for(shop, either, monkeypatch):
+def test_rows_written_before_their_table_was_published_are_waited_for(shop, either):
     """The log does not have them: neither the server nor the reader would ever tell of them."""
     source = shop("CREATE TABLE old (id int PRIMARY KEY)")
     begun(source).close()
@@ -202,9 +208,10 @@ def test_rows_written_before_their_table_was_published_are_waited_for(shop, eith
         position = snapshotter.begin()  # Publishes the table.
         other.execute("BEGIN")
         other.execute("INSERT INTO old VALUES (1)")
-        monkeypatch.setattr(views, "SETTLE_S", 0.2)
+        hasty = source_of(either, NAME, kind=HASTY).open_snapshot()
         with pytest.raises(RetryableError, match="before they were published"):
-            list(snapshotter.plan(10, tables=["new"]))
+            list(hasty.plan(10, tables=["new"]))
+        hasty.close()
         writer.execute("INSERT INTO new VALUES (2)")
         writer.execute("COMMIT")
         (chunk,) = snapshotter.plan(10, tables=["new"])

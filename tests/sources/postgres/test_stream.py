@@ -12,7 +12,6 @@ from airflow_provider_deltaforge.sources.postgres.wal import (
     reader,
     replication_connection,
     replication_session,
-    segmenter,
 )
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
@@ -24,6 +23,7 @@ from tests.sources.postgres.stream_reading import (
     rows,
     slot_of,
     source_of,
+    tuned,
 )
 from tests.waiting import wait_for
 
@@ -237,11 +237,10 @@ def test_chunks_hold_the_same_wherever_the_bytes_were_cut(
     end = source.head()
     whole = rows(source, start, end)
     assert len(whole) == 343
-    monkeypatch.setattr(segmenter, "SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(segmenter, "_ROOM", 2048)
+    small = source_of(postgres_server, database, tuned(segment_bytes=8192, receive_bytes=2048))
     for plain in (True, False):
         _read_in_pieces(monkeypatch, plain=plain)
-        found = list(batches(source, start, end))
+        found = list(batches(small, start, end))
         assert any(batch.open_tx for batch in found)
         assert any(batch.continues for batch in found)
         names = ("event_id", "op", "after", "key", "tx_id", "row", "tx_end", "source_position")

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
-from airflow_provider_deltaforge.sources.postgres.wal import replication_connection, segmenter
+from airflow_provider_deltaforge.sources.postgres.wal import replication_connection
 from tests.servers import postgres
 from tests.servers.process import Server
 from tests.sources.postgres.stream_reading import (
@@ -24,6 +24,7 @@ from tests.sources.postgres.stream_reading import (
     read_until,
     rows,
     source_of,
+    tuned,
 )
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -66,10 +67,9 @@ def ids(found: list[dict[str, Any]]) -> list[int]:
 
 
 def test_a_transaction_larger_than_chunks_survives_killed_connections(
-    postgres_server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    postgres_server: Server, database: str
 ) -> None:
-    monkeypatch.setattr(segmenter, "SEGMENT_BYTES", 1 << 18)
-    source = source_of(postgres_server, database)
+    source = source_of(postgres_server, database, tuned(segment_bytes=1 << 18))
     start = source.beginning()
     execute(
         postgres_server,
@@ -102,8 +102,8 @@ def test_a_transaction_larger_than_chunks_survives_killed_connections(
     assert sum(batch.open_tx for batch in found) > 3
     inside = [batch for batch in found if batch.open_tx]
     assert {batch.end["lsn"] for batch in inside} == {inside[0].end["lsn"]}
-    monkeypatch.undo()
-    assert [row["event_id"] for row in rows(source, start)] == [row["event_id"] for row in seen]
+    whole = source_of(postgres_server, database)
+    assert [row["event_id"] for row in rows(whole, start)] == [row["event_id"] for row in seen]
 
 
 def _kill(server: Server, slot: str) -> None:

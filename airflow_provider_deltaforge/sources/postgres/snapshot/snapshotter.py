@@ -35,6 +35,7 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
     captured_tables,
     table_named,
 )
+from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     SelectedRows,
@@ -56,12 +57,13 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         publication: whose tables and columns are copied.
         slot: keeps the log for the stream.
         decimal_numbers: ``numeric`` becomes a JSON number, not a string.
+        tuning: how long it waits for others.
     """
 
     connector = "postgresql"
     pattern_hint = ", and that what it names are tables, not partitions or views"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a source's settings
         self,
         connect: Callable[[], Any],
         begin: Callable[[], Position],
@@ -71,12 +73,14 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         slot: str,
         *,
         decimal_numbers: bool = False,
+        tuning: PostgresTuning = POSTGRES_TUNING,
     ) -> None:
         super().__init__(connect, matcher, source_id)
         self._begin = begin
         self._publication = publication
         self._slot = slot
         self._decimal_numbers = decimal_numbers
+        self._tuning = tuning
         self._plans: Planner | None = None
         self._slot_is_new = False
 
@@ -88,7 +92,7 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
             position = self._begin()
             # Creating a slot waits for everybody who writes, after the tables were published.
             self._slot_is_new = not known
-            settle(connection)
+            settle(connection, self._tuning.settle_s)
             return position
 
     def guard(self, position: Position) -> None:
@@ -109,14 +113,14 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
     ) -> Mapping[TableName, CapturedTable]:
         connection, _ = self._open()
         # A stream that was ahead of this may have delivered what no view would show yet.
-        settle(connection)
+        settle(connection, self._tuning.settle_s)
         captured = {(t.schema, t.table): t for t in self._captured(connection)}
         chosen = self._chosen(captured, patterns)
         if where is not None:
             _check_where(connection, self._only(chosen), where)
         if not self._slot_is_new:
             oids = [facts.oid for facts in chosen.values()]
-            settle_published(connection, self._publication, oids)
+            settle_published(connection, self._publication, oids, self._tuning.settle_s)
         return chosen
 
     def _chunks(
@@ -126,7 +130,7 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         yield from plan_table(connection, server.db, table, chunk_rows, where)
 
     def _prepare(self, connection: Any) -> PostgresServer:
-        prepare_session(connection)
+        prepare_session(connection, self._tuning.lock_wait_s)
         return server_info(connection)
 
     def _driver_errors(self) -> tuple[type[Exception], Callable[[BaseException, str], Exception]]:

@@ -22,17 +22,12 @@ from airflow_provider_deltaforge.sources.postgres.server import PostgresServer
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import View
 
-SETTLE_S = 60.0
-"""How long a snapshot waits for transactions that may be committing."""
-LOCK_WAIT_S = 60
-"""How long a chunk waits for a table that somebody alters."""
-
 _LOOK_S = 0.05
 
 # A table's copy may take hours, and rows that a policy hides must be an error, not a gap.
 _SESSION = """
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
-SET lock_timeout = '{lock_wait_s}s'; SET row_security = off
+SET lock_timeout = '{lock_wait_s:g}s'; SET row_security = off
 """
 
 # Who else is in a transaction, and whether it is seen not to be committing. A prepared transaction
@@ -83,16 +78,25 @@ SELECT pg_current_snapshot()::text,
 """
 
 
-def prepare_session(connection: Any) -> None:
-    """Set what reading rows depends on, whatever the server's and the role's defaults are."""
-    connection.execute(_SESSION.format(lock_wait_s=LOCK_WAIT_S))
+def prepare_session(connection: Any, lock_wait_s: float) -> None:
+    """Set what reading rows depends on, whatever the server's and the role's defaults are.
+
+    Args:
+        connection: to the server.
+        lock_wait_s: how long to wait for a table that somebody alters, in seconds.
+    """
+    connection.execute(_SESSION.format(lock_wait_s=lock_wait_s))
     for since, name in ((140000, "idle_session_timeout"), (170000, "transaction_timeout")):
         if connection.info.server_version >= since:
             connection.execute(f"SET {name} = 0")
 
 
-def settle(connection: Any) -> None:
+def settle(connection: Any, patience_s: float) -> None:
     """Return when views that open from now on contain all that is committed in the log by now.
+
+    Args:
+        connection: to the server.
+        patience_s: how long to wait for transactions that may be committing, in seconds.
 
     Raises:
         RetryableError: a transaction may be committing and does not end.
@@ -102,16 +106,20 @@ def settle(connection: Any) -> None:
         "may be committing",
         "rows that the log already holds could be missing from the copy; end them, let a "
         "synchronous standby answer, or GRANT pg_read_all_stats so that idle ones are told apart",
+        patience_s,
     )
 
 
-def settle_published(connection: Any, publication: str, tables: Sequence[int]) -> None:
+def settle_published(
+    connection: Any, publication: str, tables: Sequence[int], patience_s: float
+) -> None:
     """Return when views contain all rows that were written before their table was published.
 
     Args:
         connection: to the server.
         publication: its name.
         tables: oids of the tables to be read.
+        patience_s: how long to wait, in seconds.
 
     Raises:
         RetryableError: a transaction that wrote such rows does not end.
@@ -120,6 +128,7 @@ def settle_published(connection: Any, publication: str, tables: Sequence[int]) -
         lambda: _writers(connection, _EARLIER_WRITERS, (publication, list(tables))),
         "wrote to tables before they were published",
         "neither the log nor the copy would have their rows; commit or end them",
+        patience_s,
     )
 
 
@@ -172,10 +181,12 @@ def _writers(connection: Any, sql: str, values: Any = None) -> Mapping[str, _Wri
     return {xid: _Writer(*rest) for xid, *rest in connection.execute(sql, values).fetchall()}
 
 
-def _await(writers: Callable[[], Mapping[str, _Writer]], what: str, otherwise: str) -> None:
+def _await(
+    writers: Callable[[], Mapping[str, _Writer]], what: str, otherwise: str, patience_s: float
+) -> None:
     """Wait until none of the writers of now can do what a view would miss."""
     waited_for = writers()
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + patience_s
     while waited_for:
         now = writers()
         waited_for = {
@@ -183,7 +194,7 @@ def _await(writers: Callable[[], Mapping[str, _Writer]], what: str, otherwise: s
         }
         if waited_for and time.monotonic() > deadline:
             raise RetryableError(
-                f"{_named(waited_for.values())} {what} and did not end within {SETTLE_S:g} s, so "
+                f"{_named(waited_for.values())} {what} and did not end within {patience_s:g} s, so "
                 f"{otherwise}"
             )
         if waited_for:

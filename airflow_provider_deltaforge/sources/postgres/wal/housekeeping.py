@@ -9,12 +9,12 @@ from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import let_go
 from airflow_provider_deltaforge.sources.postgres.publication import NewTables, UnpublishedTable
 from airflow_provider_deltaforge.sources.postgres.server import end_of_log, rows_of
+from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING
 from airflow_provider_deltaforge.sources.postgres.wal.messages import HEARTBEAT
 from airflow_provider_deltaforge.sources.postgres.wal.table_names import TableNamesWatch
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 10.0
 _STATEMENT = "SET statement_timeout = '10s'"
 
 
@@ -26,6 +26,7 @@ class Housekeeping:
         newcomers: finds tables that are not published; None does not look.
         heartbeat_s: how often to write a message, 0 never.
         names: finds tables that have taken other names; None does not look.
+        look_s: how often to look for both, and how long to wait after a failure, in seconds.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Housekeeping:
         newcomers: NewTables | None,
         heartbeat_s: float,
         names: TableNamesWatch | None = None,
+        look_s: float = POSTGRES_TUNING.look_s,
     ) -> None:
         self._connect = connect
         self._newcomers = newcomers
@@ -41,6 +43,7 @@ class Housekeeping:
         self.renamed: list[tuple[str, int]] = []
         """Names that other tables have now, and where the log ended when they were found."""
         self._heartbeat_s = heartbeat_s
+        self._look_s = look_s
         self._connection: Any = None
         self._look_at = 0.0 if newcomers or names else float("inf")
         self._beat_at = time.monotonic() + heartbeat_s if heartbeat_s else float("inf")
@@ -61,14 +64,14 @@ class Housekeeping:
                 emit = "SELECT pg_logical_emit_message(false, %s, '')"
                 rows_of(self._connection, emit, "writing a heartbeat", (HEARTBEAT,))
             if now >= self._look_at:
-                self._look_at = now + _LOOK_S
+                self._look_at = now + self._look_s
                 self._look_at_names(self._connection)
                 if self._newcomers is not None:
                     found = self._newcomers.look(self._connection)
         except (RetryableError, FatalError, psycopg.Error) as error:
             log.warning("looking for new tables or a heartbeat failed (%s); trying again", error)
-            self._look_at = max(self._look_at, now + _LOOK_S)
-            self._beat_at = max(self._beat_at, now + _LOOK_S)
+            self._look_at = max(self._look_at, now + self._look_s)
+            self._beat_at = max(self._beat_at, now + self._look_s)
             self.close()
         return found
 

@@ -46,9 +46,7 @@ _IDLE_S = 0.5
 _ANSWER_S = 0.1
 _CONFIRM_S = 1.0
 _STATUS_S = 10.0
-_IN_USE_S = 90.0
 _KEEPALIVE_SLACK_S = 1.0
-_LEAVING_S = 3.0
 
 
 class _StatusReports:
@@ -200,7 +198,7 @@ class PostgresReader(ReconnectingReader[LogSocket]):
         self._info, slot = ask(reading, position)
         self._silence = ServerSilence(1.5 * self._status_s + _KEEPALIVE_SLACK_S)
         # A reader that vanished holds the slot until the server misses it.
-        self._patience_s = max(_IN_USE_S, 1.5 * self._info.sender_timeout_s)
+        self._patience_s = max(reading.tuning.in_use_s, 1.5 * self._info.sender_timeout_s)
         self._status = _StatusReports(slot.confirmed, self._status_s)
         reading.prefixes.check(self._info.version)
         position = self._info.at(position.lsn)  # Known to be in this server's history.
@@ -219,11 +217,22 @@ class PostgresReader(ReconnectingReader[LogSocket]):
         )
         schema_of = reading.prefixes.schema_of
         self._segmenter = WalSegmenter(
-            self._info.db, position, self._tables.plan, schema_of, self._take_note
+            self._info.db,
+            position,
+            self._tables.plan,
+            schema_of,
+            self._take_note,
+            reading.tuning,
         )
         names = TableNamesWatch(reading.publication, self._info, reading.matcher)
         watched = None if reading.original is not None else names
-        watch = Housekeeping(connection, self._newcomers(), reading.heartbeat_s, watched)
+        watch = Housekeeping(
+            connection,
+            self._newcomers(),
+            reading.heartbeat_s,
+            watched,
+            reading.tuning.look_s,
+        )
         self._appeared = _AppearedTables(watch, names)
 
     def skip_tables(self, tables: Collection[str]) -> None:
@@ -284,7 +293,7 @@ class PostgresReader(ReconnectingReader[LogSocket]):
     def _waits(self) -> bool:
         """Return whether the reader before us has gone, which the server will soon notice."""
         since = self._in_use_since
-        return since is not None and time.monotonic() - since < _LEAVING_S
+        return since is not None and time.monotonic() - since < self._reading.tuning.leaving_s
 
     def _receive(self, socket: LogSocket, timeout_s: float) -> int:
         segmenter = self._segmenter

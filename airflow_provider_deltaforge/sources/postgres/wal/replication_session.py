@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.sources.postgres.slots import (
     copy_slot,
     find_slot,
 )
+from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.sources.postgres.wal.message_prefixes import Prefixes
 from airflow_provider_deltaforge.sources.postgres.wal.messages import MESSAGES_VERSION
 from airflow_provider_deltaforge.sources.postgres.wal.replication_connection import (
@@ -49,6 +50,7 @@ class ReaderSettings:
         read_timeout_s: how long the server may be silent.
         plain: read the socket ourselves where it is not encrypted.
         decimal_numbers: ``numeric`` becomes a JSON number, not a string.
+        tuning: how often it looks, how long it waits, how much it holds.
     """
 
     source_id: str
@@ -64,6 +66,7 @@ class ReaderSettings:
     read_timeout_s: float = 90
     plain: bool = True
     decimal_numbers: bool = False
+    tuning: PostgresTuning = POSTGRES_TUNING
 
 
 def ask(

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.sources.postgres.positions import (
     WalTxPositions,
     lsn_text,
 )
+from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.sources.postgres.wal import framing_kernel as f
 from airflow_provider_deltaforge.sources.postgres.wal import messages
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
@@ -37,14 +38,11 @@ from airflow_provider_deltaforge.sources.postgres.wal.relations import Relations
 _TX_MAX, _ROWS_MAX = 1 << 15, 1 << 16
 
 
-SEGMENT_BYTES = 4 << 20
-"""A segment is cut when it has this many bytes of log."""
-
-_ROOM = 1 << 16
-
-
 class Received:
     """One array: frames that were looked at, up to ``at``, and what came behind them.
+
+    Args:
+        tuning: how large it is, and how much room is left for what comes next.
 
     Attributes:
         raw: uint8.
@@ -52,15 +50,17 @@ class Received:
         end: behind the last byte received.
     """
 
-    def __init__(self) -> None:
-        self.raw: Any = np.empty(SEGMENT_BYTES, np.uint8)
+    def __init__(self, tuning: PostgresTuning) -> None:
+        self._segment_bytes = tuning.segment_bytes
+        self._receive_bytes = tuning.receive_bytes
+        self.raw: Any = np.empty(tuning.segment_bytes, np.uint8)
         self.at = 0
         self.end = 0
 
     @property
     def full(self) -> bool:
         """Whether it is time to hand something out, or to grow."""
-        return len(self.raw) - self.end < _ROOM
+        return len(self.raw) - self.end < self._receive_bytes
 
     def room(self) -> memoryview:
         """Return where the next bytes go; a frame larger than the array gets a larger one."""
@@ -84,7 +84,7 @@ class Received:
 
         After it was given away, ``keep`` what is still needed before anything else.
         """
-        whole = size >= SEGMENT_BYTES // 4
+        whole = size >= self._segment_bytes // 4
         return (self.raw[:size] if whole else self.raw[:size].copy()), whole
 
     def keep(self, piece: tuple[int, int], tail: int, *, anew: bool) -> None:
@@ -96,7 +96,9 @@ class Received:
             anew: in another array, because this one was given away.
         """
         size, left = piece[1] - piece[0], self.end - tail
-        target = np.empty(max(SEGMENT_BYTES, 2 * (size + left)), np.uint8) if anew else self.raw
+        target = self.raw
+        if anew:
+            target = np.empty(max(self._segment_bytes, 2 * (size + left)), np.uint8)
         target[:size] = self.raw[piece[0] : piece[1]]
         target[size : size + left] = self.raw[tail : self.end]
         self.at, self.end = size + self.at - tail, size + left
@@ -156,6 +158,7 @@ class WalSegmenter:
         plan: makes the plan of a relation, or None for a table that is not captured.
         schema_of: what logical messages of a prefix have as schema; None: they are no events.
         note: takes messages of our own, which are no events.
+        tuning: how large segments are.
     """
 
     def __init__(
@@ -165,6 +168,7 @@ class WalSegmenter:
         plan: Callable[[Relation], WalTablePlan | None],
         schema_of: Callable[[str], str | None],
         note: Callable[[messages.LogicalMessage], None],
+        tuning: PostgresTuning = POSTGRES_TUNING,
     ) -> None:
         self.position = position
         self.ready: deque[WalSegment] = deque()
@@ -175,7 +179,7 @@ class WalSegmenter:
         self._relations = Relations(plan)
         self._markers: list[Marker] = []
         self._scanned = _ScanTables()
-        self._log = Received()
+        self._log = Received(tuning)
         self._cut_tx = _CutTransaction()
         self.restart()
 
