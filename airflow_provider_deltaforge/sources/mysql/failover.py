@@ -16,11 +16,8 @@ from airflow_provider_deltaforge.sources.mysql.catalog import fetch, load_table
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, translated
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, GtidState
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, file_number
+from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
-
-SETTLING_S = 15.0
-"""How long a transaction that was sent may not count as executed: a server with semi-synchronous
-replication sends it first and then waits for a replica, ten seconds by default."""
 
 _POLL_S = 0.25
 _KEEP = "keep the log longer (binlog_expire_logs_seconds)"
@@ -45,6 +42,7 @@ def check_reach(
     info: MySqlServer,
     position: LogPosition,
     stopping: Callable[[], bool] = lambda: False,
+    settling_s: float = MYSQL_TUNING.settling_s,
 ) -> None:
     """Check that the log can be followed from ``position`` on.
 
@@ -53,6 +51,7 @@ def check_reach(
         info: that server.
         position: what was read last, from this server or another.
         stopping: ends the wait for transactions that are still settling.
+        settling_s: the wait ends after so many seconds.
 
     Raises:
         PositionLostError: changes are lost; the text says which.
@@ -77,7 +76,7 @@ def check_reach(
             "OFF; every change after it is lost, unless it is switched ON"
         )
     history: _History = _MariaDb(connection) if info.mariadb else _MySql(connection)
-    _check_executed(history, info, position, lost, stopping)
+    _check_executed(history, info, position, lost, stopping, settling_s)
     purged = history.purged(position.gtids)
     if purged:
         raise _lost(
@@ -167,9 +166,10 @@ def _check_executed(
     position: LogPosition,
     lost: str,
     stopping: Callable[[], bool],
+    settling_s: float,
 ) -> None:
     """See that the server executed everything that was read, or will have soon."""
-    deadline = time.monotonic() + SETTLING_S
+    deadline = time.monotonic() + settling_s
     while missing := history.missing(position.gtids):
         if history.replicates(missing):
             raise RetryableError(

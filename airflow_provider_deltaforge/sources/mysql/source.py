@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -28,6 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
     identity_of,
 )
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger, Tag
+from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
 from airflow_provider_deltaforge.sources.shared.preflight import checked
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -57,6 +58,8 @@ class MySqlSource(Source):
 
     connector = "mysql"
     logs_schema_changes = True
+    tuning: ClassVar[MySqlTuning] = MYSQL_TUNING
+    """How long it waits, and how often it tries; no document says so."""
 
     dsn: SecretStr
     """``mysql://user:password@host:port/database``."""
@@ -157,6 +160,7 @@ class MySqlSource(Source):
             history,
             tagging=self.tagging,
             decimal_numbers=self.decimal == "number",
+            tuning=self.tuning,
         )
 
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
@@ -181,6 +185,7 @@ class MySqlSource(Source):
                 self.read_timeout_s,
                 lambda: False,
                 recorder=recorder,
+                tuning=self.tuning,
             )
 
         ahead = DdlLookahead(walk, self.read_timeout_s)
@@ -204,6 +209,7 @@ class MySqlSource(Source):
             self.id,
             self.tagging,
             decimal_numbers=self.decimal == "number",
+            tuning=self.tuning,
         )
 
     def preflight(self) -> Sequence[Finding]:
@@ -235,7 +241,8 @@ class MySqlSource(Source):
         """Check that the server executed what was read, and still has what was not."""
         with closing(self.connect()) as connection:
             info = connections.server_info(connection)
-            check_reach(connection, info, positions.LogPosition.from_json(position))
+            at = positions.LogPosition.from_json(position)
+            check_reach(connection, info, at, settling_s=self.tuning.settling_s)
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the server's catalog describes it now."""

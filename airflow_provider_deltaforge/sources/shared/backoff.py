@@ -3,15 +3,20 @@
 import random
 import time
 
-_FIRST_S, _MOST_S = 0.2, 30.0
+_FIRST_S = 0.2
 _DOUBLED_MAX = 10
 _NAP_S = 0.5
 
 
 class Backoff:
-    """Paces attempts: each that fails makes the next one wait longer, with jitter."""
+    """Paces attempts: each that fails makes the next one wait longer, with jitter.
 
-    def __init__(self) -> None:
+    Args:
+        most_s: but no longer than this, in seconds.
+    """
+
+    def __init__(self, most_s: float = 30.0) -> None:
+        self._most_s = most_s
         self._failures = 0
         self._not_before = 0.0
 
@@ -21,7 +26,7 @@ class Backoff:
 
     def failed(self) -> None:
         """Put the next attempt off."""
-        wait = min(_MOST_S, _FIRST_S * 2 ** min(self._failures, _DOUBLED_MAX))
+        wait = min(self._most_s, _FIRST_S * 2 ** min(self._failures, _DOUBLED_MAX))
         self._failures += 1
         self._not_before = time.monotonic() + wait * random.uniform(0.5, 1.0)  # noqa: S311
 

@@ -49,6 +49,7 @@ class ReconnectingReader(ABC, Generic[Socket]):
         source_id: seeds the event ids.
         read_timeout_s: how long a connection may bring nothing.
         stopping: called while waiting; True gives up.
+        backoff: paces the attempts to open the log.
     """
 
     sign_of_life: ClassVar[str]
@@ -57,13 +58,19 @@ class ReconnectingReader(ABC, Generic[Socket]):
     _segmenter: Any
     _silence: ServerSilence
 
-    def __init__(self, source_id: str, read_timeout_s: float, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        source_id: str,
+        read_timeout_s: float,
+        stopping: Callable[[], bool],
+        backoff: Backoff | None = None,
+    ) -> None:
         self._key = id_key(source_id)
         self._read_timeout_s = read_timeout_s
         self._stopping = stopping
         self._socket: Socket | None = None
         self._closed = False
-        self._backoff = Backoff()
+        self._backoff = backoff or Backoff()
         self._away: str | None = None
         self._lost: PositionLostError | None = None
         self._broken_by: str | None = None

@@ -18,13 +18,18 @@ def fresh_database(server: Server, name: str, *statements: str) -> None:
 
 
 def source_of(
-    server: Server, database: str, *tables: str, user: str = "", **more: Any
+    server: Server,
+    database: str,
+    *tables: str,
+    user: str = "",
+    kind: type[MySqlSource] = MySqlSource,
+    **more: Any,
 ) -> MySqlSource:
     """Return a source that captures ``tables`` (all of the database by default)."""
     dsn = server.dsn(database)
     if user:
         dsn = f"mysql://{user}@{server.host}:{server.port}/{database}"
-    return MySqlSource(id="shop", dsn=dsn, tables=list(tables) or ["*"], **more)
+    return kind(id="shop", dsn=dsn, tables=list(tables) or ["*"], **more)
 
 
 def copied(source: MySqlSource, chunk_rows: int = 1000, run: str = "run") -> list[ChangeBatch]:

@@ -2,19 +2,29 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
+from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING
 from tests.servers.process import Server
 
 
-def source_of(server: Server, database: str, **settings: Any) -> MySqlSource:
+def tuned(**tuning: Any) -> type[MySqlSource]:
+    """Return a kind of source that waits otherwise than the one that runs."""
+    changed = replace(MYSQL_TUNING, **tuning)
+    return type("TunedSource", (MySqlSource,), {"__module__": __name__, "tuning": changed})
+
+
+def source_of(
+    server: Server, database: str, kind: type[MySqlSource] = MySqlSource, **settings: Any
+) -> MySqlSource:
     """Return a source that captures one database."""
     settings.setdefault("tables", [f"{database}.*"])
     settings.setdefault("id", f"source-{database}")
     dsn = f"mysql://df:df-secret@{server.host}:{server.port}/{database}"
-    return MySqlSource(**{"dsn": dsn, **settings})
+    return kind(**{"dsn": dsn, **settings})
 
 
 def batches(

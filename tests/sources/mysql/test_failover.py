@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.plugins import SOURCES
 from airflow_provider_deltaforge.schemas.drift import deltas
 from airflow_provider_deltaforge.sources.mysql import failover
 from airflow_provider_deltaforge.sources.mysql.connection import server_info
@@ -17,10 +18,11 @@ from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import mysql, sql
 from tests.servers.process import Server
 from tests.sources.failover_run import FailoverRun
-from tests.sources.mysql.stream_reading import batches, rows, source_of
+from tests.sources.mysql.stream_reading import batches, rows, source_of, tuned
 from tests.sources.mysql.type_matrix import tables_for
 
 DATABASE = "shop"
+HastySource = tuned(settling_s=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def servers(pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch) -> tup
     sql.execute(replica, "START REPLICA")
     sql.execute(primary, "DELETE FROM t", database=DATABASE)
     in_step(primary, replica)
-    monkeypatch.setattr(failover, "SETTLING_S", 0.3)
+    monkeypatch.setitem(SOURCES.shipped, "mysql", f"{__name__}:HastySource")
     return pair
 
 
@@ -81,7 +83,7 @@ def write(server: Server, *ids: int, tag: str = "", database: str = DATABASE) ->
 
 
 def source(server: Server, **settings: Any) -> MySqlSource:
-    return source_of(server, DATABASE, **settings)
+    return source_of(server, DATABASE, HastySource, **settings)
 
 
 def seen(found: list[dict[str, Any]]) -> list[tuple[str, str]]:

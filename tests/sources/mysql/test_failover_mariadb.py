@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
-from airflow_provider_deltaforge.sources.mysql import failover
+from airflow_provider_deltaforge.plugins import SOURCES
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import mariadb, sql
 from tests.servers.process import Server
 from tests.sources.failover_run import FailoverRun
-from tests.sources.mysql.stream_reading import rows, source_of
+from tests.sources.mysql.stream_reading import rows, source_of, tuned
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.long
 
 DATABASE = "shop"
+HastySource = tuned(settling_s=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def servers(pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch) -> tup
     sql.execute(replica, "START REPLICA")
     sql.execute(primary, "DELETE FROM t", database=DATABASE)
     in_step(primary, replica)
-    monkeypatch.setattr(failover, "SETTLING_S", 0.3)
+    monkeypatch.setitem(SOURCES.shipped, "mysql", f"{__name__}:HastySource")
     return pair
 
 
@@ -67,7 +68,7 @@ def write(server: Server, *ids: int, domain: int = 0) -> None:
 
 
 def source(server: Server, **settings: Any) -> MySqlSource:
-    return source_of(server, DATABASE, **settings)
+    return source_of(server, DATABASE, HastySource, **settings)
 
 
 def seen(found: list[dict[str, Any]]) -> list[str]:

@@ -7,7 +7,9 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sources.mysql import session
+from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import sql
+from tests.servers.wire import Wire
 from tests.sources.mysql.reading import copied, events, fresh_database, source_of
 from tests.waiting import wait_until
 
@@ -49,6 +51,19 @@ TABLES = (
 @pytest.fixture(params=["mysql", "mariadb"])
 def server(request):
     return request.getfixturevalue(f"{request.param}_server")
+
+
+@pytest.fixture
+def wire(server):
+    found = Wire(server)
+    yield found
+    found.close()
+
+
+def through(wire, server, *tables):
+    """Return a source that reaches the server by a wire, which could not read TLS."""
+    dsn = server.dsn("").replace(str(server.port), str(wire.port))
+    return MySqlSource(id="shop", dsn=dsn, tables=list(tables), ssl_mode="disabled")
 
 
 @contextlib.contextmanager
@@ -122,22 +137,18 @@ def test_an_invisible_key_is_captured_whether_shown_or_not(mysql_server):
     assert json.loads(row) == {"my_row_id": 1, "a": 5}
 
 
-def test_a_copy_that_is_cut_is_an_error(server, monkeypatch):
-    """As if a proxy changed the session behind our back, or kept the statement to itself."""
+def test_a_copy_that_is_cut_is_an_error(server, wire):
+    """A proxy has a limit of its own, and makes up what it is asked about it."""
     fresh_database(server, "pinned", *TABLES)
-    source = source_of(server, "pinned", "pinned.t")
-    with defaults(server, sql_select_limit="200"):
-        pinned = dict(session._PINNED)
-        del pinned["sql_select_limit"]
-        monkeypatch.setattr(session, "_PINNED", pinned)
-        monkeypatch.setattr(session, "FIRST", "SET SESSION sql_mode = ''")
-        monkeypatch.setattr(session, "check_pinned", lambda connection: None)
-        monkeypatch.setattr(
-            "airflow_provider_deltaforge.sources.mysql.snapshot.views.check_pinned",
-            lambda connection: None,
-        )
-        with pytest.raises(FatalError, match="200 rows of a chunk arrived, but the server found"):
-            copied(source)
+    wire.questions = {
+        b"sql_select_limit = 18446744073709551615": b"sql_select_limit = DEFAULT             ",
+        b"@@SESSION.sql_select_limit": b"18446744073709551615      ",
+        b"'sql_select_limit'": b"'sql_select_xxxxx'",
+    }
+    source = through(wire, server, "pinned.t")
+    refused = pytest.raises(FatalError, match="200 rows of a chunk arrived, but the server found")
+    with defaults(server, sql_select_limit="200"), refused:
+        copied(source)
 
 
 def test_a_session_that_is_not_as_set_is_an_error(server):
@@ -157,14 +168,14 @@ def test_a_limit_of_time_that_ends_its_own_lifting_is_tried_again(mariadb_server
             source.connect().close()
 
 
-def test_a_session_that_cannot_be_pinned_is_closed(server, monkeypatch):
-    source = source_of(server, "")
-    monkeypatch.setitem(session._PINNED, "sql_mode", "'no such mode'")
+def test_a_session_that_cannot_be_pinned_is_closed(server, wire):
+    wire.questions = {b"lc_time_names = 'en_US'": b"lc_time_names = 'xx_XX'"}
+    source = through(wire, server)
     counted = "SELECT count(*) FROM information_schema.processlist WHERE user = 'df'"
     ((before,),) = sql.execute(server, counted)
     kept = []  # An error keeps what its frames hold, as whoever tries again keeps it.
     for _ in range(3):
-        with pytest.raises(FatalError, match="no such mode") as refused:
+        with pytest.raises(FatalError, match="xx_XX") as refused:
             source.connect()
         kept.append(refused)
     wait_until(lambda: sql.execute(server, counted) == [(before,)], 20)

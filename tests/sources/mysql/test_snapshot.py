@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.errors import (
 )
 from tests.servers import mysql, sql
 from tests.sources.mysql.reading import copied, events, fresh_database, source_of, streamed
+from tests.sources.mysql.stream_reading import tuned
 
 WRITERS = 8
 VIEWS = 25
@@ -118,15 +119,12 @@ def test_without_gtids_a_missing_privilege_is_named(plain_server):
     snapshotter.close()
 
 
-def test_a_cut_without_gtids_waits_for_writers(plain_server, monkeypatch):
-    from airflow_provider_deltaforge.sources.mysql.snapshot import views
-
-    monkeypatch.setattr(views, "LOCK_WAIT_S", 1)
-    monkeypatch.setattr(views, "LOCK_ATTEMPTS", 2)
+def test_a_cut_without_gtids_waits_for_writers(plain_server):
+    hasty = tuned(lock_wait_s=1, lock_attempts=2)
     fresh_database(plain_server, "waiting", "CREATE TABLE t (id int primary key)")
     writer = sql.connect(plain_server, "waiting", autocommit=False)
     writer.cursor().execute("INSERT INTO t VALUES (1)")
-    snapshotter = source_of(plain_server, "waiting", user="root").open_snapshot()
+    snapshotter = source_of(plain_server, "waiting", user="root", kind=hasty).open_snapshot()
     with pytest.raises(RetryableError, match=r"waiting\.t"):
         snapshotter.begin()
     writer.rollback()

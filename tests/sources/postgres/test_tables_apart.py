@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.servers.wire import Wire
 from tests.sources.postgres.stream_reading import execute
-from tests.sources.postgres.table_run import PostgresTableRun, Wire
+from tests.sources.postgres.table_run import PostgresTableRun
 from tests.waiting import wait_for
 
 TABLE = "CREATE TABLE b (id int PRIMARY KEY, x int)"
@@ -37,7 +38,7 @@ def sql(postgres_server, database):
 
 def test_what_the_wire_breaks_stops_its_tables_alone(pipeline, wire, sql):
     sql("CREATE TABLE a (id int PRIMARY KEY, x int)", "CREATE TABLE c (id int PRIMARY KEY)")
-    wire.changes = {b"770077": b"77,077", b"public\0c\0d\0\1": b"public\0c\0d\0\2"}
+    wire.answers = {b"770077": b"77,077", b"public\0c\0d\0\1": b"public\0c\0d\0\2"}
     run = pipeline().start()
     sql("INSERT INTO a VALUES (1, 10)", "INSERT INTO b VALUES (1, 1)")
     run.wait_row("a", {"id": 1, "x": 10})
@@ -56,7 +57,7 @@ def test_what_the_wire_breaks_stops_its_tables_alone(pipeline, wire, sql):
     wait_for("the status", lambda: run.status().status == "running")
     assert run.status().reason == "degraded, 2 tables stopped: public.a, public.c"
 
-    wire.changes = {}
+    wire.answers = {}
     assert run.ask("public.a").state == "done"
     assert list(run.status().stopped_tables) == ["public.c"]
     sql("UPDATE a SET x = 12 WHERE id = 1", "INSERT INTO c VALUES (2)")

@@ -34,6 +34,8 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
+from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
+from airflow_provider_deltaforge.sources.shared.backoff import Backoff
 from airflow_provider_deltaforge.sources.shared.reconnecting_reader import ReconnectingReader
 from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -65,8 +67,10 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
         tagging: OutboxTagger | None = None,
         *,
         decimal_numbers: bool = False,
+        tuning: MySqlTuning = MYSQL_TUNING,
     ) -> None:
-        super().__init__(source_id, read_timeout_s, stopping)
+        super().__init__(source_id, read_timeout_s, stopping, Backoff(tuning.retry_max_s))
+        self._tuning = tuning
         self._connect = connect
         self._server_id = server_id
         self._heartbeat_s = heartbeat_s
@@ -116,7 +120,7 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
         connection = self._connect()
         try:
             info = server_info(connection)
-            check_reach(connection, info, position, self._stopping)
+            check_reach(connection, info, position, self._stopping, self._tuning.settling_s)
             return info
         finally:
             connection.close()
@@ -133,6 +137,7 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             self._read_timeout_s,
             self._stopping,
             recorder=recorder,
+            tuning=self._tuning,
         )
 
     def _connect_log(self) -> DumpSocket:
@@ -142,7 +147,7 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             info = server_info(connection)
             self._same_server(info)
             position = self._segmenter.position
-            check_reach(connection, info, position, self._stopping)
+            check_reach(connection, info, position, self._stopping, self._tuning.settling_s)
             if self._torn_file:
                 position = behind_torn_file(connection, position, self._torn_file)
                 log.warning(

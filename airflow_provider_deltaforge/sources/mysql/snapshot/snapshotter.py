@@ -40,6 +40,7 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.views import (
     open_view,
     prepare_session,
 )
+from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
 from airflow_provider_deltaforge.sources.shared.table_chunks import check_key
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     SelectedRows,
@@ -66,6 +67,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         source_id: seeds the event ids.
         tagging: which rows are outbox messages.
         decimal_numbers: DECIMAL becomes a JSON number, not a string.
+        tuning: how long it waits for others.
     """
 
     connector = "mysql"
@@ -79,10 +81,12 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         tagging: OutboxTagger | None = None,
         *,
         decimal_numbers: bool = False,
+        tuning: MySqlTuning = MYSQL_TUNING,
     ) -> None:
         super().__init__(connect, matcher, source_id)
         self._tagging = tagging
         self._decimal_numbers = decimal_numbers
+        self._tuning = tuning
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
@@ -91,7 +95,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
             tables = [
                 (f.schema.db, f.schema.table) for f in captured_facts(connection, self._matcher)
             ]
-            return begin_position(connection, server, tables)
+            return begin_position(connection, server, tables, self._tuning)
 
     def guard(self, position: Position) -> None:
         """Check that the log from ``position`` on is still there.
@@ -101,7 +105,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         """
         with self._doing("checking the log"):
             connection, server = self._open()
-            _check_kept(connection, server, LogPosition.from_json(position))
+            _check_kept(connection, server, LogPosition.from_json(position), self._tuning)
 
     def _choose(self, patterns: Sequence[str], where: str | None) -> Mapping[TableName, TableSize]:
         connection, _ = self._open()
@@ -148,7 +152,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
 
         connection, server = self._open()
         for _ in range(VIEW_ATTEMPTS):
-            view = open_view(connection, server, (chunk.db, chunk.table))
+            view = open_view(connection, server, (chunk.db, chunk.table), self._tuning)
             try:
                 # Touching the table takes its metadata lock, so the schema cannot change until
                 # the view closes.
@@ -193,9 +197,11 @@ def _check_bounds(schema: TableSchema, chunk: TableChunk) -> None:
         check_key(schema.full_name, chunk.bounds, {"columns": schema.primary_key[:columns]})
 
 
-def _check_kept(connection: Any, server: MySqlServer, position: LogPosition) -> None:
+def _check_kept(
+    connection: Any, server: MySqlServer, position: LogPosition, tuning: MySqlTuning
+) -> None:
     """Raise PositionLostError unless the server still has everything after ``position``."""
-    check_reach(connection, server, position)
+    check_reach(connection, server, position, settling_s=tuning.settling_s)
     if position.gtids is not None:
         return
     kept = [str(row[0]) for row in fetch(connection, "SHOW BINARY LOGS")]

@@ -14,7 +14,7 @@ C is part of V. How that is made sure differs by server:
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
@@ -24,11 +24,8 @@ from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_pinned
+from airflow_provider_deltaforge.sources.mysql.tuning import MySqlTuning
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import View
-
-LOCK_WAIT_S = 3
-"""How long one attempt may wait for writers; new writers queue behind it meanwhile."""
-LOCK_ATTEMPTS = 10
 
 _DENIED = {1044, 1142, 1227, 1370}
 _LOCK_TIMEOUT = 1205
@@ -49,7 +46,7 @@ def begin_position(
     connection: Any,
     server: MySqlServer,
     tables: Iterable[tuple[str, str]],
-    sleep: Callable[[float], None] = time.sleep,
+    tuning: MySqlTuning,
 ) -> Position:
     """Return a position that every view opened from now on contains.
 
@@ -57,14 +54,14 @@ def begin_position(
         connection: pymysql connection, prepared.
         server: what it talks to.
         tables: database and name of the tables to be read; used without GTIDs only.
-        sleep: waits between attempts to lock.
+        tuning: how long to wait for writers; used without GTIDs only.
 
     Raises:
         FatalError: a privilege is missing.
         RetryableError: prepared XA transactions or long writers are in the way.
     """
     if server.mariadb:
-        view = open_view(connection, server)
+        view = open_view(connection, server, None, tuning)
         close_view(connection)
         position = view.cut
     elif server.gtids:
@@ -72,13 +69,21 @@ def begin_position(
         file, offset = log_end(connection)
         position = LogPosition(file, offset, executed, server.uuid).as_json()
     else:
-        position = _settled(connection, server, tables, sleep)
+        position = _settled(connection, server, tables, tuning)
     _refuse_prepared(connection)
     return position
 
 
-def open_view(connection: Any, server: MySqlServer, table: tuple[str, str] | None = None) -> View:
+def open_view(
+    connection: Any, server: MySqlServer, table: tuple[str, str] | None, tuning: MySqlTuning
+) -> View:
     """Open a view on this connection and return its cut; ``close_view`` ends it.
+
+    Args:
+        connection: pymysql connection, prepared.
+        server: what it talks to.
+        table: database and name of the table to be read, if there is one.
+        tuning: how long to wait for writers; used without GTIDs only.
 
     Raises:
         FatalError: the server ignored the request, or a privilege is missing.
@@ -89,7 +94,7 @@ def open_view(connection: Any, server: MySqlServer, table: tuple[str, str] | Non
     if not server.mariadb and server.gtids:
         gtids = _gtid_executed(connection)
     elif not server.mariadb:
-        settled = _settled(connection, server, [table] if table else [])
+        settled = _settled(connection, server, [table] if table else [], tuning)
     logged_before = _gtid_binlog_pos(connection) if server.mariadb else ""
     fetch(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     if any(code == _VIEW_IGNORED for _, code, _ in fetch(connection, "SHOW WARNINGS")):
@@ -164,20 +169,20 @@ def _settled(
     connection: Any,
     server: MySqlServer,
     tables: Iterable[tuple[str, str]],
-    sleep: Callable[[float], None] = time.sleep,
+    tuning: MySqlTuning,
 ) -> Position:
     """Return the log's end after every transaction before it on ``tables`` is visible."""
     file, offset = log_end(connection)
-    fetch(connection, f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
+    fetch(connection, f"SET SESSION lock_wait_timeout = {tuning.lock_wait_s}")
     for db, table in tables:
-        _wait_for_writers(connection, db, table, sleep)
+        _wait_for_writers(connection, db, table, tuning)
     return LogPosition(file, offset, None, server.uuid).as_json()
 
 
-def _wait_for_writers(connection: Any, db: str, table: str, sleep: Callable[[float], None]) -> None:
+def _wait_for_writers(connection: Any, db: str, table: str, tuning: MySqlTuning) -> None:
     import pymysql
 
-    for attempt in range(LOCK_ATTEMPTS):
+    for attempt in range(tuning.lock_attempts):
         try:
             fetch(connection, f"LOCK TABLES {quote(db, table)} READ")
         except pymysql.err.MySQLError as error:
@@ -191,12 +196,13 @@ def _wait_for_writers(connection: Any, db: str, table: str, sleep: Callable[[flo
                 return
             if code != _LOCK_TIMEOUT:
                 raise
-            sleep(0.2 * (attempt + 1))
+            time.sleep(0.2 * (attempt + 1))
         else:
             fetch(connection, "UNLOCK TABLES")
             return
+    waited_s = tuning.lock_wait_s * tuning.lock_attempts
     raise RetryableError(
-        f"transactions on {db}.{table} did not end within {LOCK_WAIT_S * LOCK_ATTEMPTS} s; end "
+        f"transactions on {db}.{table} did not end within {waited_s} s; end "
         "them (information_schema.innodb_trx lists them), or set gtid_mode=ON on the server"
     )
 

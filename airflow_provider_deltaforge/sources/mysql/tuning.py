@@ -1,0 +1,26 @@
+"""How long a source waits, and how often it tries: what no document asks for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlTuning:
+    """The defaults are what runs; tests that wait have others. Seconds where ``_s`` says so.
+
+    Attributes:
+        settling_s: how long a transaction that was sent may not count as executed: a server with
+            semi-synchronous replication sends it first and then waits for a replica, ten seconds
+            by default.
+        retry_max_s: the longest pause between two attempts to open the log.
+        lock_wait_s: how long one attempt to lock a table may wait for writers; new writers queue
+            behind it meanwhile. The server takes whole seconds.
+        lock_attempts: so many attempts are made.
+    """
+
+    settling_s: float = 15.0
+    retry_max_s: float = 30.0
+    lock_wait_s: int = 3
+    lock_attempts: int = 10
+
+
+MYSQL_TUNING = MySqlTuning()
