@@ -15,7 +15,6 @@ _LEFT = {
     "tests/engine/spark/test_parallel_chunks.py": 1,
     "tests/engine/spark/test_windows.py": 1,
     "tests/engine/test_start_positions.py": 5,
-    "tests/sources/turso/test_modes.py": 1,
 }
 """How many patches of private names each file still holds. It only ever shrinks: where a file has
 fewer than is written here, lower its number or delete its line."""

@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.sources.contract import AppearedTable
 from airflow_provider_deltaforge.sources.turso.files import Database, check_engine
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB
+from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING
 
 
 class Pace:
@@ -20,10 +21,14 @@ class Pace:
     Args:
         interval_s: from one look to the next, unless that found a full batch.
         batch_size: changes taken at once; a look that found so many is followed by the next.
+        audit_s: between two counts of the rows, which show those that were not captured.
     """
 
-    def __init__(self, interval_s: float, batch_size: int) -> None:
+    def __init__(
+        self, interval_s: float, batch_size: int, audit_s: float = TURSO_TUNING.audit_s
+    ) -> None:
         self.batch_size = batch_size
+        self.audit_s = audit_s
         self._interval_s = interval_s
         self._next = 0.0
         self._ended = threading.Event()

@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SpecError,
 )
+from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING
 
 Engine = Literal["turso", "sqlite"]
 
@@ -27,7 +28,6 @@ SHARED = "multiprocess_wal"
 _SHARE = f"open it there with turso.connect(path, experimental_features={SHARED!r})"
 _LOCKS = Path("/proc/locks")
 _SQLITE_LOCKS_FROM = 0x40000000  # SQLite locks bytes from here on, Turso the file from byte 0.
-_BUSY_S = 10.0
 _REMOTE = ("libsql://", "http://", "https://", "ws://", "wss://")
 
 
@@ -126,8 +126,8 @@ class _Turns:
                 self._changed.notify_all()
 
     @contextmanager
-    def opening(self) -> Iterator[None]:
-        """Wait until nobody reads.
+    def opening(self, busy_s: float) -> Iterator[None]:
+        """Wait until nobody reads, for ``busy_s`` at most.
 
         Raises:
             RetryableError: somebody goes on for too long.
@@ -135,7 +135,7 @@ class _Turns:
         with self._changed:
             self._openers += 1
             try:
-                if not self._changed.wait_for(lambda: not self._readers, _BUSY_S):
+                if not self._changed.wait_for(lambda: not self._readers, busy_s):
                     raise RetryableError(
                         "another reader of this process is in the way; trying again"
                     )
@@ -149,11 +149,18 @@ _turns: dict[Path, _Turns] = {}
 
 
 class Database:
-    """One connection to the file; its methods may be called from any thread, one at a time."""
+    """One connection to the file; its methods may be called from any thread, one at a time.
 
-    def __init__(self, path: Path, engine: Engine) -> None:
+    Args:
+        path: of the file.
+        engine: opens it.
+        busy_s: how long to wait for others who have it, in seconds.
+    """
+
+    def __init__(self, path: Path, engine: Engine, busy_s: float = TURSO_TUNING.busy_s) -> None:
         self.path = path
         self.engine: Engine = engine
+        self._busy_s = busy_s
         self._lock = threading.RLock()
         self._turns = _turns.setdefault(path.resolve(), _Turns())
         self._in_transaction = False
@@ -240,10 +247,10 @@ class Database:
             if self._identity is None:
                 self._identity = _identity(self.path)
             if self.engine == "turso":
-                with self._turns.opening():
-                    self._connection = _turso(self.path)
+                with self._turns.opening(self._busy_s):
+                    self._connection = _turso(self.path, self._busy_s)
             else:
-                self._connection = _sqlite(self.path)
+                self._connection = _sqlite(self.path, self._busy_s)
         return self._connection
 
 
@@ -257,7 +264,7 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _turso(path: Path) -> Any:
+def _turso(path: Path, busy_s: float) -> Any:
     try:
         import turso
     except ImportError as error:
@@ -266,18 +273,18 @@ def _turso(path: Path) -> Any:
         ) from error
     connection = turso.connect(str(path), experimental_features=SHARED, isolation_level=None)
     try:
-        connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}").fetchall()
+        connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}").fetchall()
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _sqlite(path: Path) -> Any:
+def _sqlite(path: Path, busy_s: float) -> Any:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
-        timeout=_BUSY_S,
+        timeout=busy_s,
         isolation_level=None,
         check_same_thread=False,
     )

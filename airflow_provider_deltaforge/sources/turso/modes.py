@@ -53,7 +53,9 @@ def open_mode(source: TursoSource, position: Position | None = None) -> OpenFile
             f"source.native_cdc: binlog needs native capture, but cdc_mode auto follows {path} by "
             f"{mode}; set level: data, or cdc_mode: native once every writer captures"
         )
-    database = Database(path, "turso" if mode == "native" else usual_engine(path))
+    database = Database(
+        path, "turso" if mode == "native" else usual_engine(path), source.tuning.busy_s
+    )
     passed_over = _MODES[_MODES.index(mode) + 1 :] if source.cdc_mode == "auto" else ()
     log, *others = (_log_of(source, name, database, captured) for name in (mode, *passed_over))
     return OpenFile(mode, database, captured, log, tuple(others))
@@ -70,7 +72,7 @@ def _log_of(source: TursoSource, mode: str, database: Database, captured: Captur
 def chosen_mode(source: TursoSource) -> str:
     """Return the first mode that the file offers: native, triggers, polling."""
     path = file_of(source.url)
-    database = Database(path, usual_engine(path))
+    database = Database(path, usual_engine(path), source.tuning.busy_s)
     try:
         captured = CapturedTables(source.tables, source.cdc_table_name)
         if exists(database, source.cdc_table_name):
@@ -89,7 +91,7 @@ def open_reader(source: TursoSource, position: Position | None, *, cleans: bool)
     """Return a reader behind ``position``; at the head when it is None."""
     opened = open_mode(source, position)
     database, log = opened.database, opened.log
-    pace = Pace(source.poll_interval_ms / 1000, source.batch_size)
+    pace = Pace(source.poll_interval_ms / 1000, source.batch_size, source.tuning.audit_s)
     try:
         start = _head(opened) if position is None else FilePosition.from_json(position)
         if isinstance(log, Capture):

@@ -32,8 +32,6 @@ from airflow_provider_deltaforge.sources.turso.tables import DB, CapturedTables,
 
 _log = logging.getLogger(__name__)
 
-AUDIT_EVERY_S = 30.0
-
 _OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
 
 
@@ -175,7 +173,7 @@ class NativeReader(FileReader):
         with self._database.view():
             tables = self._capture.tables_now()  # Not those of our place: they may be gone.
             warnings = self._auditor.check(tables, self._capture.head_id())
-        self._audit_at = time.monotonic() + AUDIT_EVERY_S
+        self._audit_at = time.monotonic() + self._pace.audit_s
         for warning in warnings:
             _log.warning("source %s: %s", self._source_id, warning)
 

@@ -1,7 +1,7 @@
 """What a document says about a Turso database or a SQLite file."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
 
@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Sna
 from airflow_provider_deltaforge.sources.turso import positions
 from airflow_provider_deltaforge.sources.turso.files import file_of
 from airflow_provider_deltaforge.sources.turso.positions import polled_by_all
+from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING, TursoTuning
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
@@ -33,6 +34,8 @@ class TursoSource(Source):
 
     connector = "turso"
     type_system = "turso"
+    tuning: ClassVar[TursoTuning] = TURSO_TUNING
+    """How often it counts, and how long it waits; no document says so."""
 
     url: str = Field(min_length=1)
     """The database file: a path, or ``file:`` and a path."""

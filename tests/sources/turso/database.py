@@ -6,6 +6,7 @@ from pathlib import Path
 import turso
 
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
+from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
 
 CAPTURE = "PRAGMA unstable_capture_data_changes_conn('full')"
 PATIENCE_S = 0.2
@@ -36,10 +37,16 @@ class Writer:
         self.connection.close()
 
 
-def source(path: Path, **settings) -> TursoSource:
+class WatchfulSource(TursoSource):
+    """A source that counts rows at every look."""
+
+    tuning = TursoTuning(audit_s=0.0)
+
+
+def source(path: Path, kind: type[TursoSource] = TursoSource, **settings) -> TursoSource:
     """Return a source of a file that looks often."""
     asked = {"id": "shop", "url": str(path), "tables": ["*"], "cdc_mode": "native"}
-    return TursoSource(**{**asked, "poll_interval_ms": 5, **settings})
+    return kind(**{**asked, "poll_interval_ms": 5, **settings})
 
 
 def chunks_of(reader, patience_s: float = PATIENCE_S) -> list:

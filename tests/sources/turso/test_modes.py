@@ -11,11 +11,18 @@ from airflow_provider_deltaforge.errors import (
     SchemaError,
     SpecError,
 )
-from airflow_provider_deltaforge.sources.turso import files
+from airflow_provider_deltaforge.sources.turso.source import TursoSource
+from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
 from tests.sources.turso.database import Writer, chunks_of, copied, events_of, source, told
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, price REAL)"
 NOTES = "CREATE TABLE notes (word TEXT PRIMARY KEY, pic BLOB) WITHOUT ROWID"
+
+
+class HastySource(TursoSource):
+    """A source that hardly waits for others who have the file."""
+
+    tuning = TursoTuning(busy_s=0.05)
 
 
 class SqliteWriter:
@@ -202,11 +209,8 @@ class TestTriggers:
 
         assert [told(event)[3]["id"] for event in events_of(reader)] == [2]
 
-    def test_a_reader_of_the_application_locks_nobody_out(
-        self, path, sqlite_writer, opened, monkeypatch
-    ):
-        monkeypatch.setattr(files, "_BUSY_S", 0.05)
-        reader = opened(**TRIGGERS)
+    def test_a_reader_of_the_application_locks_nobody_out(self, path, sqlite_writer, opened):
+        reader = opened(kind=HastySource, **TRIGGERS)
         sqlite_writer.run("INSERT INTO orders VALUES (1, 'tea', 2), (2, 'mug', 5)")
         (chunk,) = chunks_of(reader)
         application = sqlite3.connect(path, timeout=0.05)

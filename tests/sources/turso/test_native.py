@@ -13,8 +13,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SchemaError,
 )
-from airflow_provider_deltaforge.sources.turso import native
-from tests.sources.turso.database import Writer, chunks_of, events_of, source, told
+from tests.sources.turso.database import WatchfulSource, Writer, chunks_of, events_of, source, told
 
 
 @pytest.fixture
@@ -136,9 +135,8 @@ class TestSpelling:
         with pytest.raises(SchemaError, match=r"main\.orders was renamed, or altered"):
             events_of(opened(begin))
 
-    def test_it_is_not_taken_for_an_uncaptured_row(self, path, writer, opened, monkeypatch, caplog):
-        monkeypatch.setattr(native, "AUDIT_EVERY_S", 0.0)
-        reader = opened()
+    def test_it_is_not_taken_for_an_uncaptured_row(self, path, writer, opened, caplog):
+        reader = opened(kind=WatchfulSource)
         writer.run("INSERT INTO ORDERS VALUES (1, 'tea', 2)")
 
         assert len(events_of(reader)) == 1

@@ -2,8 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.sources.turso import native
-from tests.sources.turso.database import Writer, events_of, source
+from tests.sources.turso.database import WatchfulSource, Writer, events_of, source
 
 
 @pytest.fixture
@@ -88,10 +87,9 @@ class TestWritersWithoutCapture:
     @pytest.mark.parametrize(
         "change", ["INSERT INTO orders VALUES (9, 'unseen')", "DELETE FROM orders WHERE id = 1"]
     )
-    def test_the_stream_warns_of_it(self, path, writer, careless, monkeypatch, caplog, change):
-        monkeypatch.setattr(native, "AUDIT_EVERY_S", 0.0)
+    def test_the_stream_warns_of_it(self, path, writer, careless, caplog, change):
         writer.run("INSERT INTO orders VALUES (1, 'seen')")
-        reader = source(path).open(None)
+        reader = source(path, WatchfulSource).open(None)
         writer.run("INSERT INTO orders VALUES (2, 'seen')", "DELETE FROM orders WHERE id = 2")
         events_of(reader)
         assert "not captured" not in caplog.text
@@ -104,10 +102,9 @@ class TestWritersWithoutCapture:
         reader.close()
 
 
-def test_a_table_made_anew_is_no_reason_to_warn(path, writer, monkeypatch, caplog):
-    monkeypatch.setattr(native, "AUDIT_EVERY_S", 0.0)
+def test_a_table_made_anew_is_no_reason_to_warn(path, writer, caplog):
     writer.run("INSERT INTO orders VALUES (1, 'seen')")
-    reader = source(path).open(None)
+    reader = source(path, WatchfulSource).open(None)
     writer.run("DROP TABLE orders", "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
     writer.run("INSERT INTO orders VALUES (1, 'seen')")
 
