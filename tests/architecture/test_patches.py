@@ -8,13 +8,11 @@ import pytest
 from tests.architecture.probe import CHECKOUT
 
 _LEFT = {
-    "tests/engine/forked.py": 1,
     "tests/engine/spark/conftest.py": 2,
     "tests/engine/spark/test_application.py": 1,
     "tests/engine/spark/test_lane_reader.py": 1,
     "tests/engine/spark/test_parallel_chunks.py": 1,
     "tests/engine/spark/test_windows.py": 1,
-    "tests/engine/test_start_positions.py": 5,
 }
 """How many patches of private names each file still holds. It only ever shrinks: where a file has
 fewer than is written here, lower its number or delete its line."""

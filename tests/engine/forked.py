@@ -103,7 +103,7 @@ def _run(
         os.dup2(told.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
-    crash_points._hold = crash_points.asked_hold()
+    crash_points.arm()
     PROCESSORS.shipped.update(picky.PLACE)
     logging.basicConfig(level=logging.INFO)
     location = StoreLocation.from_environment()

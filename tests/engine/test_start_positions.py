@@ -1,17 +1,25 @@
 """Where a lane begins to read, by where its sinks stand."""
 
-from types import SimpleNamespace
+import threading
 
 import pytest
 
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
+from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
+from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
+from tests.engine.in_process import InProcess
 
+QUORUM = "commit_policy: {mode: quorum, quorum: 2}"
 ANY, BOTH = RequiredSinks(frozenset(), 1), RequiredSinks(frozenset({"one", "two"}), 2)
 
 
@@ -36,15 +44,40 @@ def test_sinks_that_are_each_ahead_in_a_table_of_their_own_lack_nothing_from_the
         assert start in stands.values()
 
 
-def test_a_sink_that_is_behind_no_more_counts_although_it_has_not_joined():
-    delivering = object.__new__(Delivery)
-    delivering._policy = RequiredSinks(frozenset(), 2)
-    delivering._skip_list = SkipList(ScriptedSource(), ["one", "two", "three"])
-    delivering._skip_list.leave("three")
-    lagging = delivering._lagging = object.__new__(LaggingSinks)
-    lagging._source = ScriptedSource()
-    lagging._behind = {"three": SimpleNamespace(at={"tx": 7})}
+@pytest.fixture
+def delivery():
+    """Return what delivers for ``one`` and ``two``; ``three`` stays behind, at 7."""
+    pipeline = InProcess(sinks=("one", "two", "three"), policy=QUORUM)
+    pipeline.begin_at(one=7, two=7, three=7)
+    pipeline.log("three").fail_next(10**6, RetryableError("away"))
+    context, checkpoints = pipeline.context(), pipeline.checkpoints()
+    known, over = checkpoints.load(), threading.Event()
+    source, stats = context.pipeline.spec.source, LaneStats({name: SinkStats() for name in known})
+    heartbeat = Heartbeat(context, stats, 60, "running")
+    shared = CatchUpContext(
+        context,
+        stats,
+        RejoinPoint(source, {"tx": 7}),
+        over.is_set,
+        heartbeat.confirm,
+        threading.Lock(),
+        lambda call: call(),
+    )
+    made = Delivery(
+        shared,
+        RequiredSinks.of(context.pipeline.spec),
+        SkipList(source, list(known)),
+        checkpoints,
+        DeadLetterQueue(context, stats.dead_letters, stats.report_error, over, heartbeat.confirm),
+        heartbeat,
+    )
+    made.begin(StartPositions(known, {"tx": 7}, behind=["three"]))
+    yield made
+    over.set()
+    made.close()
 
-    assert delivering._is_enough(["one"], {"tx": 7})
-    assert not delivering._is_enough(["one"], {"tx": 8})
-    assert not delivering._is_enough(["one"], None)
+
+def test_a_sink_that_is_behind_no_more_counts_although_it_has_not_joined(delivery):
+    assert delivery.is_enough(["one"], {"tx": 7})
+    assert not delivery.is_enough(["one"], {"tx": 8})
+    assert not delivery.is_enough(["one"], None)

@@ -68,18 +68,24 @@ class _Hold:
             time.sleep(_POLL_S)
 
 
-def asked_hold() -> _Hold | None:
-    """Read what hold a test asks of this process."""
+_holds: dict[CrashPoint, _Hold] = {}
+
+
+def arm() -> None:
+    """Read what hold a test asks of this process: at its start, and after a fork."""
+    _holds.clear()
     asked = os.environ.get(HOLD_VARIABLE)
     if asked and asked.startswith("@"):
         asked = Path(asked[1:]).read_text()
-    return _Hold(asked) if asked else None
+    if asked:
+        hold = _Hold(asked)
+        _holds[hold.crash_point] = hold
 
 
-_hold = asked_hold()
+arm()
 
 
 def reach(crash_point: CrashPoint) -> None:
     """Note that the code is at this point now; a test may ask to be held there."""
-    if _hold is not None and _hold.crash_point is crash_point:
-        _hold.reach()
+    if _holds and crash_point in _holds:
+        _holds[crash_point].reach()

@@ -128,13 +128,23 @@ class Delivery:
         self._shared.retry(self._heartbeat.confirm)
         rules = DeliveryRules(
             self._heartbeat.gives_up,
-            enough=lambda taken: self._is_enough(taken, position),
+            enough=lambda taken: self.is_enough(taken, position),
             joining=(lambda: self._joining(batch)) if self._lagging.any else dict,
             set_aside=lambda name, refused: self._refused(batch, name, refused),
             filled=lambda name: self._made(batch, name),
         )
         outcomes = self._sinks.deliver(sink_batches, rules)
         return None if outcomes is None else self._taken(batch, outcomes)
+
+    def is_enough(self, taken: Collection[str], position: Position | None) -> bool:
+        """Return whether the lane goes on when these sinks have taken a batch.
+
+        Args:
+            taken: the sinks.
+            position: where the batch ends; None inside a transaction.
+        """
+        others = [*self._skip_list.holders(position), *self._lagging.holders(position)]
+        return self._policy.holds([*taken, *others])
 
     def _joining(self, batch: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
         """Return the batch for sinks that have caught up while it is delivered."""
@@ -212,7 +222,7 @@ class Delivery:
     ) -> dict[str, list[Rejection]]:
         """Leave the sinks that have not taken the batch."""
         durable = [name for name, outcome in outcomes.items() if outcome.error is None]
-        if not self._is_enough(durable, batch.source.position):
+        if not self.is_enough(durable, batch.source.position):
             for outcome in outcomes.values():
                 outcome.durable()
         for name in batch.receivers:
@@ -223,7 +233,3 @@ class Delivery:
             pending = replace(batch, held={**batch.held}, continues=inside)
             self._lagging.leave(name, pending if failed is None else None, failed)
         return {name: [*batch.held.get(name, ()), *outcomes[name].rejections] for name in durable}
-
-    def _is_enough(self, taken: Collection[str], position: Position | None) -> bool:
-        others = [*self._skip_list.holders(position), *self._lagging.holders(position)]
-        return self._policy.holds([*taken, *others])
