@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.precompile import precompile_for
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.json_schema import json_schema
-from airflow_provider_deltaforge.spec.load import load, read_document
+from airflow_provider_deltaforge.spec.load import documents_at, load, read_document
 
 _FileArgument = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="Pipeline document (YAML).")
@@ -24,8 +24,9 @@ _FileArgument = Annotated[
 
 
 def validate(
-    files: Annotated[
-        list[Path], typer.Argument(exists=True, dir_okay=False, help="Pipeline documents (YAML).")
+    paths: Annotated[
+        list[Path],
+        typer.Argument(exists=True, help="Pipeline documents (YAML), or directories of them."),
     ],
     expand: Annotated[
         bool,
@@ -34,31 +35,44 @@ def validate(
 ) -> None:
     """Check documents: every wrong key at once, with its path and line.
 
+    In a directory, every ``*.yaml`` and ``*.yml`` to its bottom, and that no two have one name.
     Also says which settings this release would refuse to run, and compiles scripts if their
     interpreter is installed.
     """
     code = OK
-    for file in files:
-        try:
-            text = read_document(file)
-            pipeline = load(text, expand=expand)
-            pipeline.refuse_unbuilt()
-            for processor in pipeline.spec.processors:
-                processor.check()
-            warnings = withhold(text, load(text, expand=False)).warnings
-        except SpecError as error:
-            code = DOCUMENT
-            err.print(Text(str(file), "bold red"), end=": ")
-            err.print(str(error), highlight=False)
-        else:
-            for warning in warnings:
-                err.print(Text(f"{file}: warning", "yellow"), end=": ")
-                err.print(str(warning), highlight=False)
-            spec = pipeline.spec
-            sinks = ", ".join(sink.id for sink in spec.sinks)
-            named = Text(f"{file}", "green")
-            out.print(named, f": pipeline {pipeline.metadata.name} is valid (to {sinks})", sep="")
+    for path in paths:
+        known: dict[str, Path] = {}
+        for file in documents_at(path):
+            try:
+                _validate(file, known, expand=expand)
+            except SpecError as error:
+                code = DOCUMENT
+                err.print(Text(str(file), "bold red"), end=": ")
+                err.print(str(error), highlight=False)
     raise typer.Exit(code)
+
+
+def _validate(file: Path, known: dict[str, Path], *, expand: bool) -> None:
+    """Check a document and say how it is; ``known`` gets its name.
+
+    Raises:
+        SpecError: it is wrong, or has the name of one that is known.
+    """
+    text = read_document(file)
+    pipeline = load(text, expand=expand)
+    pipeline.refuse_unbuilt()
+    for processor in pipeline.spec.processors:
+        processor.check()
+    warnings = withhold(text, load(text, expand=False)).warnings
+    former = known.setdefault(pipeline.name, file)
+    if former != file:
+        raise SpecError(f"the pipeline {pipeline.name!r} is already in {former}")
+    for warning in warnings:
+        err.print(Text(f"{file}: warning", "yellow"), end=": ")
+        err.print(str(warning), highlight=False)
+    sinks = ", ".join(sink.id for sink in pipeline.spec.sinks)
+    named = Text(f"{file}", "green")
+    out.print(named, f": pipeline {pipeline.metadata.name} is valid (to {sinks})", sep="")
 
 
 def schema() -> None:

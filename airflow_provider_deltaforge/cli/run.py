@@ -78,7 +78,7 @@ def run(
         check_address(api_addr)
     backend = backend_of(dsn)
     with opened(dsn, create=True) as state, stop_signals() as stopping:
-        name = pipelines.apply(state, text).name
+        name = pipelines.apply(state, text)
         with _health(state, name, backend, api_addr):
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return

@@ -2,9 +2,10 @@
 
 Every function takes the output buffer and the offset to write at, and returns the offset behind
 what it wrote. Buffers are pointers (``raw_bytes``) or arrays. None of them checks the buffer's
-size: the caller makes room first, with ``text_bound`` for text and ``SCALAR_BYTES_MAX`` for
-everything else; of that room they may touch up to 16 bytes behind the offset they return.
-``src[start:stop]`` are the bytes of a value. All run without the interpreter lock.
+size: the caller makes room first, six bytes for each byte of a text and 32 more, and
+``SCALAR_BYTES_MAX`` for everything else; of that room they may touch up to 16 bytes behind the
+offset they return. ``src[start:stop]`` are the bytes of a value. All run without the interpreter
+lock.
 """
 
 import numpy as np
@@ -46,12 +47,6 @@ _ONES = np.uint64(0x0101010101010101)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
 _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
-
-
-@kernel
-def text_bound(length):
-    """Return how many bytes ``length`` bytes of text or binary take at most, with quotes."""
-    return length * 6 + 32
 
 
 @kernel

@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState
@@ -33,16 +32,8 @@ _OF_POSITIONS = (
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A document that was checked and kept, and its pipeline's record."""
-
-    name: str
-    record: ControlRecord
-
-
-def apply(store: Store, text: str) -> Applied:
-    """Check a document, and keep it, unexpanded, as what its pipeline is to be.
+def apply(store: Store, text: str) -> str:
+    """Check a document, and keep it, unexpanded, as what its pipeline is to be; return its name.
 
     A running driver goes on with the document it was started with until the next ``start``. Secrets
     that the document holds itself are not kept; drivers find them in this process's environment.
@@ -60,7 +51,8 @@ def apply(store: Store, text: str) -> Applied:
     os.environ.update(withheld.values)  # For this process and the drivers that it starts.
     control = Control(store, name)
     stored = withheld.text
-    return Applied(name, control.apply(stored, spec_hash(stored), pipeline.spec.source.id))
+    control.apply(stored, spec_hash(stored), pipeline.spec.source.id)
+    return name
 
 
 def pause(store: Store, name: str) -> ControlRecord:

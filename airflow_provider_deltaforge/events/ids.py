@@ -12,7 +12,6 @@ import numpy as np
 from airflow_provider_deltaforge.columns.compiled import kernel as _kernel
 
 _U = np.uint64
-_MASK = 0xFFFFFFFFFFFFFFFF
 _SECOND_HALF = _U(0xDD)
 _WIDE = _U(0xEE)
 _FINAL = _U(0xFF)

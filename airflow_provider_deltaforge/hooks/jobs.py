@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
-from airflow_provider_deltaforge.spec.load import load, load_file, read_document
+from airflow_provider_deltaforge.spec.load import load, read_document
 from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -138,7 +138,8 @@ def pipeline_name(pipeline: str | None, document: str | None) -> str:
         raise SpecError("give either `pipeline`, its name, or `document`, the path of its document")
     if pipeline is not None:
         return pipeline
-    return load_file(str(document), expand=False).pipeline.metadata.name
+    text = read_document(str(document))
+    return load(text, expand=False, origin=str(document)).metadata.name
 
 
 def attendance(

@@ -72,21 +72,6 @@ class Registry:
         self._begun = False
         self._lock = threading.RLock()
 
-    def register(
-        self,
-        schema: TableSchema,
-        position: Position | None = None,
-        *,
-        compare: Compare | None = None,
-        fence: Fence | None = None,
-    ) -> Version:
-        """Make a schema known, and return its version; a known one is only looked up.
-
-        Raises:
-            FencedError: the fence no longer holds; nothing was written.
-        """
-        return self.register_all([(schema, position)], compare=compare, fence=fence)[0]
-
     def register_all(
         self,
         found: Sequence[Found],
@@ -116,12 +101,6 @@ class Registry:
                 self._store.transact(writes, fence)
                 self.refresh()
             return [self._tables[name_of(s)].first[s.fingerprint] for s, _ in found]
-
-    def find(self, schema: TableSchema) -> Version | None:
-        """Return the version that a table's schema is, None when it was never registered."""
-        with self._lock:
-            table = self._table(name_of(schema))
-            return table.first.get(schema.fingerprint)
 
     def latest(self, db: str, schema: str | None, table: str) -> Version | None:
         """Return what was registered last."""

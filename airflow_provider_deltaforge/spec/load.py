@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,21 +31,11 @@ from airflow_provider_deltaforge.spec.yaml_text import (
     spell,
 )
 
-SUFFIXES = frozenset({".yaml", ".yml"})
+_SUFFIXES = frozenset({".yaml", ".yml"})
 
 _LOADED_MAX = 16
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A pipeline, and the text it was read from."""
-
-    path: Path
-    text: str
-    """As written: variables are not expanded."""
-    pipeline: Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +105,6 @@ def check(
         return [Problem("", None, str(error))]
 
 
-def load_file(
-    path: str | Path, environment: Mapping[str, str] | None = None, *, expand: bool = True
-) -> Document:
-    """Read the pipeline document in a file.
-
-    Raises:
-        SpecError: the file cannot be read, or the document is wrong.
-    """
-    path = Path(path)
-    text = read_document(path)
-    return Document(path, text, load(text, environment, expand=expand, origin=str(path)))
-
-
 def read_document(path: str | Path) -> str:
     """Return the text of a document in a file.
 
@@ -151,28 +128,11 @@ def read_document(path: str | Path) -> str:
         raise SpecError(f"{path}: cannot be read: {error.strerror}; check its name") from error
 
 
-def load_directory(
-    path: str | Path, environment: Mapping[str, str] | None = None, *, expand: bool = True
-) -> list[Document]:
-    """Read every ``*.yaml`` and ``*.yml`` below a directory, in the order of their paths.
-
-    Raises:
-        SpecError: a document is wrong, or two have the same name; all files are named.
-    """
-    root = Path(path)
-    if not root.is_dir():
-        raise SpecError(f"{root}: not a directory; give a directory, or one file")
-    documents: list[Document] = []
-    errors: list[str] = []
-    for file in sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES):
-        try:
-            documents.append(load_file(file, environment, expand=expand))
-        except SpecError as error:
-            errors.append(str(error))
-    errors += _same_names(documents)
-    if errors:
-        raise SpecError("\n".join(errors))
-    return documents
+def documents_at(path: Path) -> list[Path]:
+    """Return a file, or every ``*.yaml`` and ``*.yml`` below a directory, in order."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
 
 
 def spec_hash(text: str) -> str:
@@ -249,18 +209,6 @@ def _sum_up(problems: list[Problem], origin: str) -> str:
     count = f"{len(problems)} error{'s' if len(problems) > 1 else ''}"
     head = f"{origin}: {count}" if origin else f"the pipeline document has {count}"
     return "\n".join([f"{head}:", *(f"  {problem}" for problem in problems)])
-
-
-def _same_names(documents: Iterable[Document]) -> list[str]:
-    first: dict[str, Path] = {}
-    errors = []
-    for document in documents:
-        name = document.pipeline.name
-        if name in first:
-            errors.append(f"{document.path}: the pipeline {name!r} is already in {first[name]}")
-        else:
-            first[name] = document.path
-    return errors
 
 
 def _fill_ids(data: Mapping[str, Any]) -> list[tuple[Key, str]]:

@@ -81,11 +81,6 @@ class Template:
         """The fields the template reads, in order."""
         return tuple(part for part in self.parts if isinstance(part, Path))
 
-    @property
-    def static(self) -> bool:
-        """Whether the template is the same text for every event."""
-        return not self.paths
-
     def __str__(self) -> str:
         return self.text
 

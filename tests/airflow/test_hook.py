@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetterRecords,
 )
 from tests.control.bench import DOCUMENT, job_of, wait_until
+from tests.schemas.registered import register
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_the_hook_tells_schemas(connection, store):
     source = ScriptedSource(alter_every=10)
     registry = Registry(store, "shop-db", "acme")
     for tx in (0, 10):
-        registry.register(source.schema_of(tx), {"tx": tx})
+        register(registry, source.schema_of(tx), {"tx": tx})
     hook = DeltaForgeHook()
 
     async def later():

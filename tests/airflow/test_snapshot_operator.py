@@ -34,12 +34,14 @@ ROWS = "script.rows"
 REQUEST = "airflow:d/t/r/-1"
 
 REAL_DRIVER = (
-    "import sys; from airflow_provider_deltaforge.engine.driver import local; "
+    "import sys; from airflow_provider_deltaforge.engine.driver import driver, local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "run, name, generation, own = sys.argv[1:]; "
-    "told = (name, StoreLocation.from_environment(), int(generation)); "
-    "sys.exit(local.run_local(*told) if run == 'stream_job.py' "
-    "else local.snapshot_local(*told, own=own == 'own'))"
+    "task = driver.DriverArguments(name, StoreLocation.from_environment(), int(generation)); "
+    "runner = local.LocalRunner(); "
+    "ended = driver.drive_stream(task, runner) if run == 'stream_job.py' "
+    "else driver.drive_snapshot(task, runner, own=own == 'own'); "
+    "sys.exit(ended.exit_code)"
 )
 
 

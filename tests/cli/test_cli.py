@@ -122,6 +122,30 @@ def test_validate_accepts_a_good_document(document):
     assert "orders is valid" in outcome.stdout
 
 
+def test_validate_reads_a_directory_to_its_bottom(tmp_path):
+    below = tmp_path / "b"
+    below.mkdir()
+    (tmp_path / "a.yaml").write_text(DOCUMENT)
+    (below / "c.yml").write_text(DOCUMENT.replace("orders", "users"))
+    (below / "notes.txt").write_text("not a document")
+    outcome = deltaforge("validate", str(tmp_path))
+
+    assert outcome.returncode == 0, outcome.stderr
+    assert re.findall(r"pipeline (\w+) is valid", outcome.stdout) == ["orders", "users"]
+
+
+def test_validate_names_every_bad_file_of_a_directory(tmp_path):
+    (tmp_path / "a.yaml").write_text("a: {")
+    (tmp_path / "b.yaml").write_text(DOCUMENT)
+    (tmp_path / "c.yaml").write_text(DOCUMENT)
+    outcome = deltaforge("validate", str(tmp_path))
+
+    assert outcome.returncode == 2
+    told = " ".join(outcome.stderr.split())
+    assert "a.yaml: line 1, column 5: not YAML" in told
+    assert re.search(r"c\.yaml: the pipeline 'orders' is already in \S*b\.yaml", told)
+
+
 def test_schema_is_json():
     assert json.loads(deltaforge("schema").stdout)["$schema"].startswith("https://json-schema.org")
 

@@ -8,11 +8,9 @@ import pytest
 from airflow_provider_deltaforge.control import pipelines, sinks
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
-from airflow_provider_deltaforge.storage.records.checkpoints import (
-    Checkpoints,
-    export_checkpoints,
-    import_checkpoints,
-)
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Put
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.engine.test_sink_positions import TRANSACTIONS, Running, finish
@@ -166,7 +164,8 @@ def test_checkpoints_that_were_brought_to_another_store_go_on(begin):
     former = begin_at_zero(begin("former.db"))
     finish(former)
     pipeline = begin("new.db")
-    import_checkpoints(pipeline.store, export_checkpoints(former.store, former.name))
+    stored = former.store.items(names.CHECKPOINTS, f"{former.name}/")
+    pipeline.store.transact([Put(names.CHECKPOINTS, key, text) for key, text in stored])
 
     finish(pipeline)
 

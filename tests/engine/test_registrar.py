@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage import names
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
+from tests.schemas.registered import find
 from tests.waiting import PATIENCE_S, wait_until
 
 
@@ -92,7 +93,7 @@ def test_each_row_has_the_sequence_of_its_tables_version(inside):
     admitted = registrar.admit(batch((0, A), (1, TWIN), (2, None), (3, B), (4, TWIN)))
     registry = registry_of(inside.context())
 
-    a, twin, b = (registry.find(one).sequence for one in (A, TWIN, B))
+    a, twin, b = (find(registry, one).sequence for one in (A, TWIN, B))
     assert A.fingerprint == TWIN.fingerprint
     assert len({a, twin, b}) == 3
     assert sequences(admitted) == [a, twin, None, b, twin]
@@ -222,7 +223,7 @@ def test_an_aligned_dictionary_is_followed_by_index(inside):
 
     registry = registry_of(inside.context())
     assert sequences(admitted) == [
-        registry.find(A).sequence, registry.find(TWIN).sequence, None,
+        find(registry, A).sequence, find(registry, TWIN).sequence, None,
     ]  # fmt: skip
 
 
@@ -259,7 +260,8 @@ def test_a_lane_delivers_what_is_in_force_and_a_second_reading_says_the_same():
     inside.begin_at(out=0)
     carry_all(inside)
     registered = entries(inside)
-    inside.checkpoints().reset(inside.name)
+    for key, _ in inside.store.items(names.CHECKPOINTS):
+        inside.store.delete(names.CHECKPOINTS, key)
     inside.begin_at(out=0)
     carry_all(inside)
 

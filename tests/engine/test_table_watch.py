@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from tests.engine.in_process import InProcess
+from tests.schemas.registered import register
 
 DDL = b'{"sql":"RENAME TABLE x TO a","database":"s","tables":["s.x","s.a"],"copies":["s.a"]}'
 
@@ -51,7 +52,7 @@ def test_a_stream_that_begins_anew_learns_how_tables_look_by_then(pipeline, monk
     former, present = (TableSchema("s", None, "t", (Column(n, "int", "int"),)) for n in "ab")
     context = pipeline.context()
     registry = registry_of(context)
-    registry.register(former, {"tx": 1})
+    register(registry, former, {"tx": 1})
     monkeypatch.setattr(ScriptedSource, "schemas_at", lambda *_: [present])
     # Renamed while nobody read: nothing of the log says so any more.
     lane = Lane(context, 60.0)
@@ -66,7 +67,7 @@ def test_an_own_snapshot_that_begins_anew_learns_how_tables_look_by_then(monkeyp
     pipeline = InProcess(snapshot="initial")
     former, present = (TableSchema("s", None, "t", (Column(n, "int", "int"),)) for n in "ab")
     context = pipeline.context()
-    registry_of(context).register(former, {"tx": 1})
+    register(registry_of(context), former, {"tx": 1})
     monkeypatch.setattr(ScriptedSource, "schemas_at", lambda *_: [present])
     SnapshotRun(context).prepare()
     assert registry_of(context).latest("s", None, "t").schema == present

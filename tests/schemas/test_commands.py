@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.schemas.registered import register
 
 DOCUMENT = """
 apiVersion: deltaforge/v1
@@ -36,7 +37,7 @@ def store(dsn):
     source = ScriptedSource(alter_every=10)
     registry = Registry(opened, "shop-source", "acme")
     for tx in (0, 20, 30):
-        registry.register(source.schema_of(tx), {"tx": tx}, compare=source.compare)
+        register(registry, source.schema_of(tx), {"tx": tx}, compare=source.compare)
     yield opened
     opened.close()
 

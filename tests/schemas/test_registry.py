@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.memory import MemoryStore
+from tests.schemas.registered import find, register
 
 
 def table(*columns: str, name: str = "orders", db: str = "shop", schema: str | None = None):
@@ -58,12 +59,12 @@ def store(request, tmp_path):
 def test_versions_count_fingerprints_and_sequences_grow_across_tables(store):
     registry = registry_in(store)
     other = table("id", name="customers")
-    registered = [registry.register(one, at(n)) for n, one in enumerate([A, other, B, C])]
+    registered = [register(registry, one, at(n)) for n, one in enumerate([A, other, B, C])]
 
     assert [v.number for v in registered] == [1, 1, 2, 3]
     sequences = [v.sequence for v in registered]
     assert sequences == sorted(set(sequences))
-    assert registry.register(B, at(9), compare=compare).number == 2
+    assert register(registry, B, at(9), compare=compare).number == 2
     assert registry.latest(*ORDERS).schema == B
 
 
@@ -79,7 +80,7 @@ def test_everything_is_there_after_a_cold_start(store):
     assert len(store.read(names.SCHEMAS, registry.key, limit=5000)) > 300
     assert cold.all() == registry.all()
     for one in known:
-        assert cold.find(one) == registry.find(one)
+        assert find(cold, one) == find(registry, one)
     name = ("shop", None, "t3")
     assert cold.entries(*name) == registry.entries(*name)
     assert [v.number for v in cold.versions(*name)] == list(range(1, len(cold.versions(*name)) + 1))
@@ -88,32 +89,32 @@ def test_everything_is_there_after_a_cold_start(store):
 def test_what_one_worker_registers_another_finds_with_the_same_numbers(store):
     one, two = registry_in(store), registry_in(store)
     two.all()
-    first = one.register(A, at(1), compare=compare)
-    two.register(B, at(5), compare=compare)
+    first = register(one, A, at(1), compare=compare)
+    register(two, B, at(5), compare=compare)
 
-    assert two.register(A, at(2), compare=compare).sequence == first.sequence
-    assert one.register(B, at(6), compare=compare) == two.find(B)
+    assert register(two, A, at(2), compare=compare).sequence == first.sequence
+    assert register(one, B, at(6), compare=compare) == find(two, B)
     assert len(store.read(names.SCHEMAS)) == 2
 
 
 def test_a_worker_that_lost_its_fence_registers_nothing(store):
     store.swap(names.EPOCHS, "p", 0, b"")
     registry = registry_in(store)
-    registry.register(A, at(1), fence=Fence(names.EPOCHS, "p", 1))
+    register(registry, A, at(1), fence=Fence(names.EPOCHS, "p", 1))
     store.swap(names.EPOCHS, "p", 1, b"")
 
     with pytest.raises(FencedError):
-        registry.register(B, at(2), fence=Fence(names.EPOCHS, "p", 1))
-    assert registry_in(store).find(B) is None
+        register(registry, B, at(2), fence=Fence(names.EPOCHS, "p", 1))
+    assert find(registry_in(store), B) is None
     # What is known already needs no write, and so no fence.
-    assert registry.register(A, at(1), fence=Fence(names.EPOCHS, "p", 1)).number == 1
+    assert register(registry, A, at(1), fence=Fence(names.EPOCHS, "p", 1)).number == 1
 
 
 def test_a_form_that_returns_is_the_old_version_with_the_old_sequence(memory):
     registry = registry_in(memory)
-    first = registry.register(A, at(10), compare=compare)
-    registry.register(B, at(20), compare=compare)
-    back = registry.register(A, at(30), compare=compare)
+    first = register(registry, A, at(10), compare=compare)
+    register(registry, B, at(20), compare=compare)
+    back = register(registry, A, at(30), compare=compare)
 
     assert (back.number, back.sequence) == (first.number, first.sequence)
     assert [v.number for v in registry.entries(*ORDERS)] == [1, 2, 1]
@@ -125,12 +126,12 @@ def test_a_form_that_returns_is_the_old_version_with_the_old_sequence(memory):
 def test_a_replay_over_every_change_writes_nothing_and_says_the_same(memory):
     registry = registry_in(memory)
     log = [(A, at(10)), (B, at(20)), (A, at(30)), (C, at(40)), (A, at(50))]
-    first = [registry.register(*one, compare=compare) for one in log]
+    first = [register(registry, *one, compare=compare) for one in log]
     written = memory.read(names.SCHEMAS)
 
     for start in range(len(log)):
         cold = registry_in(memory)
-        again = [cold.register(*one, compare=compare) for one in log[start:]]
+        again = [register(cold, *one, compare=compare) for one in log[start:]]
         told = [(v.number, v.sequence) for v in again]
         assert told == [(v.number, v.sequence) for v in first[start:]]
     assert memory.read(names.SCHEMAS) == written
@@ -139,18 +140,18 @@ def test_a_replay_over_every_change_writes_nothing_and_says_the_same(memory):
 def test_an_event_finds_its_schema_by_its_sequence(memory):
     registry = registry_in(memory)
     for place, one in enumerate([A, table("x", name="other"), B, A, C]):
-        version = registry.register(one, at(place), compare=compare)
+        version = register(registry, one, at(place), compare=compare)
         name = (one.db, one.schema, one.table)
         assert registry.at_sequence(*name, version.sequence).schema == one
     for one in (A, B, C):
-        version = registry.find(one)
+        version = find(registry, one)
         assert registry.at_sequence(*ORDERS, version.sequence).schema == one
     assert registry.at_sequence(*ORDERS, 0) is None
 
 
 def test_lookup_by_number_and_by_time(memory):
     registry = registry_in(memory)
-    one, two = registry.register(A, at(1)), registry.register(B, at(2))
+    one, two = register(registry, A, at(1)), register(registry, B, at(2))
 
     assert registry.version(*ORDERS, 2) == two
     assert registry.version(*ORDERS, 3) is None
@@ -163,9 +164,9 @@ def test_tables_of_equal_name_do_not_collide(memory):
     registry = registry_in(memory)
     places = [("shop", None), ("shop", "a"), ("shop", "b"), ("a/b", None), ("a", "b")]
     for db, schema in places:
-        registry.register(table("id", db, db=db, schema=schema), at(1))
-    registry_in(memory, source="other").register(table("id", "else"), at(1))
-    registry_in(memory, tenant="rival").register(table("id", "rival"), at(1))
+        register(registry, table("id", db, db=db, schema=schema), at(1))
+    register(registry_in(memory, source="other"), table("id", "else"), at(1))
+    register(registry_in(memory, tenant="rival"), table("id", "rival"), at(1))
 
     cold = registry_in(memory)
     assert len(cold.all()) == len(places)
@@ -178,8 +179,8 @@ def test_tables_of_equal_name_do_not_collide(memory):
 def test_what_the_fingerprint_leaves_out_makes_no_version_but_is_known_at_its_place(memory):
     registry = registry_in(memory)
     latin = replace(A, columns=(replace(A.columns[0], charset="latin1"),))
-    registry.register(latin, at(1), compare=compare)
-    version = registry.register(A, at(5), compare=compare)
+    register(registry, latin, at(1), compare=compare)
+    version = register(registry, A, at(5), compare=compare)
 
     history = RegisteredHistory(registry_in(memory), compare)
     assert version.number == 1
@@ -189,8 +190,8 @@ def test_what_the_fingerprint_leaves_out_makes_no_version_but_is_known_at_its_pl
 
 def test_positions_of_another_history_are_passed_over(memory):
     registry = registry_in(memory)
-    registry.register(A, at(5, "gone"), compare=compare)
-    registry.register(B, at(1), compare=compare)
+    register(registry, A, at(5, "gone"), compare=compare)
+    register(registry, B, at(1), compare=compare)
 
     assert registry.at_position(*ORDERS, at(9), compare).schema == B
     assert registry.at_position(*ORDERS, at(0), compare) is None
@@ -199,8 +200,8 @@ def test_positions_of_another_history_are_passed_over(memory):
 
 def test_an_earlier_place_that_is_registered_later_stays_earlier(memory):
     registry = registry_in(memory)
-    registry.register(B, at(10), compare=compare)
-    registry.register(A, at(3), compare=compare)
+    register(registry, B, at(10), compare=compare)
+    register(registry, A, at(3), compare=compare)
 
     assert registry.at_position(*ORDERS, at(12), compare).schema == B
     assert registry.at_position(*ORDERS, at(5), compare).schema == A
@@ -217,9 +218,9 @@ def test_two_forms_within_one_transaction_are_registered_once(memory):
 
 def test_a_person_names_a_table(memory):
     registry = registry_in(memory)
-    registry.register(table("id"))
-    registry.register(table("id", name="t", db="w", schema="public"))
-    registry.register(table("id", name="t", db="w", schema="audit"))
+    register(registry, table("id"))
+    register(registry, table("id", name="t", db="w", schema="public"))
+    register(registry, table("id", name="t", db="w", schema="audit"))
 
     assert named(registry, "orders") == named(registry, "shop.orders") == ORDERS
     assert named(registry, "audit.t") == named(registry, "w.audit.t") == ("w", "audit", "t")
@@ -230,7 +231,7 @@ def test_a_person_names_a_table(memory):
 
 
 def test_a_damaged_entry_is_refused_by_name(memory):
-    registry_in(memory).register(A)
+    register(registry_in(memory), A)
     memory.append(names.SCHEMAS, "acme/shop", b'{"v":2,"new":1}')
 
     with pytest.raises(FatalError, match=r"entry \d+ of schemas acme/shop .* format 2"):

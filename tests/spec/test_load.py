@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec import load as load_module
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
-from airflow_provider_deltaforge.spec.load import check, load, load_directory, load_file, spec_hash
+from airflow_provider_deltaforge.spec.load import check, load, read_document, spec_hash
 from tests.spec.documents import document
 
 GOLDEN_FILES = Path(__file__).parents[1] / "golden" / "spec"
@@ -386,44 +386,9 @@ class TestIds:
 
 
 class TestFiles:
-    def test_a_directory_is_read_to_its_bottom(self, tmp_path):
-        (tmp_path / "b").mkdir()
-        (tmp_path / "a.yaml").write_text(document())
-        (tmp_path / "b" / "c.yml").write_text(document().replace("orders", "users"))
-        (tmp_path / "b" / "notes.txt").write_text("not a document")
-
-        found = load_directory(tmp_path, {})
-
-        assert [document.pipeline.name for document in found] == ["orders", "users"]
-        assert document() == found[0].text
-
-    def test_names_are_unique_in_a_directory(self, tmp_path):
-        (tmp_path / "a.yaml").write_text(document())
-        (tmp_path / "b.yaml").write_text(document())
-        with pytest.raises(SpecError) as caught:
-            load_directory(tmp_path, {})
-
-        assert f"{tmp_path}/b.yaml: the pipeline 'orders' is already in {tmp_path}/a.yaml" == str(
-            caught.value
-        )
-
-    def test_every_bad_file_is_named(self, tmp_path):
-        (tmp_path / "a.yaml").write_text("a: {")
-        (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\xff")
-        with pytest.raises(SpecError) as caught:
-            load_directory(tmp_path, {})
-
-        assert [
-            f"{tmp_path}/a.yaml: line 1, column 5: not YAML: expected the node content, but found "
-            "'<stream end>'",
-            f"{tmp_path}/b.yaml: cannot be read: not UTF-8 (byte 1); save it as UTF-8",
-        ] == str(caught.value).splitlines()
-
     def test_a_missing_file_is_named(self, tmp_path):
         with pytest.raises(SpecError, match=r"none\.yaml: cannot be read: No such file"):
-            load_file(tmp_path / "none.yaml")
-        with pytest.raises(SpecError, match="none: not a directory"):
-            load_directory(tmp_path / "none")
+            read_document(tmp_path / "none.yaml")
 
 
 class TestHash:

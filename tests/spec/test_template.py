@@ -52,11 +52,6 @@ def test_a_broken_template_is_refused_with_its_reason(text, reason):
     )
 
 
-def test_static_templates_are_known_as_such():
-    assert Template.parse("orders").static
-    assert not Template.parse("${op}").static
-
-
 def test_a_template_travels_to_an_executor():
     template = Template.parse("${source.db}.x")
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
-    FatalError,
     FencedError,
     RetryableError,
     SpecError,
@@ -71,14 +70,6 @@ class Outcome:
             INTERNAL: EXIT_RETRYABLE,
         }
         return codes.get(self.error_class or "", EXIT_FATAL)
-
-
-def error_of(outcome: Outcome) -> DeltaForgeError:
-    """Return an outcome as an error again, on the other side of Spark."""
-    for kind in (SpecError, RetryableError, FencedError):
-        if kind.error_class == outcome.error_class:
-            return kind(outcome.reason or outcome.why)
-    return FatalError(outcome.reason or outcome.why)
 
 
 def logged(error: Exception) -> Outcome:

@@ -9,11 +9,7 @@ from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.base.runner import ChunkResult
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
-from airflow_provider_deltaforge.engine.driver.driver import (
-    DriverArguments,
-    drive_snapshot,
-    drive_stream,
-)
+from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
     await_workers,
@@ -87,12 +83,3 @@ def run_local(
     stay_lean()
     assignment = DriverArguments(pipeline, location, generation, leaving=leaving)
     return drive_stream(assignment, LocalRunner()).exit_code
-
-
-def snapshot_local(
-    pipeline: str, location: StoreLocation, generation: int, *, own: bool = True
-) -> int:
-    """Run a snapshot job in this process; return an exit code."""
-    stay_lean()
-    assignment = DriverArguments(pipeline, location, generation)
-    return drive_snapshot(assignment, LocalRunner(), own=own).exit_code

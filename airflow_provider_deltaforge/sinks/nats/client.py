@@ -45,7 +45,6 @@ Reply = Callable[[int, Any], None]
 class StreamMessage:
     """A message as a stream holds it."""
 
-    seq: int
     headers: dict[str, str]
     time: str
     """When the server took it, in its own words."""
@@ -207,7 +206,7 @@ class NatsClient:
         lines = base64.b64decode(found.get("hdrs", "")).split(_LINE)[1:]
         pairs = (line.decode(errors="replace").partition(":") for line in lines if line)
         headers = {name.strip(): value.strip() for name, _, value in pairs}
-        return StreamMessage(seq, headers, found["time"])
+        return StreamMessage(headers, found["time"])
 
     async def drop(self) -> None:
         """Close at once; what is not sent yet never will be."""

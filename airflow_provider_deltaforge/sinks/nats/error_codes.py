@@ -21,7 +21,6 @@ class JetStreamCode(IntEnum):
     """JetStream's own codes, in the field ``err_code`` of an answer."""
 
     ACCOUNT_RESOURCES = 10002
-    SYSTEM_AWAY = 10008
     INSUFFICIENT_RESOURCES = 10023
     MESSAGE_NOT_FOUND = 10037
     NOT_ENABLED_FOR_ACCOUNT = 10039

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.sources.shared.preflight import (
 )
 
 _PUBLICATION = """
-SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
+SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
        pg_has_role(pubowner, 'USAGE')
   FROM pg_publication WHERE pubname = %s
 """
@@ -46,14 +46,12 @@ class Publication:
     """A publication that exists.
 
     Attributes:
-        all_tables: every table of the database is in it.
         complete: it publishes inserts, updates, deletes and truncates.
         via_root: a partition's rows come under its root.
         owned: the user may change it.
         narrowed: tables that it publishes only in part, some columns or some rows.
     """
 
-    all_tables: bool
     complete: bool
     via_root: bool
     owned: bool
@@ -65,9 +63,9 @@ def publication_of(connection: Any, version: int, name: str) -> Publication | No
     row = connection.execute(_PUBLICATION, (name,)).fetchone()
     if row is None:
         return None
-    every, complete, via_root, owned = row
+    complete, via_root, owned = row
     narrowed = connection.execute(_NARROWED, (name,)) if version >= _NARROWED_SINCE else ()
-    return Publication(every, complete, via_root, owned, tuple(table for (table,) in narrowed))
+    return Publication(complete, via_root, owned, tuple(table for (table,) in narrowed))
 
 
 def unreadable_columns(connection: Any, tables: Sequence[CapturedTable]) -> dict[str, list[str]]:

@@ -3,14 +3,13 @@
 A checkpoint never moves backward unless a person resets it.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.contract import Delete, Put, Store
+from airflow_provider_deltaforge.storage.contract import Put, Store
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 
 Position = Mapping[str, Any]
@@ -138,53 +137,7 @@ class Checkpoints:
         """Return under which key a sink's checkpoint is stored."""
         return f"{self._prefix}{sink_id}"
 
-    def reset(self, confirm: str) -> None:
-        """Forget every position, and what sinks lack: they begin anew.
-
-        Args:
-            confirm: the pipeline's name, so that nobody resets by accident.
-
-        Raises:
-            SpecError: the confirmation differs.
-        """
-        pipeline = self._prefix.split("/", 1)[0]
-        if confirm != pipeline:
-            raise SpecError(f"to reset the checkpoints of {pipeline!r}, confirm with its name")
-        keys = [key for key, _ in self._store.items(names.CHECKPOINTS, self._prefix)]
-        gaps = [key for key, _ in self._store.items(names.GAPS, f"{pipeline}/")]
-        forgotten = [Delete(names.CHECKPOINTS, key) for key in keys]
-        self._store.transact([*forgotten, *(Delete(names.GAPS, key) for key in gaps)])
-        self._known = None
-
 
 def begins_anew(pipeline: str) -> Put:
     """Return the write that goes with forgotten checkpoints: what sinks hold does not count."""
     return Put(names.CURSORS, pipeline, b"{}")
-
-
-def export_checkpoints(store: Store, pipeline: str) -> Iterator[str]:
-    """Yield one JSON line per checkpoint of a pipeline, for another store."""
-    for key, text in store.items(names.CHECKPOINTS, f"{pipeline}/"):
-        checkpoint = Checkpoint.from_stored(text, f"checkpoint {key}")
-        yield json.dumps({"key": key, **checkpoint.model_dump()}, separators=(",", ":"))
-
-
-def import_checkpoints(store: Store, lines: Iterable[str]) -> int:
-    """Write exported checkpoints, all or none; return how many.
-
-    Raises:
-        SpecError: a line is not an exported checkpoint, or its key exists here already.
-    """
-    writes = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            key = str(record.pop("key"))
-            checkpoint = Checkpoint.model_validate(record)
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise SpecError(f"line {number} is not an exported checkpoint") from error
-        if store.get(names.CHECKPOINTS, key) is not None:
-            raise SpecError(f"line {number}: {key} exists here; reset it first")
-        writes.append(Put(names.CHECKPOINTS, key, checkpoint.model_dump_json().encode()))
-    store.transact(writes)
-    return len(writes)
