@@ -21,7 +21,8 @@ from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem, par
 
 # Addresses hold more than a secret, and mostly none.
 _ADDRESSES = frozenset({"dsn", "uri", "url", "proxy"})
-_LOGIN = re.compile(r"//[^@]*:[^@]+@|//[^/@?#:]*:[^@]*@", re.DOTALL)
+# The second kind begins with an at sign; an empty one, as of a variable, is followed by a host.
+_LOGIN = re.compile(r"//[^@]*:[^@]+@|//[^/@?#:]*:@[^?#]*@", re.DOTALL)
 _TOKEN = re.compile(r"(?:^|,)\s*(?:(?:nats|tls)://)?[^@:/,\s]+@")
 _PARAMETER = re.compile(
     r"(?:passw(?:or)?d|secret|token|api_?key|[?&](?:key|sig|signature|code))\s*=\s*[^&\s]",

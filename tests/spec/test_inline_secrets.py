@@ -151,6 +151,29 @@ def _types(annotation):
     return {annotation, *(found for part in parts for found in _types(part))}
 
 
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("mysql", {"dsn": "mysql://cdc:${PW}@h:3306/shop"}),
+        ("mysql", {"dsn": "mysql://${USER}:${PW}@${HOST}/shop?email=a@b"}),
+        ("mysql", {"dsn": "mysql://root:@h/shop"}),
+        ("postgres", {**PG, "dsn": "postgres://cdc:${PW:-}@h/shop?sslmode=require"}),
+    ],
+)
+def test_a_password_that_is_a_variable_is_none_of_the_documents(name, config):
+    text = document("source", name, config)
+    held = withhold(text, load(text, expand=False))
+    assert (held.text, held.values) == (text, {})
+
+
+@pytest.mark.parametrize("password", ["@c4n4ry", "@c4n4ry/x", "c@n4ry", ":c4n4ry", "@:c4n4ry@"])
+def test_a_password_with_marks_of_addresses_is_found(password):
+    text = document("source", "mysql", {"dsn": f"mysql://cdc:{password}@h/shop"})
+    held = withhold(text, load(text, expand=False))
+    assert list(held.values.values()) == [f"mysql://cdc:{password}@h/shop"]
+    assert "c4n4ry" not in held.text
+
+
 def test_what_is_no_secret_is_stored_as_written():
     text = """
 # Comments and 'quotes' stay.
