@@ -9,6 +9,7 @@ from collections.abc import Mapping
 _ROUGH_S: Mapping[str, int] = {
     "tests/airflow/test_over_rest.py": 400,
     "tests/airflow/": 30,
+    "tests/api/test_rest.py": 50,
     "tests/demo/test_demo.py": 180,
     "tests/demo/": 20,
     "tests/engine/test_spark_kills.py": 60,

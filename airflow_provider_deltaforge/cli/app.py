@@ -12,13 +12,16 @@ from airflow_provider_deltaforge.cli import (
     control,
     dlq,
     documents,
+    driver,
     failover,
     run,
     schemas,
+    serve,
     shutdown,
     sinks,
     slots,
     snapshot,
+    token,
 )
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
 from airflow_provider_deltaforge.cli.options import err
@@ -45,6 +48,7 @@ app = typer.Typer(
 )
 documents.register(app)
 run.register(app)
+serve.register(app)
 snapshot.register(app)
 control.register(app)
 failover.register(app)
@@ -52,6 +56,8 @@ schemas.register(app)
 dlq.register(app)
 slots.register(app)
 sinks.register(app)
+token.register(app)
+driver.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -15,7 +15,8 @@ from typing import Annotated, TypeVar
 import typer
 from rich.text import Text
 
-from airflow_provider_deltaforge.api.health import check_address, serving
+from airflow_provider_deltaforge.api.health import create_app
+from airflow_provider_deltaforge.api.server import check_address, serving
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exit_code
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
@@ -78,7 +79,7 @@ def run(
         check_address(api_addr)
     backend = backend_of(dsn)
     with opened(dsn, create=True) as state, stop_signals() as stopping:
-        name = pipelines.apply(state, text)
+        name = pipelines.apply(state, text).name
         with _health(state, name, backend, api_addr):
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return
@@ -293,7 +294,7 @@ def _health(
 ) -> AbstractContextManager[object]:
     if api_addr == "off":
         return nullcontext()
-    return serving(lambda: [status(state, name, backend)], api_addr)
+    return serving(create_app(lambda: [status(state, name, backend)]), api_addr)
 
 
 def _retry(call: Callable[[], Result], stopping: threading.Event) -> Result:

@@ -72,7 +72,7 @@ def snapshot(
     dsn = chosen_store(text, store)
     check_master(master, dsn)
     with opened(dsn, create=True) as state, _interrupts() as interrupts:
-        name = pipelines.apply(state, text)
+        name = pipelines.apply(state, text).name
         job = LaunchSpec(name, 0, snapshots.SCRIPT, dsn, master)
         task = _SnapshotCommand(
             state, job, backend_of(dsn), owner_token(), interrupts, Pauses.of(context)

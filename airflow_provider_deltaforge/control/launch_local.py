@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -50,6 +51,13 @@ _POLL_S = 0.1
 _TAKE_ATTEMPTS = 10
 _TAKE_WAIT_S = 0.03
 _TAIL_BYTES = 1 << 20
+
+
+def command_without_spark(job: LaunchSpec) -> list[str]:
+    """Return the command line of a driver that works in one process; it never holds a secret."""
+    module = "airflow_provider_deltaforge.cli.app"
+    which = ("--pipeline", job.pipeline, "--generation", str(job.generation))
+    return [sys.executable, "-m", module, "driver", *which]
 
 
 @dataclass(frozen=True, slots=True)

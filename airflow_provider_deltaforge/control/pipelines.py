@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load, spec_hash
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Store
-from airflow_provider_deltaforge.storage.records.checkpoints import begins_anew
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, begins_anew
 from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control, ControlRecord
 
 STOP_GRACE_S = 30.0
@@ -32,8 +32,18 @@ _OF_POSITIONS = (
 _log = logging.getLogger(__name__)
 
 
-def apply(store: Store, text: str) -> str:
-    """Check a document, and keep it, unexpanded, as what its pipeline is to be; return its name.
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A document that was checked and kept, and its pipeline's record."""
+
+    name: str
+    record: ControlRecord
+    warnings: tuple[str, ...] = ()
+    """Where it holds secrets itself, which are not kept."""
+
+
+def apply(store: Store, text: str) -> Applied:
+    """Check a document, and keep it, unexpanded, as what its pipeline is to be.
 
     A running driver goes on with the document it was started with until the next ``start``. Secrets
     that the document holds itself are not kept; drivers find them in this process's environment.
@@ -51,8 +61,8 @@ def apply(store: Store, text: str) -> str:
     os.environ.update(withheld.values)  # For this process and the drivers that it starts.
     control = Control(store, name)
     stored = withheld.text
-    control.apply(stored, spec_hash(stored), pipeline.spec.source.id)
-    return name
+    record = control.apply(stored, spec_hash(stored), pipeline.spec.source.id)
+    return Applied(name, record, tuple(str(warning) for warning in withheld.warnings))
 
 
 def pause(store: Store, name: str) -> ControlRecord:
@@ -153,6 +163,39 @@ def reset_checkpoint(
         for key, _ in store.items(namespace, f"{name}/")
     ]
     store.transact([*owned, begins_anew(name)], fence)
+
+
+def checkpoints(store: Store, name: str) -> list[dict[str, Any]]:
+    """Return the position of each sink, and how long ago it was stored, in seconds.
+
+    Raises:
+        SpecError: there is no such pipeline.
+    """
+    record = existing(store, name).read()
+    source_id = record.source_id if record is not None else ""
+    found = Checkpoints(store, name, source_id).records()
+    return [
+        {
+            "sink_id": sink,
+            "position": checkpoint.position,
+            "age_seconds": max(0.0, (now_ms() - checkpoint.updated_at_ms) / 1000),
+        }
+        for sink, checkpoint in sorted(found.items())
+    ]
+
+
+def delete(store: Store, name: str, backend: Backend, grace_s: float = STOP_GRACE_S) -> None:
+    """Stop a pipeline, wait until its driver is gone, and forget everything about it.
+
+    Killed in between, it is stopped, and a second call forgets it.
+
+    Raises:
+        SpecError: there is no such pipeline.
+        RetryableError: its driver runs where this process cannot end it, and did not end by
+            itself; the pipeline is stopped then.
+    """
+    stop(store, name, backend, grace_s)
+    existing(store, name).delete()
 
 
 def existing(store: Store, name: str) -> Control:

@@ -176,7 +176,7 @@ class DeltaForgeSnapshotOperator(PipelineOperator):
                 return None
             task.check_master()
             with task.hook().store(create=True) as store:
-                name = apply(store, task.agreed_text())
+                name = apply(store, task.agreed_text()).name
                 copy = Copy(TriggerArguments(name, 0, owner_token(context)))
                 if wish.tables or self.mode == "always":
                     copy = replace(copy, asked=request_id(context["ti"]))

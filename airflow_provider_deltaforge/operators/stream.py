@@ -69,7 +69,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         try:
             task.check_master()
             with hook.store(create=True) as store:
-                name = apply(store, task.agreed_text())
+                name = apply(store, task.agreed_text()).name
                 self._held = (context["ti"], TriggerArguments(name, 0, owner))
                 started = start(store, task.job(name, 0, _SCRIPT), hook.backend(), owner)
         except SpecError as error:

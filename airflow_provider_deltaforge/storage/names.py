@@ -40,6 +40,9 @@ SNAPSHOTS = "snapshots"
 TABLES = "tables"
 """Key-value map: tables of a pipeline that stopped, and that appeared with rows of their own."""
 
+TOKENS = "tokens"
+"""Key-value map: who may use the REST API, by the hash of the token."""
+
 WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and not said that they are closed."""
 

@@ -5,8 +5,9 @@ proportion to its length.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _HIDDEN = "***"
 # From the slashes on: looking for a scheme at each letter of a long word is quadratic. A password
@@ -39,6 +40,8 @@ _KEY_OR_ANCHOR = re.compile(rf"{_SECRET_KEY.pattern}|&[\w-]+", re.IGNORECASE)
 _ALIAS = re.compile(r"(?<![^\s,:\[{])\*[\w-]")
 # It may go on below.
 _LAST_REFERENCE = re.compile(rf"{_KEY}(?=\s*{_REFERENCE}\s*$)", re.IGNORECASE)
+_SECRET_NAME = re.compile(_WORD, re.IGNORECASE)
+_ONLY_REFERENCE = re.compile(_REFERENCE)
 _BEFORE_KEY = re.compile(r"[ \t?-]*")
 _BEFORE_VALUE = re.compile(r"(?:[&!]\S*\s+)*")
 _ANY_KEY = re.compile(r"(?P<quote>[\"']?)[\w.-]+(?P=quote)\s*:(?:\s|$)")
@@ -71,6 +74,25 @@ def redacted_document(text: str) -> str:
     if any(_ALIAS.search(part) for part in hidden):
         shown, _ = _parted(lines, _KEY_OR_ANCHOR)
     return "\n".join([*shown, ""])
+
+
+def redacted_value(value: Any) -> Any:
+    """Return a parsed document for people, with whatever may be a secret replaced by ``***``.
+
+    Beside a key such as ``password`` only a reference such as ``${DB_PASSWORD}`` stays.
+    """
+    if isinstance(value, Mapping):
+        return {key: _redacted_member(str(key), member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [redacted_value(item) for item in value]
+    return redacted(value) if isinstance(value, str) else value
+
+
+def _redacted_member(key: str, value: Any) -> Any:
+    is_secret = _SECRET_NAME.search(key) is not None
+    if is_secret and isinstance(value, str) and not _ONLY_REFERENCE.fullmatch(value):
+        return _HIDDEN
+    return redacted_value(value)
 
 
 def _parted(lines: Iterable[str], key: "re.Pattern[str]") -> tuple[list[str], list[str]]:

@@ -2,7 +2,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from airflow_provider_deltaforge.api.health import serving
+from airflow_provider_deltaforge.api.health import create_app
+from airflow_provider_deltaforge.api.server import serving
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 
@@ -47,7 +48,7 @@ def pipelines():
 
 @pytest.fixture
 def url(pipelines):
-    with serving(lambda: pipelines, "127.0.0.1:0") as url:
+    with serving(create_app(lambda: pipelines), "127.0.0.1:0") as url:
         yield url
 
 
@@ -133,7 +134,7 @@ def test_a_store_that_is_away_is_not_healthy():
     def look():
         raise RetryableError("connection refused")
 
-    with serving(look, "127.0.0.1:0") as url:
+    with serving(create_app(look), "127.0.0.1:0") as url:
         assert httpx.get(f"{url}/healthz").status_code == 503
         answer = httpx.get(f"{url}/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "unknown")
@@ -148,7 +149,7 @@ def test_whatever_is_wrong_with_the_store_is_said_without_a_secret(capfd, error,
     def look():
         raise error
 
-    with serving(look, "127.0.0.1:0") as url:
+    with serving(create_app(look), "127.0.0.1:0") as url:
         answer = httpx.get(f"{url}{path}")
 
     assert answer.status_code == 503
@@ -162,11 +163,11 @@ def test_a_taken_port_is_refused_with_what_to_do(url):
 
     with (
         pytest.raises(SpecError, match="another --api-addr"),
-        serving(list, f"127.0.0.1:{port}"),
+        serving(create_app(list), f"127.0.0.1:{port}"),
     ):
         pass
 
 
 def test_a_malformed_address_is_refused():
-    with pytest.raises(SpecError, match="host:port"), serving(list, "8080"):
+    with pytest.raises(SpecError, match="host:port"), serving(create_app(list), "8080"):
         pass

@@ -15,7 +15,11 @@ from tests.architecture.probe import CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text()
 CLI_PAGE = (CHECKOUT / "docs" / "reference" / "cli.md").read_text()
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = {
+    name: command
+    for name, command in typer.main.get_command(app).commands.items()
+    if not command.hidden
+}
 
 
 def blocks(language):

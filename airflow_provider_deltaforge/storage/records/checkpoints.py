@@ -67,13 +67,17 @@ class Checkpoints:
         self._held: dict[str, tuple[str, ...] | None] = {}
         self._begun: dict[str, Position | None] = {}
 
-    def load(self) -> dict[str, Position]:
-        """Return the position of every sink that has one."""
+    def records(self) -> dict[str, Checkpoint]:
+        """Return the checkpoint of every sink that has one, as it is stored."""
         stored = self._store.items(names.CHECKPOINTS, self._prefix)
-        records = {
+        return {
             key.removeprefix(self._prefix): Checkpoint.from_stored(text, f"checkpoint {key}")
             for key, text in stored
         }
+
+    def load(self) -> dict[str, Position]:
+        """Return the position of every sink that has one."""
+        records = self.records()
         self._known = {name: record.position for name, record in records.items()}
         self._held = {name: record.held for name, record in records.items()}
         self._begun = {name: record.begun for name, record in records.items()}

@@ -1,0 +1,100 @@
+"""The REST API as one application: routers, health, errors and limits."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.api import (
+    dead_letters,
+    errors,
+    health,
+    operations,
+    pipelines,
+    schemas,
+    snapshots,
+)
+from airflow_provider_deltaforge.api.context import ApiContext
+from airflow_provider_deltaforge.api.errors import ApiError
+from airflow_provider_deltaforge.control.status import statuses
+from airflow_provider_deltaforge.spec.yaml_text import BYTES_MAX
+
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_ROUTERS = (pipelines, operations, schemas, snapshots, dead_letters)
+
+
+def create_app(context: ApiContext) -> Any:
+    """Return the FastAPI application; its OpenAPI document is at ``/openapi.json``."""
+    from fastapi import FastAPI
+
+    # A page of the documentation would load scripts from another site.
+    app = FastAPI(title="DeltaForge", version=__version__, docs_url=None, redoc_url=None)
+    for module in _ROUTERS:
+        app.include_router(module.routes(context))
+
+    def look() -> Any:
+        with context.open_store() as store:
+            return statuses(store, context.backend)
+
+    def require(request: Any) -> object:
+        return context.authority(request, "read")
+
+    def sees(request: Any) -> bool:
+        try:
+            require(request)
+        except ApiError:
+            return False
+        return True
+
+    app.include_router(health.routes(look, alone=False, sees=sees, require=require))
+    errors.install(app)
+    app.add_middleware(BodyLimit, bytes_max=BYTES_MAX)
+    return app
+
+
+class BodyLimit:
+    """Refuses requests whose body is longer than a pipeline document may be.
+
+    Args:
+        app: the ASGI application behind it.
+        bytes_max: the most that a body may hold.
+    """
+
+    def __init__(self, app: Any, bytes_max: int) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """Pass a request on; one that says how long it is, and is too long, is answered here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        lengths = [value for key, value in scope["headers"] if key == b"content-length"]
+        if any(int(length) > self._bytes_max for length in lengths):
+            await self._refuse(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._bytes_max:
+                from starlette.exceptions import HTTPException
+
+                raise HTTPException(413, self._message)
+            return message
+
+        await self._app(scope, counted, send)
+
+    @property
+    def _message(self) -> str:
+        return f"a request holds at most {self._bytes_max} bytes"
+
+    async def _refuse(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        from starlette.responses import JSONResponse
+
+        answer = JSONResponse(errors.body("TOO_LARGE", self._message), 413)
+        await answer(scope, receive, send)

@@ -1,0 +1,82 @@
+"""Pipeline documents as the REST API takes and shows them: JSON, merged key by key."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from airflow_provider_deltaforge.api.errors import ApiError
+from airflow_provider_deltaforge.telemetry.redaction import redacted_value
+
+_REMOVED = "$remove"
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Return a document as YAML, in the order of its keys."""
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+
+
+def patched(text: str, patch: Mapping[str, Any]) -> str:
+    """Return a stored document with a partial one laid over it; see ``merged``.
+
+    Raises:
+        ApiError: an item is to be removed that is not there.
+    """
+    return text_of(merged(yaml.safe_load(text), patch))
+
+
+def shown(text: str | None) -> Any:
+    """Return a stored document as JSON-able data, its variables unresolved, without secrets."""
+    return redacted_value(yaml.safe_load(text or "") or {})
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """Return a document with a partial one laid over it.
+
+    Objects are merged key by key, and ``null`` removes a key. In a list whose items have an ``id``,
+    items of the same id are merged, others are appended, and ``{"id": …, "$remove": true}`` removes
+    one. Any other list, and any other value, is replaced.
+
+    Raises:
+        ApiError: an item is to be removed that is not there.
+    """
+    if isinstance(document, Mapping) and isinstance(patch, Mapping):
+        result = dict(document)
+        for key, value in patch.items():
+            if value is None:
+                result.pop(key, None)
+            else:
+                result[key] = merged(result.get(key), value)
+        return result
+    if isinstance(patch, list) and patch and all(_id(item) is not None for item in patch):
+        return _merged_items(document if isinstance(document, list) else [], patch)
+    if isinstance(patch, Mapping):
+        return merged({}, patch)
+    return patch
+
+
+def _merged_items(items: list[Any], patch: list[Any]) -> list[Any]:
+    result = list(items)
+    for change in patch:
+        found = [at for at, item in enumerate(result) if _id(item) == _id(change)]
+        if _is_removal(change):
+            if not found:
+                raise ApiError(400, "INVALID_REQUEST", f"there is no {_id(change)!r} to remove")
+            result = [item for at, item in enumerate(result) if at not in found]
+        elif found:
+            result[found[0]] = merged(result[found[0]], change)
+        else:
+            result.append(merged({}, change))
+    return result
+
+
+def _id(item: Any) -> Any:
+    """Return the id of a source, processor or sink; it stands in its ``config``, or beside it."""
+    if not isinstance(item, Mapping):
+        return None
+    config = item.get("config")
+    return item.get("id") or (config.get("id") if isinstance(config, Mapping) else None)
+
+
+def _is_removal(item: Mapping[str, Any]) -> bool:
+    return item.get(_REMOVED) is True

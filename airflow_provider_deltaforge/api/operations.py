@@ -1,0 +1,139 @@
+"""Routes that look into a pipeline's driver and steer parts of it: checkpoints, sinks, logs."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from airflow_provider_deltaforge.api import documents
+from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
+from airflow_provider_deltaforge.api.errors import ApiError, answering
+from airflow_provider_deltaforge.control import pipelines, sinks
+from airflow_provider_deltaforge.control.preflight import preflight
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+LOG_LINES_MAX = 2000
+
+
+def routes(context: ApiContext) -> APIRouter:
+    """Return the router of what belongs to one pipeline, and of ``/validate``."""
+    router = APIRouter()
+    _add_checkpoints(router, context)
+    _add_sinks(router, context)
+    _add_checks(router, context)
+    return router
+
+
+def _add_checkpoints(router: APIRouter, context: ApiContext) -> None:
+    @router.get(
+        "/pipelines/{name}/checkpoints",
+        tags=["checkpoints"],
+        dependencies=[context.requires("read")],
+    )
+    def list_checkpoints(name: str) -> list[dict[str, Any]]:
+        """Return the position of each sink."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            return pipelines.checkpoints(store, name)
+
+    @router.delete(
+        "/pipelines/{name}/checkpoint",
+        tags=["checkpoints"],
+        dependencies=[context.requires("admin")],
+    )
+    @router.delete(
+        "/pipelines/{name}/checkpoints",
+        tags=["checkpoints"],
+        dependencies=[context.requires("admin")],
+    )
+    def reset_checkpoints(
+        name: str,
+        confirm: Annotated[str, Query(description="the pipeline's name once more")] = "",
+    ) -> dict[str, Any]:
+        """Forget every position and snapshot of a stopped pipeline: it starts as if it were new."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            if confirm != name:
+                message = f"this forgets every position; if that is meant, add ?confirm={name}"
+                raise ApiError(400, "NOT_CONFIRMED", message)
+            with answering(409, "NOT_NOW"):
+                pipelines.reset_checkpoint(store, name, confirm=confirm, backend=context.backend)
+            return {"name": name, "reset": True}
+
+
+def _add_sinks(router: APIRouter, context: ApiContext) -> None:
+    @router.get("/pipelines/{name}/sinks", tags=["sinks"], dependencies=[context.requires("read")])
+    def list_sinks(name: str) -> list[dict[str, Any]]:
+        """Return how each sink is, and what it lacks for good."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            return sinks.entries(store, name)
+
+    @router.post("/pipelines/{name}/sinks/{sink_id}/give-up", tags=["sinks"], status_code=202)
+    def give_up_sink(
+        name: str, sink_id: str, caller: str = context.requires("operate")
+    ) -> dict[str, Any]:
+        """Give a sink up that is behind: its gap is recorded, and no log is kept for it."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            with answering(409, "NOT_NOW"):
+                sinks.want(store, name, sink_id, "give_up", f"rest: {caller}")
+        return {"sink": sink_id, "wanted": "give_up"}
+
+    @router.post("/pipelines/{name}/sinks/{sink_id}/resume", tags=["sinks"], status_code=202)
+    def resume_sink(
+        name: str, sink_id: str, caller: str = context.requires("operate")
+    ) -> dict[str, Any]:
+        """Let a sink go on that was given up, from the pipeline's position."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            with answering(409, "NOT_NOW"):
+                sinks.want(store, name, sink_id, "resume", f"rest: {caller}")
+        return {"sink": sink_id, "wanted": "resume"}
+
+
+def _add_checks(router: APIRouter, context: ApiContext) -> None:
+    may_read, may_operate = context.requires("read"), context.requires("operate")
+
+    @router.get("/pipelines/{name}/log", tags=["pipelines"], dependencies=[may_operate])
+    def get_log(
+        name: str, lines: Annotated[int, Query(ge=1, le=LOG_LINES_MAX)] = 200
+    ) -> dict[str, Any]:
+        """Return the end of the driver's log."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            record = Control(store, name).read()
+        handle = record.handle if record is not None else None
+        text = redacted(context.backend.logs_tail(handle, lines)) if handle else ""
+        return {"lines": text.splitlines()}
+
+    @router.post("/pipelines/{name}/preflight", tags=["pipelines"], dependencies=[may_operate])
+    def run_preflight(name: str) -> dict[str, Any]:
+        """Ask the source whether it can be captured, and each sink whether it takes us."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            text = Control(store, name).document() or ""
+        findings = preflight(load(text))
+        shown = [
+            {"check": found.check, "verdict": found.verdict, "message": redacted(found.message)}
+            for found in findings
+        ]
+        return {"ok": all(found.verdict != "fail" for found in findings), "findings": shown}
+
+    @router.post("/validate", tags=["documents"], dependencies=[may_read])
+    def validate(document: dict[str, Any]) -> dict[str, Any]:
+        """Check a document, without keeping it; every problem is named."""
+        try:
+            pipeline = load(documents.text_of(document), expand=False)
+            pipeline.refuse_unbuilt()
+        except SpecError as error:
+            raise ApiError(400, "INVALID_DOCUMENT", redacted(str(error))) from error
+        spec = pipeline.spec
+        return {
+            "valid": True,
+            "pipeline": pipeline.metadata.name,
+            "source_type": spec.source.connector,
+            "sink_count": len(spec.sinks),
+        }

@@ -1,0 +1,30 @@
+"""``deltaforge driver``: one pipeline's driver as a process of its own, without Spark.
+
+Started by ``deltaforge serve``; nobody types it. The state store comes from the environment.
+"""
+
+import logging
+from typing import Annotated
+
+import typer
+
+from airflow_provider_deltaforge.cli.shutdown import stop_signals
+from airflow_provider_deltaforge.storage.location import StoreLocation
+
+
+def driver(
+    pipeline: Annotated[str, typer.Option(help="Name, as applied to the state store.")],
+    generation: Annotated[int, typer.Option(help="Of the control record.")],
+) -> None:
+    """Run one pipeline until it is asked to end; the exit code says how it ended."""
+    from airflow_provider_deltaforge.engine.driver.local import run_local
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    with stop_signals() as leaving:
+        code = run_local(pipeline, StoreLocation.from_environment(), generation, leaving)
+    raise typer.Exit(code)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application, where no help shows it."""
+    app.command(hidden=True)(driver)

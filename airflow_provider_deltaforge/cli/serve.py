@@ -1,0 +1,163 @@
+"""``deltaforge serve``: many pipelines and the REST API, kept running by one process."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_provider_deltaforge.api.access import Authority, anybody, by_token
+from airflow_provider_deltaforge.api.server import check_address, serving, split_address
+from airflow_provider_deltaforge.cli.options import (
+    DEFAULT_STORE,
+    MasterOption,
+    StoreOption,
+    chosen_store,
+    err,
+    opened,
+)
+from airflow_provider_deltaforge.cli.shutdown import stop_signals
+from airflow_provider_deltaforge.cli.views import coloured
+from airflow_provider_deltaforge.control import pipelines, spark_submit, tokens
+from airflow_provider_deltaforge.control.fleet import Fleet
+from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
+from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.spark_submit import check_master
+from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.spec.load import SUFFIXES, read_document
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
+_STREAM, _STREAM_WITHOUT_SPARK = "stream_job.py", "stream_process"
+_DRAIN_S = 20.0
+"""How long drivers may take to end, within ``shutdown.LIMIT_S``."""
+
+
+def serve(
+    documents: Annotated[
+        Path | None,
+        typer.Argument(exists=True, help="A pipeline document, or a folder of them."),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    master: MasterOption = "local[*]",
+    local: Annotated[
+        bool, typer.Option("--local", help="Run drivers without Spark, one process each.")
+    ] = False,
+    api_addr: Annotated[str, typer.Option(help="Serve the REST API here.")] = "127.0.0.1:8080",
+    no_auth: Annotated[
+        bool,
+        typer.Option("--no-auth", help="Ask for no token; only on an address of this machine."),
+    ] = False,
+) -> None:
+    """Run any number of pipelines, and steer them over REST.
+
+    Starts every document of the folder that nobody stopped, and what ran here before. Ctrl-C ends
+    the drivers in order, and the next `serve` on the same store goes on with them; a driver whose
+    `serve` was killed works on, and is adopted. See docs/rest.md.
+    """
+    if not local:
+        check_master(master, store)
+    check_address(api_addr)
+    texts = [(file, read_document(file)) for file in _files(documents)]
+    location = StoreLocation.from_dsn(store)
+    backend = LocalBackend(
+        jobs_directory(store),
+        compose=command_without_spark if local else spark_submit.command,
+        term_grace_s=_DRAIN_S,
+    )
+    job = LaunchSpec("", 0, _STREAM_WITHOUT_SPARK if local else _STREAM, store, master)
+    with opened(store, create=True) as state, stop_signals() as stopping:
+        authority = _authority(state, store, api_addr, no_auth=no_auth)
+        fleet = Fleet(location, backend, job, _report)
+        _start_all(fleet, state, store, texts, documents)
+        with _served(store, backend, fleet, authority, api_addr) as url:
+            err.print(f"the REST API is at {url}; Ctrl-C ends it and the drivers", highlight=False)
+            stopping.wait()
+            err.print("ending the drivers: they deliver what is in flight …")
+        for name in fleet.close(_DRAIN_S):
+            err.print(f"{name} did not end in time; the next `serve` adopts it", highlight=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(rich_help_panel="Running pipelines")(serve)
+
+
+def _files(documents: Path | None) -> Sequence[Path]:
+    if documents is None or documents.is_file():
+        return [documents] if documents is not None else []
+    return sorted(file for file in documents.iterdir() if file.suffix in SUFFIXES)
+
+
+def _authority(state: Store, store: str, api_addr: str, *, no_auth: bool) -> Authority:
+    host, _ = split_address(api_addr)
+    if no_auth:
+        if host not in _LOOPBACK:
+            raise SpecError(
+                f"--no-auth: whoever reaches {host} could do everything; listen on 127.0.0.1, or "
+                "leave it out and use tokens"
+            )
+        return anybody
+    if not tokens.tokens(state):
+        err.print(
+            "nobody can use the REST API yet: `deltaforge token create NAME --scope admin` makes "
+            "a token",
+            style="yellow",
+            highlight=False,
+        )
+    return by_token(partial(opened, store))
+
+
+def _start_all(
+    fleet: Fleet,
+    state: Store,
+    store: str,
+    texts: Sequence[tuple[Path, str]],
+    strict: Path | None,
+) -> None:
+    """Start what the documents say, and what a former server kept.
+
+    Of several documents, one that is wrong does not keep the others; only ``strict`` must be right.
+    """
+    for file, text in texts:
+        try:
+            chosen_store(text, store)  # Refuses a document that names another one.
+            _start(fleet, state, text)
+        except (SpecError, RetryableError) as error:
+            if file == strict:
+                raise
+            err.print(f"{file} is not started: {redacted(str(error))}", highlight=False)
+    fleet.start_wanted(state)
+
+
+def _start(fleet: Fleet, state: Store, text: str) -> None:
+    """Start a document's pipeline, unless somebody stopped it: that outlives this process."""
+    applied = pipelines.apply(state, text)
+    if applied.record.generation and applied.record.desired == "stopped":
+        err.print(f"{applied.name} was stopped; `POST /pipelines/{applied.name}/resume` starts it")
+    else:
+        fleet.start(state, applied.name)
+
+
+@contextmanager
+def _served(
+    store: str, backend: LocalBackend, fleet: Fleet, authority: Authority, api_addr: str
+) -> Iterator[str]:
+    try:
+        from airflow_provider_deltaforge.api.app import create_app
+        from airflow_provider_deltaforge.api.context import ApiContext
+    except ImportError as error:
+        raise SpecError("deltaforge serve needs airflow-provider-deltaforge[api]") from error
+    context = ApiContext(partial(opened, store), backend, fleet, authority)
+    with serving(create_app(context), api_addr) as url:
+        yield url
+
+
+def _report(present: PipelineStatus) -> None:
+    err.print(present.name, "is", coloured(present.status), present.reason or "")
