@@ -28,7 +28,7 @@ from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.spec.load import SUFFIXES, read_document
+from airflow_provider_deltaforge.spec.load import documents_at, read_document
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -64,7 +64,8 @@ def serve(
     if not local:
         check_master(master, store)
     check_address(api_addr)
-    texts = [(file, read_document(file)) for file in _files(documents)]
+    files = documents_at(documents) if documents is not None else []
+    texts = [(file, read_document(file)) for file in files]
     location = StoreLocation.from_dsn(store)
     backend = LocalBackend(
         jobs_directory(store),
@@ -87,12 +88,6 @@ def serve(
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(rich_help_panel="Running pipelines")(serve)
-
-
-def _files(documents: Path | None) -> Sequence[Path]:
-    if documents is None or documents.is_file():
-        return [documents] if documents is not None else []
-    return sorted(file for file in documents.iterdir() if file.suffix in SUFFIXES)
 
 
 def _authority(state: Store, store: str, api_addr: str, *, no_auth: bool) -> Authority:

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState
