@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.cli.options import (
 from airflow_provider_deltaforge.cli.replay import replay
 from airflow_provider_deltaforge.control import dead_letters
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
 
 app = typer.Typer(
@@ -153,7 +154,9 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
         source = event.get("source") or {}
         overtaken = ", ".join(meta.get("overtaken", ()))
         who = f"sink {meta['sink_id']}" if meta["sink_id"] else f"processor {meta['processor_id']}"
-        table_name = f"{source.get('schema') or source.get('db')}.{source.get('table')}"
+        table_name = qualified_name(
+            str(source.get("schema") or source.get("db")), str(source.get("table"))
+        )
         if not event:  # Of an entry that cannot be read.
             table_name, who = "", "unknown"
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(entry["timestamp"]))

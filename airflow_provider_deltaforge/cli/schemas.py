@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.cli.options import (
 )
 from airflow_provider_deltaforge.control import schemas as registered
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 
 
 def schemas(  # noqa: PLR0917 - a command's options
@@ -71,7 +72,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _full_name(schema: dict[str, Any]) -> str:
-    return f"{schema.get('schema') or schema['database']}.{schema['table']}"
+    return qualified_name(schema.get("schema") or schema["database"], schema["table"])
 
 
 def _grid(*titles: str) -> Table:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from airflow_provider_deltaforge.events.table_names import qualified_name
+
 TypeSystem: TypeAlias = Literal["mysql", "postgresql", "turso"]
 """Whose names ``Column.data_type`` and ``column_type`` are."""
 
@@ -97,8 +99,8 @@ class TableSchema:
 
     @property
     def full_name(self) -> str:
-        """``schema.table`` where the source has schemas, else ``db.table``."""
-        return f"{self.schema or self.db}.{self.table}"
+        """``schema.table`` where the source has schemas, else ``db.table``; see ``table_names``."""
+        return qualified_name(self.schema or self.db, self.table)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.versions import (
     Compare,
     TableName,
@@ -231,15 +232,20 @@ def named(registry: Registry, name: str) -> TableName:
     found = [
         name_of(entry.schema)
         for entry in registry.all()
-        if name in (entry.schema.table, entry.schema.full_name)
-        or name == ".".join(part for part in name_of(entry.schema) if part is not None)
+        if name in (entry.schema.table, entry.schema.full_name, *_full_forms(entry.schema))
     ]
     if len(found) == 1:
         return found[0]
-    known = [".".join(p for p in name_of(v.schema) if p is not None) for v in registry.all()]
+    known = [_full_forms(version.schema)[0] for version in registry.all()]
     if found:
         raise SpecError(f"{name!r} names several tables; write one of {', '.join(known)}")
     raise SpecError(f"no schema of a table {name!r} (known: {', '.join(known) or 'none yet'})")
+
+
+def _full_forms(schema: TableSchema) -> tuple[str, str, str]:
+    """Return a table's name with its database, and both names as people may write them."""
+    parts = [part for part in name_of(schema) if part is not None]
+    return qualified_name(*parts), ".".join(parts), ".".join(parts[-2:])
 
 
 def _is_news(

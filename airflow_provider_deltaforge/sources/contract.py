@@ -10,6 +10,7 @@ from pydantic import PositiveInt
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema, TypeSystem
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
@@ -144,6 +145,11 @@ class TableChunk:
     table: str
     bounds: Mapping[str, Any] = field(default_factory=dict)
     rows_estimate: int = 0
+
+    @property
+    def full_name(self) -> str:
+        """``schema.table`` where the source has schemas, else ``db.table``."""
+        return qualified_name(self.schema or self.db, self.table)
 
 
 @dataclass(frozen=True, slots=True)

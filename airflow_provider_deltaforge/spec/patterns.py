@@ -2,6 +2,7 @@
 
 ``qualifier.name``: ``*`` and ``%`` stand for any text anywhere in a component, ``_`` is itself.
 Either may hold dots: ``a.b.t`` is the table ``t`` of ``a.b``, and ``b.t`` of ``a``.
+In double quotes a component is itself: ``"a.b".t`` is the former alone, ``"a.b".*`` all of ``a.b``.
 A bare name belongs to the default qualifier (the DSN's database) if there is one, else to any.
 No pattern at all means every table that is not the system's.
 """
@@ -10,6 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from airflow_provider_deltaforge.events.table_names import quoted_parts
+
+_PARTS_MAX = 2  # A qualifier, and a table's name.
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class TableMatcher:
         anywhere = _component(self.default) if self.default else re.compile(r".*", re.DOTALL)
         compiled = []
         for pattern in self.patterns:
+            quoted = quoted_parts(pattern)
+            if quoted is not None and len(quoted) <= _PARTS_MAX:
+                parts = [re.compile(re.escape(t)) if q else _component(t) for t, q in quoted]
+                compiled.append((parts[0] if len(parts) == _PARTS_MAX else anywhere, parts[-1]))
+                continue
             if "." not in pattern:
                 compiled.append((anywhere, _component(pattern)))
             compiled += [(_component(q), _component(name)) for q, name in splits(pattern)]
@@ -53,6 +63,9 @@ class TableMatcher:
 
 def splits(text: str) -> list[tuple[str, str]]:
     """Return what a full name or a pattern may stand for: both components may hold dots."""
+    quoted = quoted_parts(text)
+    if quoted is not None and len(quoted) == _PARTS_MAX:
+        return [(quoted[0][0], quoted[1][0])]
     dots = [at for at, char in enumerate(text) if char == "."]
     return [(text[:at], text[at + 1 :]) for at in dots]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.storage.records.stats import (
     LATENCY_BUCKETS_S,
     DeadLetterCounts,
@@ -179,5 +180,5 @@ def _by_table(rows: pa.RecordBatch) -> Counter[tuple[str, str]]:
     _, first, counts = np.unique(code, return_index=True, return_counts=True)
     for row, count in zip(first.tolist(), counts.tolist(), strict=True):
         db, schema, table, op = (column[row].as_py() for column in columns)
-        counted[f"{schema or db}.{table}", op] += count
+        counted[qualified_name(schema or db, table), op] += count
     return counted

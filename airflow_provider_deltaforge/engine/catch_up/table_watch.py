@@ -9,6 +9,7 @@ becomes a snapshot request only then: what was there under its name before is de
 
 import json
 import logging
+import shlex
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.table_names import qualified_name, unquoted
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
 from airflow_provider_deltaforge.sources.contract import (
     AppearedTable,
@@ -152,7 +154,7 @@ class TableWatch:
                 table out, or has not: the log would be opened again and again.
         """
         policy = getattr(self._context.pipeline.spec.source, "on_undecodable", "halt")
-        repair = f"deltaforge snapshot FILE --tables {error.table}"
+        repair = f"deltaforge snapshot FILE --tables {shlex.quote(error.table)}"
         may_stop = isinstance(reader, SkipsTables) and error.table not in self._left_out
         if policy == "halt" or not may_stop:
             raise TableError(f"{error}. To repair it, copy the table: {repair}", error.table)
@@ -259,6 +261,8 @@ class TrustedHistory(RegisteredHistory):
     ) -> TableSchema | None:
         """Return the schema that was in force at a position; None when none is to be trusted."""
         found = self._registry.at_position(db, schema, table, position, self._compare)
-        if found is None or found.sequence <= self._doubted.get(f"{schema or db}.{table}", 0):
+        if found is None:
             return None
-        return found.schema
+        name = qualified_name(schema or db, table)
+        doubted = self._doubted.get(name, self._doubted.get(unquoted(name), 0))
+        return found.schema if found.sequence > doubted else None

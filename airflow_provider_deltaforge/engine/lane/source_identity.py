@@ -28,6 +28,7 @@ from airflow_provider_deltaforge.errors import (
     ServerChangedError,
 )
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.drift import Delta, deltas, described
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Identity, Source
@@ -263,7 +264,7 @@ def _explains(db: str, change: Mapping[str, Any], delta: Delta) -> bool:
     """Return whether a schema change in the log can be what made a difference."""
     tables = change.get("tables") or ()
     if not tables:  # A statement about the whole database.
-        return delta.table.startswith(f"{db}.")
+        return delta.table.startswith(qualified_name(db, ""))
     if delta.table not in tables:
         return False
     sql = str(change.get("sql", "")).lower()

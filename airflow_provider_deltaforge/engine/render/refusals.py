@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.engine.base.last_error import shown
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.events.table_names import qualified_name
 
 _JOURNAL = "set such events aside with spec.journal.enabled: true"
 
@@ -59,4 +60,4 @@ def table_of(rows: pa.RecordBatch, row: int) -> str:
     if row >= rows.num_rows:
         return "?"
     qualifier = rows.column("schema")[row].as_py() or rows.column("db")[row].as_py()
-    return f"{qualifier}.{rows.column('table')[row].as_py()}"
+    return qualified_name(qualifier, rows.column("table")[row].as_py())

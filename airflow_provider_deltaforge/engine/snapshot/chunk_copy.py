@@ -26,7 +26,6 @@ from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules,
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
-from airflow_provider_deltaforge.engine.snapshot.snapshot_run import full_name
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage import names
@@ -174,7 +173,7 @@ class _Copier:
         )
 
     def attempt(self, chunk: TableChunk) -> ChunkResult:
-        table = full_name(chunk)
+        table = chunk.full_name
         if self._watcher.ending.is_set():
             return ChunkResult(chunk.id, table, 0, _asked(self._watcher))
         try:
@@ -216,11 +215,11 @@ class _Copier:
             cut = dict(batch.end)
         reach(CrashPoint.CHUNK_WRITTEN)
         marks = self._marks.leave()
-        done = self._records.chunk_done(self._run_id, chunk.id, full_name(chunk), rows, cut, marks)
+        done = self._records.chunk_done(self._run_id, chunk.id, chunk.full_name, rows, cut, marks)
         if not self._store([done]):
             return None
         reach(CrashPoint.CHUNK_STORED)
-        return ChunkResult(chunk.id, full_name(chunk), rows, taken=taken)
+        return ChunkResult(chunk.id, chunk.full_name, rows, taken=taken)
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, together with what is set aside; False when asked to end before there is room."""

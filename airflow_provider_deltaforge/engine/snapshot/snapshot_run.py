@@ -90,7 +90,7 @@ class SnapshotRun:
         for stored in self._records.plan(run.id):
             if stored["id"] not in done:
                 chunk = TableChunk(**stored)
-                remaining.setdefault(full_name(chunk), []).append(chunk)
+                remaining.setdefault(chunk.full_name, []).append(chunk)
         return SnapshotPlan(run, remaining)
 
     def guard(self, plan: SnapshotPlan) -> None:
@@ -226,7 +226,7 @@ class SnapshotRun:
         chunks = list(self._wished(snapshotter))
         tables: dict[str, dict[str, int]] = {}
         for chunk in chunks:
-            counts = tables.setdefault(full_name(chunk), {"chunks": 0, "rows_estimate": 0})
+            counts = tables.setdefault(chunk.full_name, {"chunks": 0, "rows_estimate": 0})
             counts["chunks"] += 1
             counts["rows_estimate"] += chunk.rows_estimate
         run = SnapshotRecord(
@@ -254,8 +254,3 @@ class SnapshotRun:
 
     def _store(self, writes: Sequence[Write]) -> None:
         self._context.store.transact(writes, self._context.fence)
-
-
-def full_name(chunk: TableChunk) -> str:
-    """Return ``schema.table`` where the source has schemas, else ``db.table``."""
-    return f"{chunk.schema or chunk.db}.{chunk.table}"

@@ -3,8 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from airflow_provider_deltaforge.events.table_names import qualified_name
+
 _GRANT = re.compile(r"^GRANT (?P<what>.+?) ON (?P<where>\S+|`.*`\.\S+) TO ", re.DOTALL)
 _QUOTED = re.compile(r"`(?P<name>(?:[^`]|``)*)`")
+_NAME = re.compile(r"`((?:[^`]|``)*)`|([^`.]+)")
 _LOG_PRIVILEGES = {
     "REPLICATION SLAVE": {"REPLICATION SLAVE"},
     # MariaDB renamed it; the old word is still accepted in GRANT, the new one is shown.
@@ -54,11 +57,11 @@ def granted_by_column(grants: Sequence[str]) -> list[str]:
             continue
         what = re.sub(r"\([^)]*\)", "()", match["what"])
         plain = {word.strip().upper() for word in what.split(",")}
-        where = match["where"].replace("`", "")
+        where = _unquoted(match["where"])
         if plain & {"SELECT", *_ALL}:
             whole.add(where)
         elif "SELECT ()" in plain:
-            by_column[where] = f"{_qualifier(match['where'])}.*"
+            by_column[where] = qualified_name(_qualifier(match["where"]), "*")
     return sorted(
         where for where, database in by_column.items() if not whole & {where, database, "*.*"}
     )
@@ -96,6 +99,12 @@ def _parse(grants: Sequence[str]) -> tuple[set[str], dict[str, set[str]]]:
         else:
             per_database.setdefault(_qualifier(where), set()).update(words)
     return everywhere, per_database
+
+
+def _unquoted(where: str) -> str:
+    """Return what a privilege is on without the server's quotes: ``shop.orders``, ``*.*``."""
+    names = _NAME.findall(where)
+    return qualified_name(*(plain or quoted.replace("``", "`") for quoted, plain in names))
 
 
 def _qualifier(where: str) -> str:

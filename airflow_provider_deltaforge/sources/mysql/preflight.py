@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import counts_transactions
 from airflow_provider_deltaforge.sources.mysql.catalog import (
@@ -189,7 +190,7 @@ def _read_in_part(
     fetch(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
     for table in tables:
         db, name = table.schema.db, table.schema.table
-        if not by_role and f"{db}.{name}" not in listed:
+        if not by_role and qualified_name(db, name) not in listed:
             continue
         try:
             fetch(connection, f"SELECT * FROM {quote(db, name)} LIMIT 0")

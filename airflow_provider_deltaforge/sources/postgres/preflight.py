@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.publication import (
@@ -97,7 +98,7 @@ def _publication(
         listed = ", ".join(table.quoted for table in missing)
         sql = f"ALTER PUBLICATION {quote(name)} ADD TABLE {listed}" if missing else None
         may = may and (server.superuser or found.owned)
-    names = [f"{table.schema}.{table.name}" for table in missing]
+    names = [qualified_name(table.schema, table.name) for table in missing]
     owned = {table.full_name for table in tables if table.owned}
     may = may and (server.superuser or owned.issuperset(names))
     return publication_findings(name, found, tables, names, sql, may_create=may)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, row_of, rows_of
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.sources.postgres.wal.messages import (
@@ -222,7 +223,9 @@ def check_roots(connection: Any, publication: str, matcher: TableMatcher) -> Non
         FatalError: it does; the text has the command that changes it.
     """
     rows = rows_of(connection, _SCATTERED, "looking at the publication", (publication,))
-    captured = [f"{schema}.{table}" for schema, table in rows if matcher.matches(schema, table)]
+    captured = [
+        qualified_name(schema, table) for schema, table in rows if matcher.matches(schema, table)
+    ]
     if captured:
         raise FatalError(
             f"publication {publication!r} sends the rows of {', '.join(captured)} under the names "

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, quote
 from airflow_provider_deltaforge.sources.shared.preflight import (
@@ -19,13 +20,13 @@ SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
   FROM pg_publication WHERE pubname = %s
 """
 _NARROWED = """
-SELECT p.schemaname || '.' || p.tablename FROM pg_publication_tables p
+SELECT p.schemaname, p.tablename FROM pg_publication_tables p
   JOIN pg_namespace n ON n.nspname = p.schemaname
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
  WHERE p.pubname = %s AND (p.rowfilter IS NOT NULL OR cardinality(p.attnames) < (
        SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
           AND NOT a.attisdropped AND a.attgenerated = ''))
- ORDER BY 1
+ ORDER BY 1, 2
 """
 _NARROWED_SINCE = 150000
 
@@ -65,7 +66,8 @@ def publication_of(connection: Any, version: int, name: str) -> Publication | No
         return None
     complete, via_root, owned = row
     narrowed = connection.execute(_NARROWED, (name,)) if version >= _NARROWED_SINCE else ()
-    return Publication(complete, via_root, owned, tuple(table for (table,) in narrowed))
+    names = tuple(qualified_name(*row) for row in narrowed)
+    return Publication(complete, via_root, owned, names)
 
 
 def unreadable_columns(connection: Any, tables: Sequence[CapturedTable]) -> dict[str, list[str]]:

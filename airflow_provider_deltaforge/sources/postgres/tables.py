@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _ROWS_PER_PAGE = 80
@@ -119,7 +120,7 @@ class CapturedTable:
     @property
     def full_name(self) -> str:
         """``schema.table``."""
-        return f"{self.schema}.{self.table}"
+        return qualified_name(self.schema, self.table)
 
     @property
     def from_clause(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import TableChunk
 
 Border = Sequence[Any]
@@ -58,7 +59,7 @@ class TableRange:
             bounds["upto"] = list(upto)
         if self.where:
             bounds["where"] = self.where
-        name = f"{self.schema or self.db}.{self.table}"
+        name = qualified_name(self.schema or self.db, self.table)
         text = json.dumps([self.db, name, bounds], sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return TableChunk(f"{name}:{digest}", self.db, self.schema, self.table, bounds, rows)

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key, row_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.shared.change_rows import (
     change_rows,
@@ -147,7 +148,7 @@ class TableSnapshotter(ABC, Generic[Table]):
         for name, table in chosen.items():
             chunks = self._chunks(table, chunk_rows, where)
             while True:
-                with self._doing(f"planning {'.'.join(name)}"):
+                with self._doing(f"planning {qualified_name(*name)}"):
                     chunk = next(chunks, None)
                 if chunk is None:
                     break
@@ -164,7 +165,7 @@ class TableSnapshotter(ABC, Generic[Table]):
             RetryableError: the server is away, or the table is altered all the time; the chunk
                 may be read again.
         """
-        name = f"{chunk.schema or chunk.db}.{chunk.table}"
+        name = chunk.full_name
         doing = f"reading {name}"
         finished = False
         try:
@@ -224,7 +225,7 @@ class TableSnapshotter(ABC, Generic[Table]):
             SpecError: there are none or several.
         """
         if len(chosen) != 1:
-            names = ", ".join(map(".".join, chosen)) or "none"
+            names = ", ".join(qualified_name(*name) for name in chosen) or "none"
             raise SpecError(f"where: give exactly one table with a condition, not {names}")
         return next(iter(chosen.values()))
 

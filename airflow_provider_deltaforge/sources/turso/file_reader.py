@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import AppearedTable
 from airflow_provider_deltaforge.sources.turso.files import Database, check_engine
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
@@ -84,7 +85,9 @@ class FileReader(ABC):
 
     def _report(self, names: Iterable[str], place: FilePosition) -> bool:
         """Report tables that came up at a place; return whether there are any."""
-        new = tuple(AppearedTable(f"{DB}.{name}", place.as_json()) for name in sorted(names))
+        new = tuple(
+            AppearedTable(qualified_name(DB, name), place.as_json()) for name in sorted(names)
+        )
         self._appeared += new
         return bool(new)
 

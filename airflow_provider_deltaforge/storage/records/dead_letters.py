@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events.table_names import qualified_name, unquoted
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend, Push, Store, StoredEntry, Take
@@ -70,7 +71,8 @@ class DeadLetter(Record):
     def table(self) -> str:
         """Return the full name of the event's table."""
         source = self.event.get("source") or {}
-        return f"{source.get('schema') or source.get('db')}.{source.get('table')}"
+        names = (source.get("schema") or source.get("db"), source.get("table"))
+        return qualified_name(*(str(name) for name in names))
 
     def missed_by(self, sink_ids: Collection[str]) -> list[str]:
         """Return which of the pipeline's sinks were not given it: one, or all of them."""
@@ -106,14 +108,16 @@ class DeadLetterFilter:
             (self.sink, meta.sink_id),
             (self.processor, meta.processor_id),
             (self.kind, meta.error_kind),
-            (self.table, dead_letter.table if self.table is not None else None),
         )
         within = (
             (self.first or 0)
             <= dead_letter.seq
             <= (dead_letter.seq if self.last is None else self.last)
         )
-        return within and all(wanted in (None, found) for wanted, found in pairs)
+        fits = within and all(wanted in (None, found) for wanted, found in pairs)
+        if self.table is None or not fits:
+            return fits
+        return self.table in (dead_letter.table, unquoted(dead_letter.table))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from airflow_provider_deltaforge.events.table_names import unquoted
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
@@ -171,8 +172,10 @@ class Snapshots:
         }
         done = self.done(run.id)
         for chunk in done.values():
-            tables[chunk.table]["chunks_done"] += 1
-            tables[chunk.table]["rows"] += chunk.rows
+            # A run that an early release planned has names with dots unquoted.
+            name = chunk.table if chunk.table in tables else unquoted(chunk.table)
+            tables[name]["chunks_done"] += 1
+            tables[name]["rows"] += chunk.rows
         return {
             "run": run.id,
             "ticket": run.ticket,

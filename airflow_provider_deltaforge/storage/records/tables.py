@@ -7,6 +7,7 @@ with the checkpoint that passes the statement it came by.
 from collections.abc import Collection, Mapping
 from typing import Literal
 
+from airflow_provider_deltaforge.events.table_names import unquoted
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
@@ -120,6 +121,7 @@ class TableRecords:
 
     def repair(self, copied: list[str]) -> list[Write]:
         """Return the writes that let copied tables stream again."""
+        copied = [*copied, *map(unquoted, copied)]
         return [
             self._put(record.model_copy(update={"repaired_at_ms": now_ms()}))
             for name, record in self.stopped().items()

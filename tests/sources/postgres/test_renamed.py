@@ -113,5 +113,5 @@ def test_a_table_of_a_schema_with_a_dot_is_captured_under_its_name(pipeline, sql
     sql(
         'BEGIN; ALTER TABLE "a.b".t RENAME TO old; ALTER TABLE "a.b".swapped RENAME TO t; COMMIT',
     )
-    wait_for("the copy", lambda: copied(run) == ["a.b.t"], 30)
+    wait_for("the copy", lambda: copied(run) == ['"a.b".t'], 30)
     assert last(run, "t").items() >= {2: "swapped in"}.items()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_deltaforge.errors import SchemaError, TableError
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.table_names import is_among, qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
     TableDecodePlan,
@@ -194,7 +195,7 @@ class CatalogView:
 
     def captures(self, db: str, table: str) -> bool:
         """Return whether a table is captured."""
-        return self._matcher.matches(db, table) and f"{db}.{table}" not in self._left_out
+        return self._matcher.matches(db, table) and not is_among(self._left_out, db, table)
 
     def touches(self, db: str) -> bool:
         """Return whether any table of a database could be captured."""
@@ -371,7 +372,7 @@ class CatalogView:
         return schema
 
     def _stopped(self, key: Key, reason: str) -> TableError:
-        name = f"{key[0]}.{key[1]}"
+        name = qualified_name(*key)
         sql = self._evolved.last_sql.get(key)
         quoted = f". The statement was: {sql[:_QUOTED_MAX]}" if sql is not None else ""
         reason = reason.removeprefix(f"{name}: ")

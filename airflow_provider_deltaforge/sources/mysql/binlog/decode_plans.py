@@ -12,6 +12,7 @@ import numpy as np
 from airflow_provider_deltaforge.columns.json_text_kernel import SCALAR_BYTES_MAX
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql import column_types as t
 from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql.binlog.image_kernel import PlanArrays
@@ -228,7 +229,7 @@ def null_by_default(table: TableMap) -> tuple[int, ...]:
 
 def _checked(table: TableMap, catalog: TableSchema | None) -> Sequence[Column | None]:
     """Return the catalog's columns if they fit the log's, Nones if the log says everything."""
-    name = f"{table.db}.{table.table}"
+    name = qualified_name(table.db, table.table)
     if catalog is None:
         if not table.named:
             raise SchemaError(

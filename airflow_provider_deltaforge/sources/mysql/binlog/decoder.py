@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import OUTBOX, TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql.binlog import (
     column_kernel,
     framing_kernel,
@@ -181,7 +182,7 @@ def _larger(columns: RowColumns, state: Any, segment: BinlogSegment) -> RowColum
 def _failure(segment: BinlogSegment, result: int, state: Any) -> Exception:
     event = segment.rows[int(state[row_kernel.EVENT])]
     plan = segment.plans.plans[int(segment.map_plans[event[ROW_MAP]])]
-    table = f"{plan.db}.{plan.table}"
+    table = qualified_name(plan.db, plan.table)
     column = int(state[row_kernel.BAD_COLUMN])
     name = plan.names[column] if column < len(plan.names) else str(column)
     reason = {

@@ -8,6 +8,7 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import FatalError, SchemaError, TableError
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
     DecodePlans,
@@ -137,7 +138,8 @@ class TablePlans:
         try:
             described = parse_table_map(body, mariadb=self._mariadb)
         except SchemaError as error:
-            raise TableError(f"{db}.{table}: {error}", f"{db}.{table}") from error
+            name = qualified_name(db, table)
+            raise TableError(f"{name}: {error}", name) from error
         return self._catalog.plan(described)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_deltaforge.errors import SchemaError, TableError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import TableDecodePlan
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import (
@@ -63,7 +64,7 @@ def with_plain_rows(segment: BinlogSegment) -> BinlogSegment:
         try:
             plain = np.frombuffer(_Event(body, plan, int(rows[event, ROW_KIND])).plain(), np.uint8)
         except (SchemaError, IndexError, zlib.error) as error:
-            name = f"{plan.db}.{plan.table}"
+            name = qualified_name(plan.db, plan.table)
             raise TableError(f"{name}: {_reason(error)}", name) from error
         parts.append(plain)
         rows[event, ROW_START], rows[event, ROW_STOP] = at, at + len(plain)

@@ -9,6 +9,7 @@ from uuid import UUID
 import orjson
 
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import SchemaChange
 from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import Catalog, OpenSegment
@@ -226,7 +227,7 @@ def _change(
 
 
 def _full_names(tables: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{db}.{table}" for db, table in tables]
+    return [qualified_name(db, table) for db, table in tables]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, TableError
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch
 from airflow_provider_deltaforge.sources.mysql.connection import translated
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode, Token, tokens_of
@@ -93,7 +94,7 @@ class StatementJudge:
         for name in tables:
             key = self._captured(name, db)
             if key is not None:
-                full = f"{key[0]}.{key[1]}"
+                full = qualified_name(*key)
                 raise TableError(
                     f"{full}: at {place} {writes.verb} was logged as a statement, so its rows are "
                     f"not in the log; {REMEDY}. MariaDB always logs so what changes a table with a "

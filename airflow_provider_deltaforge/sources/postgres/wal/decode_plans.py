@@ -12,6 +12,7 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.postgres import catalog
 from airflow_provider_deltaforge.sources.postgres.catalog import (
     ColumnFacts,
@@ -156,7 +157,7 @@ class Planner:
             RetryableError: the catalog cannot be read now.
             TableError: nobody can tell how to decode its rows.
         """
-        name = f"{relation.schema}.{relation.table}"
+        name = qualified_name(relation.schema, relation.table)
         if not self._matcher.matches(relation.schema, relation.table):
             schema = TableSchema(self._db, relation.schema, relation.table, ())
             return WalTablePlan(schema, captured=False)

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.table_names import is_among, qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import AppearedTable, NamedTables
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
@@ -124,7 +125,7 @@ class _CapturedTables:
     def plan(self, relation: Relation) -> WalTablePlan | None:
         """Return how to decode a table's rows, None if they are not delivered."""
         captured = self._matcher.matches(relation.schema, relation.table)
-        if not captured or f"{relation.schema}.{relation.table}" in self.left_out:
+        if not captured or is_among(self.left_out, relation.schema, relation.table):
             return None
         plan = self._planner.plan(relation)
         if not plan.captured:
@@ -156,7 +157,7 @@ class _AppearedTables:
 
     def add(self, schema: str, table: str, position: Position | None) -> None:
         """Add a table with rows from before a position; None: from before it was found."""
-        appeared = AppearedTable(f"{schema}.{table}", position)
+        appeared = AppearedTable(qualified_name(schema, table), position)
         if appeared not in self.found:
             self.found.append(appeared)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import NamedTables
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, rows_of
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, splits
@@ -32,7 +33,7 @@ def _published(connection: Any, publication: str) -> list[tuple[str, str, str]]:
 
 
 def _named(tables: Sequence[tuple[str, str, str]], info: PostgresServer) -> NamedTables:
-    by_name = {f"{schema}.{table}": oid for schema, table, oid in tables}
+    by_name = {qualified_name(schema, table): oid for schema, table, oid in tables}
     return NamedTables(f"{info.system_id}/{info.db}", by_name)
 
 
@@ -59,10 +60,10 @@ class TableNamesWatch:
             return []
         former = {oid: name for name, oid in known.tables.items()}
         return [
-            f"{schema}.{table}"
+            qualified_name(schema, table)
             for schema, table, oid in tables
             if self._matcher.matches(schema, table)
-            and self._has_come(f"{schema}.{table}", oid, known, former)
+            and self._has_come(qualified_name(schema, table), oid, known, former)
         ]
 
     def _has_come(self, name: str, oid: str, known: NamedTables, former: dict[str, str]) -> bool:
