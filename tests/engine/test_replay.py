@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
+from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay import replay
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
@@ -37,11 +38,14 @@ def ask(pipeline, which=EVERY, overtaken="skip"):
     return replays.request(pipeline.store, pipeline.name, which, overtaken, "a test")
 
 
-def here(pipeline, which=EVERY, overtaken="skip", *, ending=None, tell=lambda *_: None):
+def here(
+    pipeline, which=EVERY, overtaken="skip", *, ending=None, tell=lambda *_: None, tuning=TUNING
+):
     """Replay without a driver."""
     pipeline.want("stopped")
     ticket = ask(pipeline, which, overtaken)
-    return replay_here(pipeline.name, pipeline.location, ticket, tell, ending or threading.Event())
+    ending = ending or threading.Event()
+    return replay_here(pipeline.name, pipeline.location, ticket, tell, ending, tuning)
 
 
 def counts(told):
@@ -423,14 +427,13 @@ def test_a_driver_that_starts_meanwhile_goes_on_with_it(monkeypatch):
     assert len(entries(pipeline)) == len(pipeline.control.read().replays) == 1
 
 
-def test_many_rounds_leave_nothing(monkeypatch):
-    monkeypatch.setattr(replay, "ROUND", 7)
-    monkeypatch.setattr(replay, "PAGE", 3)
+def test_many_rounds_leave_nothing():
     pipeline = begun(journal=HOLDS)
     pipeline.log().refuses = lambda _: True
     run_to_the_end(pipeline)
     takes_all(pipeline)
-    assert counts(here(pipeline)) == {"sent": 60}
+    small = Tuning(replay_round=7, replay_page=3)
+    assert counts(here(pipeline, tuning=small)) == {"sent": 60}
     assert by_row(pipeline) == history(pipeline)
 
 
@@ -466,7 +469,6 @@ def test_an_optional_sink_that_holds_the_position_and_is_away_is_not_waited_for(
 
 
 def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
-    monkeypatch.setattr(replay, "ROUND", 1)
     pipeline = begun(journal="enabled: true")
     refuses(pipeline, *(max(history(pipeline)[key]) for key in (1, 2, 3)))
     run_to_the_end(pipeline)
@@ -475,8 +477,8 @@ def test_begun_again_after_a_kill_it_counts_what_stays_once(monkeypatch):
     ticket = ask(pipeline)
 
     def serve():
-        where, ending = pipeline.location, threading.Event()
-        return replay_here(pipeline.name, where, ticket, lambda *_: None, ending)
+        where, ending, single = pipeline.location, threading.Event(), Tuning(replay_round=1)
+        return replay_here(pipeline.name, where, ticket, lambda *_: None, ending, single)
 
     def killed(crash_point):
         if crash_point is CrashPoint.REPLAY_STORED:

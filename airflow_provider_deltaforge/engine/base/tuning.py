@@ -24,6 +24,9 @@ class Tuning:
         lease_s: how long a writer may write after it has asked for its epoch.
         lease_renewed_s: a lease that is older is renewed before a write.
         lease_least_s: what must be left of it for a write.
+        replay_page: so many entries of the dead-letter queue a replay reads at once.
+        replay_round: so many it sends together; no two of one row, so that each waits for the one
+            before.
     """
 
     beat_s: float = 0.5
@@ -41,6 +44,8 @@ class Tuning:
     lease_s: float = 5.0
     lease_renewed_s: float = 1.0
     lease_least_s: float = 1.0
+    replay_page: int = 50
+    replay_round: int = 200
 
 
 TUNING = Tuning()

@@ -43,10 +43,6 @@ from airflow_provider_deltaforge.storage.records.requests import Replay, ReplayR
 
 Result = TypeVar("Result")
 
-PAGE = 50
-ROUND = 200
-"""Entries sent together at most; no two of one row, so that each waits for the one before."""
-
 
 class Cancellation:
     """Looks in the control record whether a replay is still wanted. Used by one thread at a time.
@@ -261,6 +257,7 @@ class ReplayRun:
     def __init__(self, context: TaskContext, request: ReplayRequest, here: ReplayHost) -> None:
         self._context, self._request = context, request
         self._here = here
+        self._tuning = context.job.tuning
         self._cancellation = Cancellation(context, request.ticket)
         self._queue = DeadLetterRecords(context.store, context.pipeline.name)
         self._replays = Replays(context.store, context.pipeline.name)
@@ -309,7 +306,7 @@ class ReplayRun:
             after = page[-1].dead_letter.seq
 
     def _page(self, after: int) -> list[StoredDeadLetter]:
-        return list(islice(self._queue.stored(after), PAGE))
+        return list(islice(self._queue.stored(after), self._tuning.replay_page))
 
     def _rounds(self, last: int) -> Iterator[list[ReplayedEntry]]:
         """Yield what is sent together: in order, and no two entries whose order matters."""
@@ -318,7 +315,7 @@ class ReplayRun:
             if stored.dead_letter.seq > last:
                 break
             place = place_of(stored.dead_letter)
-            if len(together) >= ROUND or (
+            if len(together) >= self._tuning.replay_round or (
                 place is not None
                 and any(sent.verdict.place and sent.verdict.place.meets(place) for sent in together)
             ):
