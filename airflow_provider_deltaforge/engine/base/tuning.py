@@ -27,6 +27,7 @@ class Tuning:
         replay_page: so many entries of the dead-letter queue a replay reads at once.
         replay_round: so many it sends together; no two of one row, so that each waits for the one
             before.
+        query_s: between two looks whether Spark's streaming query has ended.
     """
 
     beat_s: float = 0.5
@@ -46,6 +47,7 @@ class Tuning:
     lease_least_s: float = 1.0
     replay_page: int = 50
     replay_round: int = 200
+    query_s: float = 0.2
 
 
 TUNING = Tuning()

@@ -59,7 +59,7 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    _end_with_parent()
+    end_with_parent()
     outcome: Outcome
     spark = None
     try:
@@ -92,7 +92,7 @@ def _travelling(location: StoreLocation) -> StoreLocation:
     return StoreLocation(backend=location.backend, dsn=f"${{{ENVIRONMENT}}}")
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process when the JVM that started it is gone: nobody would run our tasks."""
     parent = os.getppid()
 

@@ -78,7 +78,7 @@ class SparkRunner:
                 outcome = _next(outcomes)
                 if outcome is not None and outcome.why != "window":
                     return outcome
-                if outcome is None and query.awaitTermination(_POLL_S):
+                if outcome is None and query.awaitTermination(job.tuning.query_s):
                     raise RetryableError("the streaming query ended without an outcome")
         except StreamingQueryException as error:
             raise RetryableError(f"a lane died: {_first_line(error)}") from None
@@ -106,7 +106,7 @@ class SparkRunner:
                     # Partitions of one job would be fetched, and run, two at a time at most.
                     rdd = spark_context.parallelize([chunks], 1)
                     for copied in rdd.mapPartitions(
-                        lambda part: _copied(job, run_id, part)
+                        lambda part: copy_on_executor(job, run_id, part)
                     ).toLocalIterator():
                         results.put(copied)
             except Exception as error:  # noqa: BLE001 - outcomes are data
@@ -131,9 +131,16 @@ class SparkRunner:
             await_workers(working)
 
 
-def _copied(
+def copy_on_executor(
     job: DriverAssignment, run_id: str, workers: Iterable[list[TableChunk]]
 ) -> Iterator[ChunkResult]:
+    """Copy chunks in a Spark task, one after another.
+
+    Args:
+        job: of the snapshot's driver.
+        run_id: of the snapshot.
+        workers: the task's share, as lists of chunks.
+    """
     stay_lean()
     for chunks in workers:
         for copied in copy_chunks(job, run_id, chunks):

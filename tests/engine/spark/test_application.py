@@ -19,7 +19,7 @@ def test_a_store_that_executors_cannot_open_is_refused(main, tmp_path, monkeypat
     monkeypatch.setattr(session, "session", lambda name: found)
     monkeypatch.setattr(application, "stay_lean", lambda: None)
     # It would end this process together with its parent.
-    monkeypatch.setattr(application, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(application, "end_with_parent", lambda: None)
     monkeypatch.setenv("DELTAFORGE_STORE", f"sqlite:///{tmp_path}/state.db")
     caplog.set_level(logging.INFO)
 

@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
+from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.lanes import LaneReader, run_lane
@@ -54,10 +55,10 @@ def test_the_query_of_a_pipeline_that_went_over_to_another_ends_with_its_next_wi
 
 @pytest.mark.parametrize("error", [RetryableError("away"), ValueError("a slip")])
 def test_a_lane_that_failed_says_so_and_another_query_begins_again(pipeline, monkeypatch, error):
-    def fails(self):
+    def fails(*_):
         raise error
 
-    monkeypatch.setattr(Lane, "_stream", fails)
+    monkeypatch.setattr(Delivery, "begin", fails)
     assert run_lane(_job(pipeline), 60).why == "failed"
     assert _begins(LaneReader(_job(pipeline), 60))
 
@@ -100,7 +101,7 @@ def test_an_executor_without_the_drivers_variables_says_what_helps(elsewhere, wo
     if work == "lane":
         outcome = run_lane(elsewhere, 60)
     else:
-        [copied] = runner._copied(elsewhere, "run", [[]])
+        [copied] = runner.copy_on_executor(elsewhere, "run", [[]])
         outcome = copied.outcome
 
     assert outcome.error_class == "spec"

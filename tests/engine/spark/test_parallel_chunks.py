@@ -1,11 +1,10 @@
 """As many chunks of a table are copied at the same time as the document says."""
 
-import sys
-
 import pytest
 
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
+from tests.engine.spark.apart import spark_process
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -13,8 +12,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 HANDS = 4
 
 
-def test_the_chunks_of_a_table_are_copied_at_the_same_time(monkeypatch, tmp_path):
-    place, wanted, patience_s = str(tmp_path), HANDS, PATIENCE_S
+def copied(place):
+    """Copy with ``HANDS`` workers, each of which looks how many are there; return what they say."""
+    wanted, patience_s = HANDS, PATIENCE_S
 
     def meet(job, run_id, hands):
         """Wait for all hands: taken one after the other, none would ever meet another."""
@@ -30,15 +30,17 @@ def test_the_chunks_of_a_table_are_copied_at_the_same_time(monkeypatch, tmp_path
                 time.sleep(0.05)
             yield ChunkResult(chunk, "t", len(list(Path(place).iterdir())))
 
-    monkeypatch.setattr(runner, "_copied", meet)
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--master local[{HANDS}] pyspark-shell")
+    runner.copy_on_executor = meet  # This process is for nothing else.
     spark = session("hands")
     try:
         hands = [[f"chunk-{number}"] for number in range(HANDS)]
-        copied = list(runner.SparkRunner(spark).copy(None, "run", [hands], 1))
+        return list(runner.SparkRunner(spark).copy(None, "run", [hands], 1))
     finally:
         spark.stop()
-    assert [one.outcome for one in copied] == [None] * HANDS
-    assert [one.rows for one in copied] == [HANDS] * HANDS
+
+
+def test_the_chunks_of_a_table_are_copied_at_the_same_time(tmp_path):
+    with spark_process(HANDS) as process:
+        results = process.submit(copied, str(tmp_path)).result()
+    assert [result.outcome for result in results] == [None] * HANDS
+    assert [result.rows for result in results] == [HANDS] * HANDS

@@ -4,7 +4,9 @@ And what another application had written when it was killed half-way.
 """
 
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -47,6 +49,7 @@ spec:
 def spark(mysql_server):
     from pyspark.sql import SparkSession
 
+    handler = signal.getsignal(signal.SIGINT)  # PySpark sets its own.
     # Workers and planners get the environment that the JVM is started with.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FRAME_DSN", mysql_server.dsn("frame"))
@@ -62,7 +65,19 @@ def spark(mysql_server):
         session = builder.getOrCreate()
         register(session)
         yield session
-        session.stop()
+        _end(session)
+    signal.signal(signal.SIGINT, handler)
+
+
+def _end(session: Any) -> None:
+    """End a session with its JVM, which PySpark keeps: no other file has one inside its process."""
+    # Py4J says goodbye at the interpreter's exit, when nobody listens to a log any more.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    gateway = session.sparkContext._gateway
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
 
 
 class Drain:

@@ -1,15 +1,14 @@
 """No lane begins behind one that has ended for good: it would shut its own driver out."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from tests.engine.spark.apart import spark_process
 
 pytestmark = pytest.mark.spark
 
@@ -57,26 +56,24 @@ def lanes_that_say_nothing(place, last):
 
 @pytest.fixture(scope="module")
 def spark():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
-        made = session("windows")
-        yield made
-        made.stop()
+    with spark_process(2) as process:
+        yield process
+
+
+def end_of_stream(place, last):
+    """Stream until a lane ends with ``last``, under a driver that looks late; return why it did."""
+    lanes = lanes_that_say_nothing(place, last)
+    runner.lane_source = lambda job, window_s: lanes  # This process is for nothing else.
+    store = StoreLocation.from_dsn("memory://windows")
+    job = DriverAssignment("", store, "driver", 1, tuning=Tuning(query_s=2.0))
+    spark = session("windows")
+    try:
+        return runner.SparkRunner(spark).stream(job, 1.0).why
+    finally:
+        spark.stop()
 
 
 @pytest.mark.parametrize("why", ["paused", "failed"])
-def test_no_window_begins_behind_the_last_one_whatever_its_lane_could_store(
-    spark, why, monkeypatch, tmp_path
-):
-    place = str(tmp_path)
-    lanes = lanes_that_say_nothing(place, why)
-    monkeypatch.setattr(runner, "lane_source", lambda job, window_s: lanes)
-    monkeypatch.setattr(runner, "_POLL_S", 2.0)  # A driver that looks late.
-    job = DriverAssignment("", StoreLocation.from_dsn("memory://windows"), "driver", 1)
-
-    outcome = runner.SparkRunner(spark).stream(job, 1.0)
-
-    assert outcome.why == why
-    assert sorted(path.name for path in Path(place).iterdir()) == ["1", "2", "3"]
+def test_no_window_begins_behind_the_last_one_whatever_its_lane_could_store(spark, why, tmp_path):
+    assert spark.submit(end_of_stream, str(tmp_path), why).result() == why
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
