@@ -74,7 +74,9 @@ def _add_reads(router: APIRouter, context: ApiContext) -> None:
         return [
             _info(present, text)
             for present, text in found
-            if status in (None, present.status) and _fits(text, label or [], tenant)
+            if status in (None, present.status)
+            and tenant in (None, present.tenant)
+            and _has_labels(text, label or [])
         ]
 
     @router.get("/{name}", dependencies=[may_read])
@@ -195,13 +197,9 @@ def _info(present: PipelineStatus, text: str) -> dict[str, Any]:
     }
 
 
-def _fits(text: str, labels: list[str], tenant: str | None) -> bool:
-    if not labels and tenant is None:
-        return True
-    metadata = load(text, expand=False).metadata
-    if tenant is not None and metadata.tenant != tenant:
-        return False
-    return all(_has_label(metadata.labels, label) for label in labels)
+def _has_labels(text: str, wanted: list[str]) -> bool:
+    labels = load(text, expand=False).metadata.labels if wanted else {}
+    return all(_has_label(labels, label) for label in wanted)
 
 
 def _has_label(labels: Mapping[str, str], wanted: str) -> bool:

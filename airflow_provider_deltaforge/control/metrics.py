@@ -3,6 +3,7 @@
 Only what a driver reported is exported: a metric that always says zero is a lie.
 """
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,11 +16,14 @@ from prometheus_client.core import (
     Metric,
 )
 
+from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.storage.records.stats import (
     DeadLetterCounts,
+    Latency,
     ProcessorCounts,
     SinkProgress,
+    Sizes,
 )
 
 PREFIX = "deltaforge_"
@@ -88,12 +92,33 @@ _PIPELINE: tuple[_Gauge[PipelineStatus], ...] = (
         lambda pipeline: len(pipeline.stopped_tables),
     ),
     _Counter("bytes", "Bytes delivered.", lambda pipeline: pipeline.bytes),
+    _Counter("checkpoints", "Checkpoints stored.", lambda pipeline: pipeline.checkpoints),
+    _Gauge(
+        "last_checkpoint_ts",
+        "When the checkpoint of the slowest sink was stored, in seconds since the epoch.",
+        lambda pipeline: _seconds(min(_checkpoints_ms(pipeline), default=None)),
+    ),
+)
+
+_SOURCE: tuple[_Gauge[PipelineStatus], ...] = (
+    _Counter(
+        "source_reconnects",
+        "Times that the source answered again.",
+        lambda pipeline: pipeline.source_reconnects,
+    ),
 )
 
 _SINK: tuple[_Gauge[SinkProgress], ...] = (
     _Counter("sink_events", "Events durable.", lambda sink: sink.events),
     _Counter("sink_bytes", "Bytes durable.", lambda sink: sink.bytes),
+    _Counter("sink_batch", "Batches durable.", lambda sink: sink.batches),
     _Counter("sink_retries", "Writes repeated.", lambda sink: sink.retries),
+    _Counter("sink_errors", "Writes that failed.", lambda sink: sink.retries),
+    _Gauge(
+        "sink_last_checkpoint_ts",
+        "When its checkpoint was stored, in seconds since the epoch.",
+        lambda sink: _seconds(sink.checkpoint_ms),
+    ),
     _Gauge(
         "sink_checkpoint_status",
         "1 while the sink takes batches, 0 while it is behind an error.",
@@ -144,9 +169,14 @@ def families(pipelines: Iterable[PipelineStatus]) -> Iterator[Metric]:
     sinks = [((p.name, sink_id), sink) for p in shown for sink_id, sink in p.sinks.items()]
     processors = [((p.name, name), counts) for p in shown for name, counts in p.processors.items()]
     queues = [((p.name,), p.dlq) for p in shown if p.dlq.entries is not None]
+    yield _build()
+    yield _infos(shown)
     yield from _filled(_PIPELINE, ["pipeline"], [((p.name,), p) for p in shown])
+    yield from _filled(_SOURCE, ["pipeline", "source"], [((p.name, p.source_id), p) for p in shown])
     yield from _filled(_SINK, ["pipeline", "sink"], sinks)
     yield _source_events(shown)
+    yield _snapshot_rows(shown)
+    yield from _histograms(shown)
     yield from _filled(_PROCESSOR, ["pipeline", "processor"], processors)
     yield _latency(processors)
     yield from _processors_own(processors)
@@ -183,17 +213,67 @@ def _source_events(pipelines: list[PipelineStatus]) -> Metric:
     return family
 
 
-def _latency(processors: list[tuple[tuple[str, str], ProcessorCounts]]) -> Metric:
-    family = HistogramMetricFamily(
-        f"{PREFIX}processor_latency_seconds",
-        "Time of one call, for one batch.",
-        labels=["pipeline", "processor"],
-    )
-    for names, counts in processors:
-        bounds = [*map(str, counts.latency.buckets_s), "+Inf"]
-        buckets = list(zip(bounds, accumulate(counts.latency.counts), strict=True))
-        family.add_metric([*names], buckets, counts.latency.sum_s)
+def _checkpoints_ms(pipeline: PipelineStatus) -> list[int]:
+    return [sink.checkpoint_ms for sink in pipeline.sinks.values() if sink.checkpoint_ms]
+
+
+def _build() -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}build_info", "Always 1.", labels=["version", "python"])
+    family.add_metric([__version__, platform.python_version()], 1)
     return family
+
+
+def _infos(pipelines: list[PipelineStatus]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}pipeline_info", "Always 1.", labels=["pipeline", "tenant"])
+    for pipeline in pipelines:
+        family.add_metric([pipeline.name, pipeline.tenant], 1)
+    return family
+
+
+def _snapshot_rows(pipelines: list[PipelineStatus]) -> Metric:
+    family = CounterMetricFamily(
+        f"{PREFIX}snapshot_rows", "Rows copied by snapshots.", labels=["pipeline", "table"]
+    )
+    for pipeline in pipelines:
+        for table, counts in pipeline.tables.items():
+            if (rows := counts.events.get("r")) is not None:
+                family.add_metric([pipeline.name, table], rows)
+    return family
+
+
+def _histograms(pipelines: list[PipelineStatus]) -> Iterator[Metric]:
+    """Yield the histograms of a lane's batches."""
+    latency = _histogram(
+        "e2e_latency_seconds", "From the commit in the source until every sink holds the event."
+    )
+    events = _histogram("batch_events", "Events of a batch that every sink has taken.")
+    nbytes = _histogram("batch_bytes", "Bytes of such a batch in the source's log.")
+    for pipeline in pipelines:
+        _add(latency, [pipeline.name], pipeline.latency)
+        _add(events, [pipeline.name], pipeline.batch_events)
+        _add(nbytes, [pipeline.name], pipeline.batch_bytes)
+    yield from (latency, events, nbytes)
+
+
+def _latency(processors: list[tuple[tuple[str, str], ProcessorCounts]]) -> Metric:
+    words = "Time of one call, for one batch."
+    family = _histogram("processor_latency_seconds", words, "processor")
+    for names, counts in processors:
+        _add(family, [*names], counts.latency)
+    return family
+
+
+def _histogram(name: str, description: str, *labels: str) -> HistogramMetricFamily:
+    return HistogramMetricFamily(f"{PREFIX}{name}", description, labels=["pipeline", *labels])
+
+
+def _add(family: HistogramMetricFamily, names: list[str], found: Latency | Sizes) -> None:
+    if isinstance(found, Latency):
+        bounds, total = [*map(str, found.buckets_s)], found.sum_s
+    else:
+        bounds, total = [*map(str, found.buckets)], float(found.sum)
+    buckets = list(zip([*bounds, "+Inf"], accumulate(found.counts), strict=True))
+    family.add_metric(names, buckets, total)
 
 
 def _processors_own(

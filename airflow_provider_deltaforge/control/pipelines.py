@@ -62,7 +62,8 @@ def apply(store: Store, text: str) -> Applied:
     os.environ.update(withheld.values)  # For this process and the drivers that it starts.
     control = Control(store, name)
     stored = withheld.text
-    record = control.apply(stored, spec_hash(stored), pipeline.spec.source.id)
+    tenant = pipeline.metadata.tenant
+    record = control.apply(stored, spec_hash(stored), pipeline.spec.source.id, tenant)
     return Applied(name, record, tuple(str(warning) for warning in withheld.warnings))
 
 

@@ -47,8 +47,11 @@ UNKNOWN_JOB = JobStatus(JobState.UNKNOWN)
 
 ENDED = frozenset({"stopped", "failed", "lost"})
 
-_NOT_SHOWN = {"batches", "transaction_splits", "source_reconnects", "last_commit_ms", "latency"}
-"""What lanes count for each other, and benchmarks read."""
+_NOT_SHOWN = {
+    *("batches", "transaction_splits", "source_reconnects", "last_commit_ms", "latency"),
+    *("checkpoints", "batch_events", "batch_bytes"),
+}
+"""What lanes count for each other, and metrics and benchmarks read."""
 
 
 class PipelineStatus(Stats):
@@ -63,6 +66,8 @@ class PipelineStatus(Stats):
     model_config = ConfigDict(frozen=True)
 
     name: str
+    tenant: str = ""
+    source_id: str = ""
     status: str
     desired: str
     generation: int
@@ -237,6 +242,8 @@ def judge_status(
         word, reason = _before_first_words(record, waited_s, job)
         return PipelineStatus(
             name=name,
+            tenant=record.tenant,
+            source_id=record.source_id,
             status=word,
             desired=record.desired,
             generation=record.generation,
@@ -253,6 +260,8 @@ def judge_status(
     return PipelineStatus(
         **{**progress.fields(), "sinks": _sinks(progress, word)},
         name=name,
+        tenant=record.tenant,
+        source_id=record.source_id,
         status="blocked" if distress is not None else word,
         desired=record.desired,
         generation=record.generation,

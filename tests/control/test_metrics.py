@@ -18,8 +18,11 @@ from airflow_provider_deltaforge.storage.records.stats import (
 
 NAMES = {
     *("pipeline_status", "source_lag_seconds", "heartbeat_age_seconds", "pipeline_restarts"),
-    *("tables_stopped", "bytes", "source_events"),
-    *("sink_events", "sink_bytes", "sink_retries"),
+    *("build_info", "pipeline_info", "checkpoints", "last_checkpoint_ts", "source_reconnects"),
+    *("tables_stopped", "bytes", "source_events", "snapshot_rows"),
+    *("batch_events", "batch_bytes", "e2e_latency_seconds"),
+    *("sink_events", "sink_bytes", "sink_batch", "sink_retries", "sink_errors"),
+    "sink_last_checkpoint_ts",
     *("sink_checkpoint_status", "sink_lag_seconds", "sink_standing"),
     *("processor_events_in", "processor_events_out", "processor_errors", "processor_counts"),
     *("processor_latency_seconds", "filter_dropped", "outbox_dropped", "outbox_transformed"),
@@ -40,6 +43,8 @@ def shown():
     stats = LaneStats({"out": SinkStats()}, processors=ProcessorStats(["few"]))
     stats.counted = Stats(**_numbers(Stats))
     stats.sinks["out"].counted = SinkProgress(**_numbers(SinkProgress))
+    stats.counted.batch_events.note(7)
+    stats.counted.batch_bytes.note(2**40)
     stats.by_table["shop.orders", "u"] = 7
     stats.processors.add({"few": ProcessorCounts(**_numbers(ProcessorCounts))})
     series = DeadLetterSeries(sink="out", processor="", error_kind="routing", count=9)
@@ -49,7 +54,7 @@ def shown():
 
     store = MemoryStore()
     control = Control(store, "orders")
-    control.apply("metadata: {}", "h", "shop")
+    control.apply("metadata: {}", "h", "shop", "acme")
     control.update(lambda old: old.model_copy(update={"generation": 1, "desired": "running"}))
     fence = control.take_epoch("driver")
     now = {"status": "running", "since_ms": 1, "epoch": 1, "generation": 1, **heartbeat(None)}
@@ -71,6 +76,8 @@ def test_every_number_of_a_lane_arrives_in_its_status(shown):
         assert {name: getattr(found, name) for name in _numbers(kind)} == _numbers(kind)
     assert shown.tables["shop.orders"].events == {"u": 7}
     assert shown.dlq.events[0].count == 9
+    assert (shown.batch_events.counts[:4], shown.batch_events.sum) == ([0, 0, 1, 0], 7)
+    assert (shown.batch_bytes.counts[-2:], shown.batch_bytes.sum) == ([0, 1], 2**40)
 
 
 def test_a_new_lane_goes_on_with_every_number(shown):
@@ -82,12 +89,29 @@ def test_a_new_lane_goes_on_with_every_number(shown):
     assert report.sinks["out"].counted() == shown.sinks["out"].counted()
     assert (report.processors, report.tables) == (shown.processors, shown.tables)
     assert report.dlq.events == shown.dlq.events
+    again.counted.batch_events.note(8)
+    assert again.counted.batch_events.sum == 15
+    assert (shown.batch_events.sum, again.counted.batch_bytes) == (7, shown.batch_bytes)
 
 
 def test_what_a_status_shows_over_http_has_the_fields_it_always_had(shown):
     assert {*shown.as_dict()} == {
-        *("name", "status", "desired", "generation", "since_ms", "reason", "error_class"),
+        *("name", "tenant", "source_id"),
+        *("status", "desired", "generation", "since_ms", "reason", "error_class"),
         *("heartbeat_age_s", "lag_ms", "position", "events", "bytes", "restarts", "sinks"),
         *("tables", "handle", "stopped_tables", "processors", "dlq", "has_run"),
     }
     assert shown.as_dict()["tables"] == {"shop.orders": {"events": {"u": 7}}}
+
+
+def test_series_name_the_pipeline_its_tenant_and_its_source(shown):
+    series = {
+        (sample.name.removeprefix("deltaforge_"), *sample.labels.values()): sample.value
+        for family in families([shown])
+        for sample in family.samples
+    }
+    assert series["pipeline_info", "orders", "acme"] == 1
+    assert series["source_reconnects_total", "orders", "shop"] == shown.source_reconnects
+    assert series["batch_events_bucket", "orders", "5"] == 0
+    assert series["batch_events_bucket", "orders", "10"] == 1
+    assert series["batch_events_count", "orders"] == 1

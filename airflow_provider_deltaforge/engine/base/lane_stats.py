@@ -23,7 +23,6 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
 from airflow_provider_deltaforge.storage.records.stats import (
-    Latency,
     SinkProgress,
     Stats,
     TableCounts,
@@ -111,9 +110,11 @@ class LaneStats:
                 state.status_since_ms = sink.since_ms
         self.processors.add(counted.pop("processors"), known_only=True)
         self.dead_letters.add(counted.pop("dlq"))
-        latency = Latency()
-        latency.add(former.latency)
-        self.counted = Stats(**{**counted, "latency": latency})
+        histograms = {"latency", "batch_events", "batch_bytes"}
+        begun = Stats(**{name: value for name, value in counted.items() if name not in histograms})
+        for name in histograms:
+            getattr(begun, name).add(getattr(former, name))
+        self.counted = begun
 
     def report_source_error(self, error: BaseException | None) -> None:
         """Note that the log cannot be read, or (None) that it can again."""
@@ -218,6 +219,8 @@ class LaneStats:
             self.counted.batches += 1
             self.counted.events += batch.events
             self.counted.bytes += batch.nbytes
+            self.counted.batch_events.note(batch.events)
+            self.counted.batch_bytes.note(batch.nbytes)
             self.by_table.update(batch.by_table)
             self._count(taken)
             if batch.events:
@@ -236,6 +239,7 @@ class LaneStats:
         now_ms = int(time.time() * 1000)
         with self._lock:
             self.slowest = position
+            self.counted.checkpoints += bool(sink_ids)
             for sink_id in sink_ids:
                 state = self.sinks.setdefault(sink_id, SinkStats())
                 state.counted.position = dict(position)

@@ -46,6 +46,7 @@ class ControlRecord(Record):
     generation: int = 0
     spec_hash: str = ""
     source_id: str = ""
+    tenant: str = ""
     owner: str | None = None
     handle: dict[str, Any] | None = None
     requests: list[SnapshotRequest] = Field(default_factory=list)
@@ -155,7 +156,9 @@ class Control:
         text = self.store.get(names.DOCUMENTS, self.pipeline)
         return text.decode() if text is not None else None
 
-    def apply(self, document: str, spec_hash: str, source_id: str) -> ControlRecord:
+    def apply(
+        self, document: str, spec_hash: str, source_id: str, tenant: str = ""
+    ) -> ControlRecord:
         """Keep a document, unexpanded, and claim its source id.
 
         Raises:
@@ -165,25 +168,24 @@ class Control:
         self._claim(source_id)
         former, text = self.read(), self.document()
         try:
-            record = self._keep(document, spec_hash, source_id)
+            record = self._keep(document, spec_hash, source_id, tenant)
             # While this was half done the claim looked forgotten; see ``_claim``.
             self._claim(source_id, kept=True)
         except SpecError:
             if former is not None and text is not None:
-                self._keep(text, former.spec_hash, former.source_id)
+                self._keep(text, former.spec_hash, former.source_id, former.tenant)
             else:
-                self._keep("", "", "")
+                self._keep("", "", "", "")
                 self.delete()
             raise
         if former is not None and former.source_id not in ("", source_id):
             self._release(former.source_id)
         return record
 
-    def _keep(self, document: str, spec_hash: str, source_id: str) -> ControlRecord:
+    def _keep(self, document: str, spec_hash: str, source_id: str, tenant: str) -> ControlRecord:
         self.store.put(names.DOCUMENTS, self.pipeline, document.encode())
-        return self.update(
-            lambda old: old.model_copy(update={"spec_hash": spec_hash, "source_id": source_id})
-        )
+        kept = {"spec_hash": spec_hash, "source_id": source_id, "tenant": tenant}
+        return self.update(lambda old: old.model_copy(update=kept))
 
     def update(self, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:
         """Change the record by compare-and-swap; ``change`` may be called several times."""

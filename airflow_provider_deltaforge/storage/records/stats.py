@@ -4,6 +4,9 @@ A new number is a field here, which whoever counts it raises, and where it is ex
 name and description in ``control.metrics``. Everything between copies whole records.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
@@ -11,6 +14,10 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from airflow_provider_deltaforge.spec.settings import Settings
 
 LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+EVENTS_BUCKETS = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 100_000)
+BYTES_BUCKETS = tuple(4**power for power in range(4, 14))  # 256 bytes to 64 MiB.
 
 
 class Counts(Settings):
@@ -40,6 +47,31 @@ class Latency(Counts):
         if isinstance(other, Latency) and other.buckets_s == self.buckets_s:
             self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
             self.sum_s += other.sum_s
+
+
+class Sizes(Counts):
+    """A histogram of whole numbers."""
+
+    buckets: list[int]
+    """Upper bounds; one bucket more has none."""
+    counts: list[int]
+    sum: int = 0
+
+    @classmethod
+    def within(cls, buckets: Sequence[int]) -> "Sizes":
+        """Return an empty histogram."""
+        return cls(buckets=list(buckets), counts=[0] * (len(buckets) + 1))
+
+    def note(self, size: int) -> None:
+        """Count one size. Its owner keeps two threads from using a histogram at once."""
+        self.counts[bisect_left(self.buckets, size)] += 1
+        self.sum += size
+
+    def add(self, other: Counts) -> None:
+        """Add another histogram; nothing is known of another release's buckets."""
+        if isinstance(other, Sizes) and other.buckets == self.buckets:
+            self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+            self.sum += other.sum
 
 
 class TableCounts(Counts):
@@ -145,6 +177,10 @@ class Stats(Settings):
     """When the last event was committed in the source."""
     latency: Latency = Field(default_factory=Latency)
     """Of events, from their commit in the source until every sink holds them."""
+    checkpoints: int = 0
+    batch_events: Sizes = Field(default_factory=partial(Sizes.within, EVENTS_BUCKETS))
+    """Of batches that every sink has taken."""
+    batch_bytes: Sizes = Field(default_factory=partial(Sizes.within, BYTES_BUCKETS))
     processors: dict[str, ProcessorCounts] = Field(default_factory=dict)
     """By id."""
     dlq: DeadLetterCounts = Field(default_factory=DeadLetterCounts)
