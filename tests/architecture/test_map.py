@@ -1,11 +1,18 @@
-"""docs/architecture.md shows each package of the engine, in the order that the imports keep."""
+"""docs/architecture.md shows each package of the engine, in the order that the imports keep.
+
+It and the decisions name no module that is not there.
+"""
 
 import re
+
+import pytest
 
 from tests.architecture.probe import CHECKOUT
 
 PAGE = (CHECKOUT / "docs" / "architecture.md").read_text()
 CHAPTER = PAGE.partition("## Where things are in `engine`\n")[2].partition("\n## ")[0]
+DECISIONS = sorted((CHECKOUT / "docs" / "decisions").glob("*.md"))
+PACKAGE_FOLDERS = ("airflow_provider_deltaforge", "dags", "spark_jobs")
 ENGINE = CHECKOUT / "airflow_provider_deltaforge" / "engine"
 
 
@@ -29,3 +36,20 @@ def test_every_package_says_what_it_promises():
     first = {name: (ENGINE / name / "__init__.py").read_text() for name in packages()}
 
     assert {name for name, text in first.items() if len(text) < 60} == set()
+
+
+def modules():
+    """Return the path of every Python file of the repository, with a slash before it."""
+    folders = (*PACKAGE_FOLDERS, "tests", "benchmarks")
+    found = (path for folder in folders for path in (CHECKOUT / folder).rglob("*.py"))
+    return {f"/{path.relative_to(CHECKOUT).as_posix()}" for path in found}
+
+
+@pytest.mark.parametrize(
+    "page", [CHECKOUT / "docs" / "architecture.md", *DECISIONS], ids=lambda page: page.stem
+)
+def test_the_modules_that_a_page_names_are_there(page):
+    named = re.findall(r"`([\w./]*\w\.py)[`:]", page.read_text())
+    known = modules()
+
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []

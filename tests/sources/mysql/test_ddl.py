@@ -2,6 +2,9 @@
 
 import pytest
 
+from airflow_provider_deltaforge.errors import SchemaError
+from airflow_provider_deltaforge.sources.mysql.ddl.column_definitions import parse_definition
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import tokens_of
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 
 
@@ -43,3 +46,34 @@ def test_statements_are_understood(statement: str, kind: str, tables: tuple) -> 
 def test_databases_are_named() -> None:
     assert understand("DROP DATABASE IF EXISTS `x y`").databases == ("x y",)
     assert understand("CREATE SCHEMA z").databases == ("z",)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        "DEFAULT -1",
+        "DEFAULT b'0'",
+        "DEFAULT 'a' 'b'",
+        "DEFAULT s.next_of(1, (2))",
+        "DEFAULT NEXT VALUE FOR s.q",
+        "DEFAULT now() + interval 1 day ON UPDATE current_timestamp(6)",
+        "GENERATED ALWAYS AS (concat(a, ')')) STORED",
+        "CONSTRAINT c CHECK (a in (1, 2)) NOT ENFORCED",
+        "REFERENCES s.p (id) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION",
+        "REF_SYSTEM_ID=0 COLUMN_FORMAT DEFAULT WITHOUT SYSTEM VERSIONING INVISIBLE",
+    ],
+)
+def test_a_constraint_ends_where_the_next_begins(constraint: str) -> None:
+    found = parse_definition(tokens_of(f"a int {constraint} COMMENT 'x' NOT NULL"), mariadb=True)
+
+    assert (found.column.comment, found.column.nullable) == ("x", False)
+    assert found.column.default_value is None
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    ["NEW", "DEFAULT", "DEFAULT 1 NEW", "DEFAULT (1", "DEFAULT ,", "CONSTRAINT c", "AS 1"],
+)
+def test_a_constraint_that_is_not_known_is_no_definition(constraint: str) -> None:
+    with pytest.raises(SchemaError, match="is not understood"):
+        parse_definition(tokens_of(f"a int NOT NULL {constraint}"), mariadb=False)

@@ -1,9 +1,10 @@
 """Columns as statements define them: ``price decimal(10,2) unsigned not null after name``.
 
-The type and its modifiers are a closed list and read here, because they decide how rows are
-decoded; the constraints behind it go through sqlglot. What neither knows is no definition.
+Types, their modifiers and the constraints behind them are closed lists. Of an expression only its
+end counts: no expression decides how rows are read. What is not in the lists is no definition.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,17 +12,27 @@ from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column
 from airflow_provider_deltaforge.sources.mysql import column_types as t
 from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
-from airflow_provider_deltaforge.sources.mysql.ddl.lexer import NUMBER, TEXT, WORD, Token, written
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import (
+    NUMBER,
+    SIGN,
+    TEXT,
+    WORD,
+    Token,
+    written,
+)
 
 FIRST = ""
 """The place before all columns; every other place is the name of the column before."""
 
 _KNOWN = {row.name for row in t.TYPES if row.codes}
 _NATIONAL = {"nchar", "nvarchar", "national"}
-_SKIPPED = {
-    "STORAGE": 1, "COLUMN_FORMAT": 1, "SRID": 1, "PERSISTENT": 0, "INVISIBLE": 0, "VISIBLE": 0,
-    "REF_SYSTEM_ID": 1, "STORED": 0, "VIRTUAL": 0,
-}  # fmt: skip
+_FLAGS = (
+    "INVISIBLE", "VISIBLE", "STORED", "VIRTUAL", "PERSISTENT", "UNIQUE KEY", "UNIQUE",
+    "GENERATED ALWAYS", "AS ROW START", "AS ROW END", "ENFORCED", "NOT ENFORCED",
+    "WITH SYSTEM VERSIONING", "WITHOUT SYSTEM VERSIONING",
+)  # fmt: skip
+_SETTINGS = ("STORAGE", "COLUMN_FORMAT", "SRID", "REF_SYSTEM_ID", "MATCH")
+_ACTIONS = ("CASCADE", "RESTRICT", "NO ACTION", "SET NULL", "SET DEFAULT")
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ def parse_definition(tokens: list[Token], *, mariadb: bool) -> Definition:
     words = _DefinitionTokens(tokens[1:])
     column = _type(tokens[0].text, words, mariadb=mariadb)
     unique = any(token.upper in ("UNIQUE", "SERIAL") for token in tokens[1:])
-    column, primary = _constrained(column, words.left(), mariadb=mariadb)
+    column, primary = _constrained(column, words, mariadb=mariadb)
     return Definition(column, primary, unique, place)
 
 
@@ -103,6 +114,46 @@ class _DefinitionTokens:
 
     def left(self) -> list[Token]:
         return self._tokens[self._at :]
+
+    def accept_any(self, phrases: Sequence[str]) -> bool:
+        """Take the words of one of these phrases if they come next."""
+        return any(self.accept(*phrase.split()) for phrase in phrases)
+
+    def group(self) -> bool:
+        """Take what stands in parentheses, and those in it, if they come next."""
+        if not self.accept("("):
+            return False
+        while not self.accept(")"):
+            if not self.group():
+                self.take()
+        return True
+
+    def expression(self) -> list[Token]:
+        """Take and return an expression: operands with signs between them."""
+        start = self._at
+        self._operand()
+        while self._next_is(SIGN) and self.left()[0].raw not in "(),":
+            self.take()
+            self._operand()
+        return self._tokens[start : self._at]
+
+    def _operand(self) -> None:
+        self.accept_any(("-", "+", "NEXT VALUE FOR"))
+        has_unit = self.accept("INTERVAL")
+        if not self.group():
+            first = self.take()
+            if first.kind == SIGN:
+                raise _unknown(self._tokens)
+            while first.kind != TEXT and self.accept("."):
+                self.take()
+            self.group()  # Of a call.
+            while first.kind in (WORD, TEXT) and self._next_is(TEXT):
+                self.take()  # Behind its character set or type, as in b'1', or behind another text.
+        if has_unit:
+            self.take()
+
+    def _next_is(self, kind: str) -> bool:
+        return self._at < len(self._tokens) and self._tokens[self._at].kind == kind
 
 
 def _type(name: str, words: _DefinitionTokens, *, mariadb: bool) -> Column:  # noqa: C901 - one type after another
@@ -227,56 +278,62 @@ def _sized(column: Column, arguments: list[Token], *, zerofill: bool, mariadb: b
     return replace(column, column_type=text, **changes)
 
 
-def _constrained(column: Column, left: list[Token], *, mariadb: bool) -> tuple[Column, bool]:
-    """Apply the constraints, which sqlglot reads behind a stand-in for the type."""
-    import sqlglot
-    from sqlglot import exp
-
-    words = _plain(left)
-    try:
-        tree = sqlglot.parse_one(f"CREATE TABLE t (c INT {written(words)})", read="mysql")
-    except sqlglot.errors.SqlglotError:
-        raise _unknown(left) from None
-    found = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
-    if len(found) != 1 or not isinstance(found[0], exp.ColumnDef):
-        raise _unknown(left)
+def _constrained(column: Column, words: _DefinitionTokens, *, mariadb: bool) -> tuple[Column, bool]:
+    """Apply the constraints; return the column, and whether it is the primary key."""
     primary = False
-    for constraint in found[0].args.get("constraints") or ():
-        kind = getattr(constraint, "kind", constraint)
-        if isinstance(kind, exp.PrimaryKeyColumnConstraint):
+    while words.left():
+        if words.accept("NOT", "NULL"):
+            column = replace(column, nullable=False)
+        elif words.accept("NULL"):
+            column = replace(column, nullable=True)
+        elif words.accept_any(("PRIMARY KEY", "KEY")):
             primary = True
             column = replace(column, nullable=False)
-        elif isinstance(kind, exp.NotNullColumnConstraint):
-            column = replace(column, nullable=bool(kind.args.get("allow_null")))
-        elif isinstance(kind, exp.CommentColumnConstraint):
-            column = replace(column, comment=kind.this.name or None)
-        elif isinstance(kind, exp.DefaultColumnConstraint) and isinstance(kind.this, exp.Literal):
-            text = kind.this.name
-            quoted = mariadb and kind.this.is_string
-            column = replace(column, default_value=f"'{text}'" if quoted else text)
-        elif isinstance(kind, exp.AutoIncrementColumnConstraint):
+        elif words.accept("COMMENT"):
+            column = replace(column, comment=words.take().text or None)
+        elif words.accept("DEFAULT"):
+            column = replace(column, default_value=_default(words.expression(), mariadb=mariadb))
+        elif words.accept("AUTO_INCREMENT"):
             column = replace(column, extra="auto_increment", nullable=False)
-        elif isinstance(kind, exp.CollateColumnConstraint) and column.data_type in t.TEXT_TYPES:
-            collation = kind.this.name.lower()
-            charset = collation.partition("_")[0]
-            charset = "utf8mb3" if charset == "utf8" else charset
-            column = replace(column, collation=collation, charset=column.charset or charset)
+        elif words.accept("COLLATE"):
+            column = _collated(column, words.take().text.lower())
+        elif not _accept_other(words):
+            raise _unknown(words.left())
     return column, primary
 
 
-def _plain(tokens: list[Token]) -> list[Token]:
-    """Leave out words that sqlglot does not know; no such word decides how rows are read."""
-    kept: list[Token] = []
-    at, depth = 0, 0
-    while at < len(tokens):
-        word = tokens[at].upper
-        depth += (word == "(") - (word == ")")
-        versioning = [token.upper for token in tokens[at : at + 3]]  # MariaDB's WITH or WITHOUT.
-        if depth == 0 and word in _SKIPPED:
-            at += 1 + _SKIPPED[word]
-        elif depth == 0 and versioning[1:] == ["SYSTEM", "VERSIONING"]:
-            at += 3
-        else:
-            kept.append(tokens[at])
-            at += 1
-    return kept
+def _default(expression: list[Token], *, mariadb: bool) -> str | None:
+    """Return the default as the catalog prints it; None for all but a text or a number."""
+    first, *more = expression
+    if not more and first.kind == TEXT:
+        return f"'{first.text}'" if mariadb else first.text
+    is_number = first.kind == NUMBER or first.text.isdigit()
+    return first.text if is_number and not more else None
+
+
+def _collated(column: Column, collation: str) -> Column:
+    if column.data_type not in t.TEXT_TYPES:
+        return column
+    charset = collation.partition("_")[0]
+    charset = "utf8mb3" if charset == "utf8" else charset
+    return replace(column, collation=collation, charset=column.charset or charset)
+
+
+def _accept_other(words: _DefinitionTokens) -> bool:
+    """Take a constraint that says nothing of the column, if one comes next."""
+    if words.accept_any(("ON UPDATE", "ON DELETE")):
+        if not words.accept_any(_ACTIONS):
+            words.expression()
+    elif words.accept_any(_SETTINGS):
+        words.accept("=")
+        words.take()
+    elif words.accept("CONSTRAINT"):
+        if not words.accept("CHECK"):
+            words.take()
+            return words.accept("CHECK") and words.group()
+        return words.group()
+    elif words.accept("REFERENCES"):
+        words.expression()
+    elif not words.accept_any(_FLAGS):
+        return words.accept_any(("AS", "CHECK")) and words.group()
+    return True

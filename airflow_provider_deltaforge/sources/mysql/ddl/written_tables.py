@@ -1,8 +1,6 @@
 """What a statement that was logged instead of rows writes, as far as its text shows.
 
-The words are read by our own lexer: sqlglot, which reads columns' constraints elsewhere, takes
-``UPDATE LOW_PRIORITY t`` for an update of a table LOW_PRIORITY, and no statement may be judged by
-such a guess. What is not understood counts as written.
+No statement may be judged by a guess: what is not understood counts as written.
 """
 
 from collections.abc import Sequence
