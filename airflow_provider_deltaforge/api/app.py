@@ -34,6 +34,23 @@ def create_app(context: ApiContext) -> Any:
     for module in _ROUTERS:
         app.include_router(module.routes(context))
 
+    app.include_router(_health(context))
+    errors.install(app)
+    app.add_middleware(BodyLimit, bytes_max=BYTES_MAX)
+    return app
+
+
+def create_metrics_app(context: ApiContext) -> Any:
+    """Return an application of health and metrics alone, for an address of its own."""
+    from fastapi import FastAPI
+
+    app = FastAPI(title="DeltaForge metrics", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(_health(context))
+    errors.install(app)
+    return app
+
+
+def _health(context: ApiContext) -> Any:
     def look() -> Any:
         with context.open_store() as store:
             return statuses(store, context.backend)
@@ -48,10 +65,7 @@ def create_app(context: ApiContext) -> Any:
             return False
         return True
 
-    app.include_router(health.routes(look, alone=False, sees=sees, require=require))
-    errors.install(app)
-    app.add_middleware(BodyLimit, bytes_max=BYTES_MAX)
-    return app
+    return health.routes(look, alone=False, sees=sees, require=require)
 
 
 class BodyLimit:

@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,8 +26,10 @@ from airflow_provider_deltaforge.cli import (
 )
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
 from airflow_provider_deltaforge.cli.options import err
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_SERVE = "In place of a command: deltaforge serve"
 
 _HELP = """Change data capture from one YAML document: MySQL, MariaDB, PostgreSQL and Turso to
 Kafka, Redis, NATS, webhooks and files.
@@ -66,13 +69,53 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _root(
+@app.callback(invoke_without_command=True)
+def _root(  # noqa: PLR0917 - a command's options
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            exists=True,
+            rich_help_panel=_SERVE,
+            help="A pipeline document, or a folder of them.",
+        ),
+    ] = None,
+    storage_backend: Annotated[
+        str, typer.Option(rich_help_panel=_SERVE, help="sqlite or postgres.")
+    ] = "sqlite",
+    storage_path: Annotated[
+        Path | None, typer.Option(rich_help_panel=_SERVE, help="File of a SQLite store.")
+    ] = None,
+    storage_dsn: Annotated[
+        str | None, typer.Option(rich_help_panel=_SERVE, help="Address of a PostgreSQL store.")
+    ] = None,
+    api_addr: Annotated[
+        str, typer.Option(rich_help_panel=_SERVE, help="Address of the REST API.")
+    ] = "127.0.0.1:8080",
+    metrics_addr: Annotated[
+        str, typer.Option(rich_help_panel=_SERVE, help="Address of /metrics alone; `off` for none.")
+    ] = "off",
+    local: Annotated[
+        bool, typer.Option("--local", rich_help_panel=_SERVE, help="Without Spark.")
+    ] = False,
 ) -> None:
     del version
+    if config is None:
+        return
+    if context.invoked_subcommand is not None:
+        raise SpecError("--config: stands for `deltaforge serve`; leave the command out")
+    serve.serve(
+        config,
+        serve.store_of(storage_backend, storage_path, storage_dsn),
+        local=local,
+        api_addr=api_addr,
+        metrics_addr=metrics_addr,
+    )
 
 
 def main() -> None:

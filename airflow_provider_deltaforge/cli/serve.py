@@ -1,7 +1,7 @@
 """``deltaforge serve``: many pipelines and the REST API, kept running by one process."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from airflow_provider_deltaforge.api.access import Authority, anybody, by_token
+from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import check_address, serving, split_address
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
@@ -50,6 +51,9 @@ def serve(
         bool, typer.Option("--local", help="Run drivers without Spark, one process each.")
     ] = False,
     api_addr: Annotated[str, typer.Option(help="Serve the REST API here.")] = "127.0.0.1:8080",
+    metrics_addr: Annotated[
+        str, typer.Option(help="Serve /metrics here as well, for the same tokens; `off` for none.")
+    ] = "off",
     no_auth: Annotated[
         bool,
         typer.Option("--no-auth", help="Ask for no token; only on an address of this machine."),
@@ -64,6 +68,8 @@ def serve(
     if not local:
         check_master(master, store)
     check_address(api_addr)
+    if metrics_addr != "off":
+        check_address(metrics_addr)
     files = documents_at(documents) if documents is not None else []
     texts = [(file, read_document(file)) for file in files]
     location = StoreLocation.from_dsn(store)
@@ -74,10 +80,11 @@ def serve(
     )
     job = LaunchSpec("", 0, _STREAM_WITHOUT_SPARK if local else _STREAM, store, master)
     with opened(store, create=True) as state, stop_signals() as stopping:
-        authority = _authority(state, store, api_addr, no_auth=no_auth)
+        authority = _authority(state, store, [api_addr, metrics_addr], no_auth=no_auth)
         fleet = Fleet(location, backend, job, _report)
         _start_all(fleet, state, store, texts, documents)
-        with _served(store, backend, fleet, authority, api_addr) as url:
+        context = ApiContext(partial(opened, store), backend, fleet, authority)
+        with _served(context, api_addr, metrics_addr) as url:
             err.print(f"the REST API is at {url}; Ctrl-C ends it and the drivers", highlight=False)
             stopping.wait()
             err.print("ending the drivers: they deliver what is in flight …")
@@ -90,13 +97,29 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Running pipelines")(serve)
 
 
-def _authority(state: Store, store: str, api_addr: str, *, no_auth: bool) -> Authority:
-    host, _ = split_address(api_addr)
+def store_of(backend: str, path: Path | None, dsn: str | None) -> str:
+    """Return the DSN of a state store that is named as the documents name it.
+
+    Raises:
+        SpecError: the parts do not fit, or name no store that several processes can share.
+    """
+    if backend == "sqlite" and dsn is None:
+        return DEFAULT_STORE if path is None else f"sqlite:///{path}"
+    if backend == "postgres" and dsn is not None and path is None:
+        return dsn
+    raise SpecError(
+        f"--storage-backend {backend}: write sqlite with --storage-path, or postgres with "
+        "--storage-dsn; drivers are processes of their own, so that no store in memory serves"
+    )
+
+
+def _authority(state: Store, store: str, addresses: Sequence[str], *, no_auth: bool) -> Authority:
     if no_auth:
-        if host not in _LOOPBACK:
+        hosts = [split_address(address)[0] for address in addresses if address != "off"]
+        if open_to_all := [host for host in hosts if host not in _LOOPBACK]:
             raise SpecError(
-                f"--no-auth: whoever reaches {host} could do everything; listen on 127.0.0.1, or "
-                "leave it out and use tokens"
+                f"--no-auth: whoever reaches {open_to_all[0]} could do everything; listen on "
+                "127.0.0.1, or leave it out and use tokens"
             )
         return anybody
     if not tokens.tokens(state):
@@ -141,17 +164,16 @@ def _start(fleet: Fleet, state: Store, text: str) -> None:
 
 
 @contextmanager
-def _served(
-    store: str, backend: LocalBackend, fleet: Fleet, authority: Authority, api_addr: str
-) -> Iterator[str]:
+def _served(context: ApiContext, api_addr: str, metrics_addr: str) -> Iterator[str]:
     try:
-        from airflow_provider_deltaforge.api.app import create_app
-        from airflow_provider_deltaforge.api.context import ApiContext
+        from airflow_provider_deltaforge.api.app import create_app, create_metrics_app
     except ImportError as error:
         raise SpecError("deltaforge serve needs airflow-provider-deltaforge[api]") from error
-    context = ApiContext(partial(opened, store), backend, fleet, authority)
-    with serving(create_app(context), api_addr) as url:
-        yield url
+    with ExitStack() as servers:
+        if metrics_addr != "off":
+            url = servers.enter_context(serving(create_metrics_app(context), metrics_addr))
+            err.print(f"metrics are at {url}/metrics", highlight=False)
+        yield servers.enter_context(serving(create_app(context), api_addr))
 
 
 def _report(present: PipelineStatus) -> None:

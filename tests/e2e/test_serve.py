@@ -47,7 +47,7 @@ class Serve:
     def start(self):
         address = ("--api-addr", f"127.0.0.1:{self.port}")
         self.process = subprocess.Popen(
-            [*CLI, "serve", *self.words, "--local", *address],
+            [*CLI, *self.words, "--local", *address],
             cwd=self.directory,
             env=self.env,
             stderr=(self.directory / "serve.log").open("ab"),
@@ -132,7 +132,7 @@ def test_a_pipeline_outlives_its_server_and_goes_on_with_the_next(serve, tmp_pat
     with shop.connect(mysql_server) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER IF NOT EXISTS served@'%%' IDENTIFIED BY %s", [SECRET])
         cursor.execute("GRANT ALL ON *.* TO served@'%'")
-    server = serve()
+    server = serve("serve")
     server.authorize()
     server.start()
     answer = server.rest.post("/pipelines", json=document_of(mysql_server, name, output))
@@ -197,10 +197,18 @@ def test_a_folder_is_served_but_for_a_document_that_is_wrong(serve, tmp_path):
         text = FOLDER_DOCUMENT.format(name=name, directory=tmp_path, more=more)
         (folder / f"{name}.yaml").write_text(text)
     (folder / "notes.txt").write_text("no document")
-    server = serve(str(folder))
+    metrics = f"127.0.0.1:{free_port()}"
+    store = ("--storage-backend", "sqlite", "--storage-path", str(tmp_path / "data" / "df.db"))
+    server = serve("--config", str(folder), *store, "--metrics-addr", metrics)
+    server.env["DELTAFORGE_STORE"] = f"sqlite:///{tmp_path}/data/df.db"
     server.authorize()
+    del server.env["DELTAFORGE_STORE"]
     server.start()
     wait_until(lambda: server.status("good") == server.status("other") == "running")
+    assert httpx.get(f"http://{metrics}/metrics").status_code == 401
+    text = httpx.get(f"http://{metrics}/metrics", headers=server.rest.headers).text
+    assert 'deltaforge_pipeline_info{pipeline="good",tenant="acme"} 1.0' in text
+    assert httpx.get(f"http://{metrics}/pipelines").status_code == 404
     assert server.rest.get("/pipelines/wrong").status_code == 404
     assert re.search(r"wrong\.yaml is not started: .*pth", server.log(), re.DOTALL)
     server.rest.post("/pipelines/other/stop")
@@ -216,7 +224,7 @@ def test_a_folder_is_served_but_for_a_document_that_is_wrong(serve, tmp_path):
 def test_what_one_stopped_is_not_started_by_the_next_server(serve, tmp_path):
     document = tmp_path / "one.yaml"
     document.write_text(FOLDER_DOCUMENT.format(name="one", directory=tmp_path, more=""))
-    server = serve(str(document))
+    server = serve("serve", str(document))
     server.authorize()
     server.start()
     wait_until(lambda: server.status("one") == "running")
@@ -224,7 +232,7 @@ def test_what_one_stopped_is_not_started_by_the_next_server(serve, tmp_path):
     server.end()
 
     for words in ((), (str(document),)):
-        server.words = words
+        server.words = ("serve", *words)
         server.start()
         time.sleep(2)
         assert server.status("one") == "stopped"
@@ -232,6 +240,20 @@ def test_what_one_stopped_is_not_started_by_the_next_server(serve, tmp_path):
     server.start()
     assert server.rest.post("/pipelines/one/resume").status_code == 200
     wait_until(lambda: server.status("one") == "running")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--config", ".", "--storage-backend", "memory"),
+        ("--config", ".", "--storage-backend", "postgres"),
+        ("--config", ".", "--storage-backend", "sqlite", "--storage-dsn", "postgres://h/d"),
+        ("--config", ".", "status"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(serve, words):
+    code, _, told = serve().command(*words)
+    assert (code, words[2] in told or "--config" in told) == (2, True)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0"])
