@@ -60,6 +60,7 @@ def test_databases_are_named() -> None:
         "GENERATED ALWAYS AS (concat(a, ')')) STORED",
         "CONSTRAINT c CHECK (a in (1, 2)) NOT ENFORCED",
         "REFERENCES s.p (id) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION",
+        "ENGINE_ATTRIBUTE='{}' SECONDARY_ENGINE_ATTRIBUTE '{\"a\": 1}'",
         "REF_SYSTEM_ID=0 COLUMN_FORMAT DEFAULT WITHOUT SYSTEM VERSIONING INVISIBLE",
     ],
 )
@@ -77,3 +78,9 @@ def test_a_constraint_ends_where_the_next_begins(constraint: str) -> None:
 def test_a_constraint_that_is_not_known_is_no_definition(constraint: str) -> None:
     with pytest.raises(SchemaError, match="is not understood"):
         parse_definition(tokens_of(f"a int NOT NULL {constraint}"), mariadb=False)
+
+
+def test_serial_as_a_default_is_a_key_that_counts() -> None:
+    found = parse_definition(tokens_of("a bigint SERIAL DEFAULT VALUE"), mariadb=False)
+    assert (found.column.extra, found.column.nullable) == ("auto_increment", False)
+    assert found.unique

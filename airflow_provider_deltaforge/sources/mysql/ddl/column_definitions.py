@@ -31,7 +31,10 @@ _FLAGS = (
     "GENERATED ALWAYS", "AS ROW START", "AS ROW END", "ENFORCED", "NOT ENFORCED",
     "WITH SYSTEM VERSIONING", "WITHOUT SYSTEM VERSIONING",
 )  # fmt: skip
-_SETTINGS = ("STORAGE", "COLUMN_FORMAT", "SRID", "REF_SYSTEM_ID", "MATCH")
+_SETTINGS = (
+    "STORAGE", "COLUMN_FORMAT", "SRID", "REF_SYSTEM_ID", "MATCH", "ENGINE_ATTRIBUTE",
+    "SECONDARY_ENGINE_ATTRIBUTE",
+)  # fmt: skip
 _ACTIONS = ("CASCADE", "RESTRICT", "NO ACTION", "SET NULL", "SET DEFAULT")
 
 
@@ -293,7 +296,7 @@ def _constrained(column: Column, words: _DefinitionTokens, *, mariadb: bool) -> 
             column = replace(column, comment=words.take().text or None)
         elif words.accept("DEFAULT"):
             column = replace(column, default_value=_default(words.expression(), mariadb=mariadb))
-        elif words.accept("AUTO_INCREMENT"):
+        elif words.accept_any(("AUTO_INCREMENT", "SERIAL DEFAULT VALUE")):
             column = replace(column, extra="auto_increment", nullable=False)
         elif words.accept("COLLATE"):
             column = _collated(column, words.take().text.lower())
