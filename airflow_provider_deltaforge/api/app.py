@@ -36,7 +36,7 @@ def create_app(context: ApiContext) -> Any:
 
     app.include_router(_health(context))
     errors.install(app)
-    app.add_middleware(BodyLimit, bytes_max=BYTES_MAX)
+    app.add_middleware(RequestLimits, bytes_max=BYTES_MAX)
     return app
 
 
@@ -68,8 +68,8 @@ def _health(context: ApiContext) -> Any:
     return health.routes(look, alone=False, sees=sees, require=require)
 
 
-class BodyLimit:
-    """Refuses requests whose body is longer than a pipeline document may be.
+class RequestLimits:
+    """Refuses requests that no route takes: too long, or with a NUL, which no name may hold.
 
     Args:
         app: the ASGI application behind it.
@@ -81,13 +81,21 @@ class BodyLimit:
         self._bytes_max = bytes_max
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Pass a request on; one that says how long it is, and is too long, is answered here."""
+        """Pass a request on, or answer it; one that only turns out to be long ends in its route."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        from starlette.responses import JSONResponse
+
         lengths = [value for key, value in scope["headers"] if key == b"content-length"]
         if any(int(length) > self._bytes_max for length in lengths):
-            await self._refuse(scope, receive, send)
+            refusal = errors.body("TOO_LARGE", self._message), 413
+        elif "\0" in scope["path"]:
+            refusal = errors.body("NOT_FOUND", "no name holds a NUL character"), 404
+        else:
+            refusal = None
+        if refusal is not None:
+            await JSONResponse(*refusal)(scope, receive, send)
             return
         received = 0
 
@@ -106,9 +114,3 @@ class BodyLimit:
     @property
     def _message(self) -> str:
         return f"a request holds at most {self._bytes_max} bytes"
-
-    async def _refuse(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        from starlette.responses import JSONResponse
-
-        answer = JSONResponse(errors.body("TOO_LARGE", self._message), 413)
-        await answer(scope, receive, send)

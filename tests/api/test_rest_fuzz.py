@@ -1,0 +1,104 @@
+"""Requests that nobody means, by the API's own description: an answer below 500, and no hang."""
+
+import random
+from urllib.parse import quote
+
+import pytest
+
+from tests.api.conftest import DOCUMENT
+
+NAMES = [
+    *(
+        "orders",
+        "x",
+        "ORDERS",
+        "ör ders",
+        "a/b",
+        "..",
+        ".",
+        "%",
+        "a\0b",
+        "\ud83d\udcb6",
+        "x" * 3000,
+    ),
+    *("'; DROP TABLE df_kv; --", "{name}", "${HOME}", "0", "-1", "null", "\n", "orders ", "\u202e"),
+]
+NUMBERS = ["0", "1", "-1", "1e9", str(2**63), str(2**64), "x", "", "1.5", "NaN"]
+VALUES = [
+    None,
+    True,
+    0,
+    -1,
+    2**70,
+    1.5,
+    "",
+    "x",
+    "orders",
+    [],
+    {},
+    [{}],
+    {"id": "x"},
+    "\0",
+    "\ud83d",
+]
+
+
+def _value(chance, depth=0):
+    if depth < 3 and chance.random() < 0.4:
+        kind = chance.choice(["list", "dict"])
+        items = [_value(chance, depth + 1) for _ in range(chance.randrange(4))]
+        if kind == "list":
+            return items
+        keys = ["metadata", "spec", "source", "sinks", "name", "config", "id", "type", "tables"]
+        return {chance.choice(keys): item for item in items}
+    return chance.choice(VALUES)
+
+
+def _body(chance):
+    if chance.random() < 0.5:
+        return _value(chance)
+    body = {**DOCUMENT, chance.choice(["metadata", "spec", "extra", "kind"]): _value(chance)}
+    known = ["up_to_seq", "tables", "where", "id", "all", "first", "overtaken", "sink_id"]
+    return {**body, chance.choice(known): _value(chance)}
+
+
+def _dumped(value):
+    import json
+
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_request_is_answered_with_an_error_of_the_server(client, rest, seed):
+    chance = random.Random(seed)
+    rest.post("/pipelines", json=DOCUMENT)
+    paths = rest.get("/openapi.json").json()["paths"]
+    asked = 0
+    for path in ("/health", "/ready", "/readyz"):
+        del paths[path]  # 503 is their way to say that a pipeline is not well.
+    for path, verbs in sorted(paths.items()):
+        for verb, described in sorted(verbs.items()):
+            for _ in range(3):
+                place = path
+                query = {}
+                for parameter in described.get("parameters", []):
+                    name = parameter["name"]
+                    if parameter["in"] == "path":
+                        chosen = "orders" if chance.random() < 0.5 else chance.choice(NAMES)
+                        chosen = chosen.encode("utf-8", "replace").decode()
+                        place = place.replace(f"{{{name}}}", quote(chosen, safe=""))
+                    else:
+                        query[name] = chance.choice(NUMBERS + NAMES[:14]).encode("utf-8", "replace")
+                if verb == "delete" and place == "/pipelines/orders":
+                    continue
+                answer = rest.request(
+                    verb,
+                    place,
+                    params=query,
+                    content=_dumped(_body(chance)),
+                    headers={"Content-Type": "application/json"},
+                )
+                said = (verb, place[:80], query, answer.text[:300])
+                assert answer.status_code < 500, said
+                asked += 1
+    assert asked > 80
