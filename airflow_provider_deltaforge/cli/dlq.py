@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_deltaforge.cli.options import (
@@ -18,6 +17,7 @@ from airflow_provider_deltaforge.cli.options import (
     out,
 )
 from airflow_provider_deltaforge.cli.replay import replay
+from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import dead_letters
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.table_names import qualified_name
@@ -146,9 +146,7 @@ def _forgotten(entries: int) -> str:
 def _table(found: list[dict[str, Any]]) -> RenderableType:
     if not found:
         return Text("Nothing is set aside.")
-    table = Table(box=None, pad_edge=False)
-    for title in ("seq", "at", "table", "op", "refused by", "kind", "why", "newer in"):
-        table.add_column(title, overflow="fold")
+    table = new_table("seq", "at", "table", "op", "refused by", "kind", "why", "newer in")
     for entry in found:
         event, meta = entry["event"], entry["meta"]
         source = event.get("source") or {}

@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     out,
 )
-from airflow_provider_deltaforge.cli.views import coloured
+from airflow_provider_deltaforge.cli.views import coloured, new_table
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.schemas.drift import Delta, described
 from airflow_provider_deltaforge.storage.records.failover import Failovers, Reconciliation
@@ -63,9 +63,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _table(records: list[Reconciliation]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("\nat", "\nfrom", "\nto", "\noutcome"):
-        table.add_column(title, overflow="fold")
+    table = new_table("\nat", "\nfrom", "\nto", "\noutcome")
     for record in records:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.started_at_ms / 1000))
         outcome = coloured("failed" if record.state == "failed" else record.state)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from airflow_provider_deltaforge.cli.exit_codes import FAILED
 from airflow_provider_deltaforge.cli.options import (
@@ -24,6 +23,7 @@ from airflow_provider_deltaforge.cli.options import (
     out,
 )
 from airflow_provider_deltaforge.cli.run import owner_token
+from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.control.starting import comes_back
 from airflow_provider_deltaforge.control.status import status
@@ -274,9 +274,7 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     elif not rows:
         out.print("No entry fits.")
     else:
-        table = Table(box=None, pad_edge=False)
-        for title in ("seq", "table", "op", "refused by", "attempts", "then", "to", "why"):
-            table.add_column(title, overflow="fold")
+        table = new_table("seq", "table", "op", "refused by", "attempts", "then", "to", "why")
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         out.print(table)

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_deltaforge.cli.options import (
@@ -16,6 +15,7 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     out,
 )
+from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import schemas as registered
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.table_names import qualified_name
@@ -75,17 +75,10 @@ def _full_name(schema: dict[str, Any]) -> str:
     return qualified_name(schema.get("schema") or schema["database"], schema["table"])
 
 
-def _grid(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    return table
-
-
 def _tables(schemas: list[dict[str, Any]]) -> RenderableType:
     if not schemas:
         return Text("No schemas yet; the stream registers a table with its first row.")
-    grid = _grid("table", "version", "sequence", "columns", "primary key", "fingerprint")
+    grid = new_table("table", "version", "sequence", "columns", "primary key", "fingerprint")
     for schema in schemas:
         grid.add_row(
             _full_name(schema),
@@ -102,7 +95,7 @@ def _details(schema: dict[str, Any], history: list[dict[str, Any]]) -> Renderabl
         f"sequence {schema['sequence']}, "
         f"registered {schema['loaded_at']}\n{schema['fingerprint']}\n"
     )
-    grid = _grid("column", "type", "null", "key", "default", "extra")
+    grid = new_table("column", "type", "null", "key", "default", "extra")
     for column in schema["columns"]:
         grid.add_row(
             column["name"],
@@ -114,7 +107,7 @@ def _details(schema: dict[str, Any], history: list[dict[str, Any]]) -> Renderabl
         )
     parts: list[RenderableType] = [Text(head), grid]
     if history:
-        past = _grid("\nversion", "\nregistered", "\ncolumns", "\nposition")
+        past = new_table("\nversion", "\nregistered", "\ncolumns", "\nposition")
         for entry in history:
             position = entry["position"]
             past.add_row(
@@ -128,7 +121,7 @@ def _details(schema: dict[str, Any], history: list[dict[str, Any]]) -> Renderabl
 
 
 def _reloaded(reloaded: dict[str, Any]) -> RenderableType:
-    grid = _grid("table", "")
+    grid = new_table("table", "")
     for schema in reloaded["tables"]:
         grid.add_row(_full_name(schema), "changed" if schema["changed"] else "as it was")
     return grid

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_deltaforge.cli.options import (
@@ -16,6 +15,7 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     out,
 )
+from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import sinks
 
 app = typer.Typer(
@@ -80,9 +80,7 @@ def register(application: typer.Typer) -> None:
 
 
 def _table(found: list[dict[str, Any]]) -> RenderableType:
-    table = Table(box=None, pad_edge=False)
-    for title in ("sink", "status", "position", "reason"):
-        table.add_column(title, overflow="fold")
+    table = new_table("sink", "status", "position", "reason")
     gaps: list[RenderableType] = []
     for sink in found:
         at = sink.get("position")

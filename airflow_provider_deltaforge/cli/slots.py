@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_deltaforge.cli.options import GivenStoreOption, chosen_store, opened, out
+from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control.slots import OwnedSlot, drop_slot, list_slots
 from airflow_provider_deltaforge.spec.load import load, read_document
 
@@ -58,9 +59,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _grid(found: list[OwnedSlot]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("slot", "keeps", "read from", "whose"):
-        table.add_column(title, overflow="fold")
+    table = new_table("slot", "keeps", "read from", "whose")
     for owned in found:
         since = f"no, since {owned.slot.idle_since}" if owned.slot.idle_since else "no"
         kept = (

@@ -38,6 +38,14 @@ def coloured(word: str) -> Text:
     return Text(word, style=_COLOURS.get(word, ""))
 
 
+def new_table(*titles: str) -> Table:
+    """Return an empty table whose columns fold what is long."""
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
+
+
 def pipelines_table(pipelines: Sequence[PipelineStatus]) -> RenderableType:
     """Return one line per pipeline, and below them why one is not well: 80 columns are enough."""
     if not pipelines:
@@ -92,9 +100,7 @@ def pipeline_details(pipeline: PipelineStatus) -> RenderableType:
 
 def findings_table(findings: Iterable[Finding]) -> RenderableType:
     """Return the preflight's findings."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("check", "verdict", "finding"):
-        table.add_column(title, overflow="fold")
+    table = new_table("check", "verdict", "finding")
     for finding in findings:
         table.add_row(finding.check, coloured(finding.verdict), finding.message)
     return table
@@ -105,9 +111,7 @@ def _named(name: str, value: str) -> Text:
 
 
 def _entries(title: str, entries: Mapping[str, object], keys: Sequence[str]) -> RenderableType:
-    table = Table(box=None, pad_edge=False)
-    for column in (f"\n{title}", *(f"\n{key.removesuffix('_ms')}" for key in keys)):
-        table.add_column(column, overflow="fold")
+    table = new_table(f"\n{title}", *(f"\n{key.removesuffix('_ms')}" for key in keys))
     for name, entry in entries.items():
         table.add_row(name, *(_cell(key, getattr(entry, key)) for key in keys))
     return table
@@ -124,9 +128,7 @@ def _tables(tables: Mapping[str, TableCounts]) -> RenderableType:
 
 
 def _processors(processors: Mapping[str, ProcessorCounts]) -> RenderableType:
-    table = Table(box=None, pad_edge=False)
-    for column in ("\nprocessor", "\nin", "\nout", "\nerrors", "\na batch", "\ncounts"):
-        table.add_column(column, overflow="fold")
+    table = new_table("\nprocessor", "\nin", "\nout", "\nerrors", "\na batch", "\ncounts")
     for name, entry in processors.items():
         calls = sum(entry.latency.counts)
         table.add_row(

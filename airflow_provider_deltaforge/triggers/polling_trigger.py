@@ -11,9 +11,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
-from airflow_provider_deltaforge.triggers.defer_guard import settled
 
 _SAY_EVERY_S = 300.0
+SETTLE_S = 5.0
+"""Airflow 3.3 fails a task that runs again before its scheduler has read that the former process
+deferred (apache/airflow issue 71580), which costs a retry, and turns a task without retries red."""
 
 
 class SerializableTrigger(BaseTrigger):
@@ -61,3 +63,8 @@ class PollingTrigger(SerializableTrigger):
     @abstractmethod
     def look(self) -> tuple[TriggerEvent | None, str]:
         """Return an event if there is one, and the present state in words. Blocking."""
+
+
+async def settled(began_s: float) -> None:
+    """Return once a trigger that began at ``began_s`` of the monotonic clock may fire."""
+    await asyncio.sleep(max(0.0, SETTLE_S - (time.monotonic() - began_s)))

@@ -17,9 +17,8 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.triggers.defer_guard import settled
 from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
-from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger
+from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger, settled
 
 
 class StreamTrigger(PollingTrigger):

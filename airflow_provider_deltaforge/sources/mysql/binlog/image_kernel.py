@@ -81,19 +81,15 @@ COLUMNS, NAMES, LABELS, LABEL_OFFSETS, CHARSETS, KEY_COLUMNS = range(6)
 
 
 @kernel
-def skip_image(src, pos, stop, columns, first, count, present):
-    """Return the offset behind a row image; above ``stop`` if the image is damaged.
-
-    ``present`` is the offset of the event's bitmap of columns that its images have, ``first`` and
-    ``count`` are the table's columns in ``columns``.
-    """
+def _skip_columns(src, pos, stop, columns, first, count, present, until):
+    """Return the offset behind the first ``until`` columns of an image; see ``skip_image``."""
     nulls = pos
     there = 0
     for i in range(count):
         there += (src[present + (i >> 3)] >> (i & 7)) & 1
     pos += (there + 7) >> 3
     bit = 0
-    for i in range(count):
+    for i in range(until):
         if (src[present + (i >> 3)] >> (i & 7)) & 1 == 0:
             continue
         if pos > stop:
@@ -102,6 +98,16 @@ def skip_image(src, pos, stop, columns, first, count, present):
             pos = value_stop(src, pos, stop, columns, (first + i) * FIELDS)
         bit += 1
     return pos
+
+
+@kernel
+def skip_image(src, pos, stop, columns, first, count, present):
+    """Return the offset behind a row image; above ``stop`` if the image is damaged.
+
+    ``present`` is the offset of the event's bitmap of columns that its images have, ``first`` and
+    ``count`` are the table's columns in ``columns``.
+    """
+    return _skip_columns(src, pos, stop, columns, first, count, present, count)
 
 
 @kernel
@@ -146,20 +152,7 @@ def is_current(src, pos, stop, columns, first, count, present, end, otherwise):
     """
     if (src[present + (end >> 3)] >> (end & 7)) & 1 == 0:
         return otherwise
-    nulls = pos
-    there = 0
-    for i in range(count):
-        there += (src[present + (i >> 3)] >> (i & 7)) & 1
-    pos += (there + 7) >> 3
-    bit = 0
-    for i in range(end):
-        if (src[present + (i >> 3)] >> (i & 7)) & 1 == 0:
-            continue
-        if pos > stop:
-            return otherwise
-        if (src[nulls + (bit >> 3)] >> (bit & 7)) & 1 == 0:
-            pos = value_stop(src, pos, stop, columns, (first + i) * FIELDS)
-        bit += 1
+    pos = _skip_columns(src, pos, stop, columns, first, count, present, end)
     if pos + 7 > stop:
         return otherwise
     seconds = big(src, pos, 4) & 0xFFFFFFFF
