@@ -227,6 +227,8 @@ class ExactShop(ScriptedRun):
             self.servers[self.optional].resume()
         super().close()
         self.shop.close()
+        for place in self.places.values():
+            place.clear()
 
 
 @dataclass

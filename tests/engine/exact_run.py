@@ -31,6 +31,8 @@ class Place:
     name: str
     sink: str
     read: Callable[[], list[bytes]]
+    clear: Callable[[], object] = lambda: None
+    """Gives back the memory of a server that many runs share, one after the other."""
 
 
 def _kafka(dsn: str, name: str, sink_id: str) -> Place:
@@ -57,7 +59,11 @@ def _redis(dsn: str, name: str, sink_id: str) -> Place:
         with redis.Redis.from_url(dsn) as client:
             return [fields[b"event"] for _, fields in client.xrange(name)]
 
-    return Place(name, f"{{type: redis, config: {settings}}}", read)
+    def clear() -> None:
+        with redis.Redis.from_url(dsn) as client:
+            client.delete(name)
+
+    return Place(name, f"{{type: redis, config: {settings}}}", read, clear)
 
 
 def _nats(dsn: str, name: str, sink_id: str) -> Place:
