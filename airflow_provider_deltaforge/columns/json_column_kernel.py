@@ -46,11 +46,11 @@ def find_members(data, at, stop, limit, stack, names, name_ends, wanted, count, 
     """Find members of the object that begins here; of equal keys the last one counts.
 
     Args:
-        data: see ``json_scan``.
+        data: see ``json_scan_kernel``.
         at: offset of the opening brace.
-        stop: see ``json_scan``.
-        limit: see ``json_scan``.
-        stack: see ``json_scan``.
+        stop: see ``json_scan_kernel``.
+        limit: see ``json_scan_kernel``.
+        stack: see ``json_scan_kernel``.
         names: pointer to names one behind the other.
         name_ends: pointer to where each name ends; name ``i`` begins where ``i - 1`` ends.
         wanted: pointer to the index of each name looked for, -1 for none.

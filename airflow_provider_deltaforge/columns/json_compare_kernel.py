@@ -1,6 +1,7 @@
 """Kernels that compare JSON values where they lie: numbers by every digit, strings decoded.
 
-Offsets and pointers are those of ``json_scan``; only values that it found to be valid come here.
+Offsets and pointers are those of ``json_scan_kernel``; only values that it found to be valid come
+here.
 """
 
 import numpy as np

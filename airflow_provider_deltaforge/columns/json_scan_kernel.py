@@ -1,6 +1,6 @@
 """Kernels that read JSON text where it lies, without building anything from it.
 
-``data`` is a pointer (``raw_bytes``) to a buffer of ``limit`` bytes, ``at`` an offset in it, and
+``data`` is a pointer (``bytes_kernel``) to a buffer of ``limit`` bytes, ``at`` an offset in it, and
 ``stop`` the end of the text; nothing is read at or behind ``limit``. Every kernel returns the
 offset behind what it read, or -1 where the text is not JSON (RFC 8259). Whole texts are checked, so
 that nothing broken is ever found in one. Two things are taken more loosely: UTF-8 is not checked,

@@ -1,4 +1,4 @@
-"""Kernels that write whole columns of JSON texts anew, with parts changed; see ``json_kernels``."""
+"""Kernels that write columns of JSON texts anew, with parts changed; see ``json_column_kernel``."""
 
 import numpy as np
 

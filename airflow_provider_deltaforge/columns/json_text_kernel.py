@@ -1,7 +1,7 @@
 """Kernels that append JSON text to a byte buffer; shared by the stream and the snapshot.
 
 Every function takes the output buffer and the offset to write at, and returns the offset behind
-what it wrote. Buffers are pointers (``raw_bytes``) or arrays. None of them checks the buffer's
+what it wrote. Buffers are pointers (``bytes_kernel``) or arrays. None of them checks the buffer's
 size: the caller makes room first, six bytes for each byte of a text and 32 more, and
 ``SCALAR_BYTES_MAX`` for everything else; of that room they may touch up to 16 bytes behind the
 offset they return. ``src[start:stop]`` are the bytes of a value. All run without the interpreter

@@ -5,7 +5,7 @@ One restarter only. ``deltaforge run`` and the stream operator decide here; Spar
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, SpecError
@@ -36,11 +36,8 @@ class HangDetector:
     Seen without a pause for ``limit_s``; a store that was away makes one late look, not many.
     """
 
-    def __init__(
-        self, limit_s: float = SILENCE_MAX_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limit_s: float = SILENCE_MAX_S) -> None:
         self._limit_s = limit_s
-        self._clock = clock
         self._since: float | None = None
 
     def too_long(self, *, lost: bool) -> bool:
@@ -49,8 +46,8 @@ class HangDetector:
             self._since = None
             return False
         if self._since is None:
-            self._since = self._clock()
-        return self._clock() - self._since >= self._limit_s
+            self._since = time.monotonic()
+        return time.monotonic() - self._since >= self._limit_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """docs/architecture.md shows each package of the engine, in the order that the imports keep.
 
-It and the decisions name no module that is not there.
+It and the decisions name no module that is not there, and no docstring a name that is gone.
 """
 
+import ast
 import re
 
 import pytest
@@ -53,3 +54,38 @@ def test_the_modules_that_a_page_names_are_there(page):
     known = modules()
 
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []
+
+
+FOREIGN = {
+    *("M_MMAP_THRESHOLD", "operators.default_deferrable", "AssetWatcher"),
+    *("NORMAL", "reserved", "extended", "DateStyle", "TimeZone", "ctid", "pg_current_snapshot"),
+    *("_s", "_total"),
+}
+"""Names in the system's, Airflow's, SQLite's and PostgreSQL's words, and ends of names."""
+
+
+def names_in(path):
+    """Return the words of a module's code and short texts, and what its docstrings quote."""
+    tree = ast.parse(path.read_text())
+    known, quoted = {*path.parts, path.stem}, set()
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name", "module", "value"):
+            word = getattr(node, field, None)
+            if isinstance(word, bytes):
+                word = word.decode("latin1")
+            if isinstance(word, str):
+                is_quoting = "``" in word
+                (quoted if is_quoting else known).update(
+                    re.findall(r"``([A-Za-z_][\w.]*)(?:\(\))?``" if is_quoting else r"\w+", word)
+                )
+    return known, quoted
+
+
+def test_docstrings_quote_names_that_are_there():
+    folders = (*PACKAGE_FOLDERS, "tests")
+    found = [names_in(path) for folder in folders for path in (CHECKOUT / folder).rglob("*.py")]
+    known = set().union(*(words for words, _ in found))
+    quoted = set().union(*(words for _, words in found)) - FOREIGN
+
+    gone = {name for name in quoted if set(name.strip(".").split(".")) - known}
+    assert gone == set()

@@ -82,7 +82,7 @@ class SinkFences:
         return SinkFence(self._context, self, sink_id, over)
 
     def confirm(self) -> None:
-        """Ask for the epoch, and renew the lease; see ``Claim``."""
+        """Ask for the epoch, and renew the lease; see ``WriterClaim``."""
         began = now_s()
         if self._context.control.held_epoch(self._context.job.driver) != self._context.fence:
             raise FencedError("a newer worker of this driver has started; this one ends")
@@ -95,7 +95,7 @@ class SinkFences:
 
 
 class SinkFence:
-    """See ``Claim``. Used by the thread of one connection, but for ``left_s`` and ``hold``."""
+    """A ``WriterClaim``. Used by its connection's thread, but for ``left_s`` and ``hold``."""
 
     def __init__(
         self, context: TaskContext, claims: SinkFences, sink_id: str, over: Callable[[], bool]
@@ -107,11 +107,11 @@ class SinkFence:
         self.token = claims.token
 
     def confirm(self) -> None:
-        """Ask whether the epoch is still the newest; see ``Claim``."""
+        """Ask whether the epoch is still the newest; see ``WriterClaim``."""
         self._claims.confirm()
 
     def hold(self) -> None:
-        """Renew the lease if it is no longer new; see ``Claim``.
+        """Renew the lease if it is no longer new; see ``WriterClaim``.
 
         The clock is read last: a process that was frozen behind the answer asks again.
         """
@@ -137,7 +137,7 @@ class SinkFence:
         return self._claims.left_s()
 
     def former(self) -> Sequence[FormerWriter]:
-        """Return who has begun in earlier epochs and is not closed; see ``Claim``."""
+        """Return who has begun in earlier epochs and is not closed; see ``WriterClaim``."""
         return [
             _FormerWriter(record.name, record.lives_s, not _is_gone(record), key, record.host)
             for key, record in self._records()
@@ -145,7 +145,7 @@ class SinkFence:
         ]
 
     def outlive(self, writers: Sequence[FormerWriter]) -> None:
-        """Wait until the leases of former writers have ended; see ``Claim``.
+        """Wait until the leases of former writers have ended; see ``WriterClaim``.
 
         None of them can renew its lease since this worker's epoch was taken.
         """
@@ -168,14 +168,14 @@ class SinkFence:
         return [writer for writer in self.former() if writer.name in wanted]
 
     def forget(self, writers: Sequence[FormerWriter]) -> None:
-        """Forget writers that are shut out; see ``Claim``."""
+        """Forget writers that are shut out; see ``WriterClaim``."""
         keys = [writer.key for writer in writers if isinstance(writer, _FormerWriter)]
         if keys:
             gone = [Delete(names.WRITERS, key) for key in keys]
             self._context.store.transact(gone, self._context.fence)
 
     def enter(self, name: str, lives_s: float = 0.0) -> None:
-        """Store that a writer begins; see ``Claim``."""
+        """Store that a writer begins; see ``WriterClaim``."""
         machine, pid, started = _this_process()
         record = WriterRecord(
             sink=self._sink,

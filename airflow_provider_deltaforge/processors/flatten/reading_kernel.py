@@ -122,15 +122,15 @@ def read_members(data, at, stop, limit, options, separator, keys, frames, stack,
     """Read an object into entries.
 
     Args:
-        data: see ``json_scan``.
+        data: see ``json_scan_kernel``.
         at: offset of its brace.
-        stop: see ``json_scan``.
-        limit: see ``json_scan``.
+        stop: see ``json_scan_kernel``.
+        limit: see ``json_scan_kernel``.
         options: see above.
         separator: uint8, as it stands in a JSON string.
         keys: uint8, receives the entries' keys, without quotes.
         frames: pointer to ``FRAME * DEPTH_MAX`` int64 to work with.
-        stack: see ``json_scan``.
+        stack: see ``json_scan_kernel``.
         entries: pointer to as many as there can be.
 
     Returns:

@@ -256,7 +256,7 @@ class Connections:
             raise failure from error
 
     def send_under(self, hold: Callable[[], None]) -> None:
-        """Ask before each piece of a request, however slowly it is taken; see ``Claim.hold``."""
+        """Ask before each piece of a request, however slow its way; see ``WriterClaim.hold``."""
         self._network.hold = hold
 
     def cut(self) -> None:

@@ -118,7 +118,7 @@ class HttpSender:
             self._send_next(plan)
 
     def send_under(self, hold: Callable[[], None]) -> None:
-        """Ask before each piece of a request, however slowly it is taken; see ``Claim.hold``."""
+        """Ask before each piece of a request, however slow its way; see ``WriterClaim.hold``."""
         self._connections.send_under(hold)
 
     def cut(self) -> None:

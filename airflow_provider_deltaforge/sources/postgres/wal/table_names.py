@@ -8,7 +8,7 @@ from airflow_provider_deltaforge.sources.contract import NamedTables
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, rows_of
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, splits
 
-# What is not published yet is published, and copied, by ``Newcomers``. Partitions count as their
+# What is not published yet is published, and copied, by the reader. Partitions count as their
 # root.
 _NAMED = """
 SELECT DISTINCT rn.nspname, r.relname, r.oid
