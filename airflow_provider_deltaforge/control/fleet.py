@@ -29,6 +29,7 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _OWNER = "serve:"
 _JOIN_S = 5.0
+_AGAIN_S = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -75,13 +76,17 @@ class Fleet:
 
         Raises:
             SpecError: there is no such pipeline, or it cannot be run as asked.
-            RetryableError: somebody else started or stopped it at this moment, or this process is
-                about to end.
+            RetryableError: somebody else started or stopped it at this moment, this process is
+                about to end, or the driver cannot be started yet: then it is tried on.
         """
         if self._leaving.is_set():
             raise RetryableError("this server is about to end; ask again when it is back")
         job = replace(self._job, pipeline=name)
-        started = starting.start(store, job, self._backend, self._owner, resume=resume)
+        try:
+            started = starting.start(store, job, self._backend, self._owner, resume=resume)
+        except RetryableError:
+            self._start_later(name)
+            raise
         self._watch(replace(job, generation=started.generation))
         return started
 
@@ -123,6 +128,34 @@ class Fleet:
         for thread in ending:
             thread.join(grace_s + _JOIN_S)
         return failed
+
+    def _start_later(self, name: str) -> None:
+        """Start a pipeline whose generation we have claimed, and whose driver is not there yet."""
+        later = threading.Thread(
+            target=self._try_on, args=(name,), name=f"start {name}", daemon=True
+        )
+        later.start()
+
+    def _try_on(self, name: str) -> None:
+        while not self._leaving.wait(_AGAIN_S):
+            try:
+                store = self._location.open()
+                try:
+                    record = Control(store, name).read()
+                    if record is None or record.owner != self._owner or record.desired == "stopped":
+                        return  # Not claimed, or not wanted any more.
+                    job = replace(self._job, pipeline=name)
+                    started = starting.start(store, job, self._backend, self._owner)
+                finally:
+                    store.close()
+            except RetryableError as error:
+                _log.warning("%s is not started yet: %s", name, redacted(str(error)))
+                continue
+            except DeltaForgeError as error:
+                _log.warning("%s is not started: %s", name, redacted(str(error)))
+                return
+            self._watch(replace(job, generation=started.generation))
+            return
 
     def _watch(self, job: LaunchSpec) -> None:
         with self._lock:

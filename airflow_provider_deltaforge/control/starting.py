@@ -45,6 +45,7 @@ LOCAL_SCRIPT = "local"
 """In the handle of a driver inside `deltaforge run --local`, in the place of a script."""
 
 _RESTARTS_KEPT = 20
+_LAST_WORDS = frozenset({"stopped", "failed"})
 _SPARE_S = 5.0
 _TURN_POLL_S = 0.5
 
@@ -259,6 +260,9 @@ def _adoptable(control: Control, record: ControlRecord, job: LaunchSpec, backend
     same = runs == (job.script, record.spec_hash, record.generation)
     if not same or tuple(handle.get("arguments") or ()) != job.arguments:
         return False
+    progress = control.progress()
+    if progress is not None and has_spoken(record, progress) and progress.status in _LAST_WORDS:
+        return False  # It is about to be gone; whoever adopts it inherits its failure.
     state = backend.status(handle).state
     if state is JobState.UNKNOWN:
         return _speaks(control, record.generation)

@@ -2,7 +2,8 @@
 
 Run by the local backend in place of ``spark-submit``. ``FAKE_DRIVER`` says how it behaves:
 ``run`` (heartbeats until asked to end), ``deaf`` (ignores being asked, and SIGTERM), ``mute``
-(obeys, without any heartbeat), ``exit:N``, ``fail:CLASS`` (says so and exits with 4).
+(obeys, without any heartbeat), ``exit:N``, ``fail:CLASS`` (says so and exits with 4),
+``fails_slowly`` (says that it has failed, and takes a minute to exit).
 """
 
 import os
@@ -53,6 +54,10 @@ def drive(pipeline: str, generation: int, behaviour: str) -> int:
 
     if behaviour.startswith("fail:"):
         say("failed", error_class=behaviour.removeprefix("fail:"), reason="binlog.000002 is gone")
+        return 4
+    if behaviour == "fails_slowly":
+        say("failed", error_class="access", reason="password refused")
+        time.sleep(60)
         return 4
     while True:
         record = control.read()

@@ -1,0 +1,111 @@
+"""Many pipelines kept by one process: what it does when a start, a driver or it itself fails."""
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.fleet import Fleet
+from airflow_provider_deltaforge.control.launch import JobState, LaunchSpec
+from airflow_provider_deltaforge.control.starting import start
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control
+from tests.control.bench import DOCUMENT, job_of, wait_until
+
+
+class _Full:
+    """A backend that has no room for the first few drivers."""
+
+    def __init__(self, backend, refusals):
+        self._backend = backend
+        self.refusals = refusals
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    def submit(self, job):
+        if self.refusals:
+            self.refusals -= 1
+            raise RetryableError("no room for a driver")
+        return self._backend.submit(job)
+
+
+@pytest.fixture
+def fleet(dsn, store, backend):
+    made = []
+
+    def fleet(backend=backend, behaviour="run"):
+        job = LaunchSpec("", 0, "stream_job.py", dsn, environment={"FAKE_DRIVER": behaviour})
+        made.append(Fleet(StoreLocation.from_dsn(dsn), backend, job))
+        return made[-1]
+
+    pipelines.apply(store, DOCUMENT)
+    yield fleet
+    for each in made:
+        each.close(5)
+
+
+def test_a_driver_for_which_there_was_no_room_is_started_when_there_is(fleet, store, backend):
+    kept = fleet(_Full(backend, 2))
+    with pytest.raises(RetryableError, match="no room"):
+        kept.start(store, "orders")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+
+
+def test_one_that_was_stopped_meanwhile_is_not(fleet, store, backend):
+    full = _Full(backend, 10**9)
+    with pytest.raises(RetryableError):
+        fleet(full).start(store, "orders")
+    generation = Control(store, "orders").read().generation
+    pipelines.ask_to_stop(store, "orders")
+    full.refusals = 0
+    with pytest.raises(AssertionError):
+        wait_until(lambda: status(store, "orders", backend).alive, 5)
+    assert Control(store, "orders").read().generation == generation
+
+
+def test_a_driver_that_failed_for_good_is_left_and_may_be_started_again(fleet, store, backend):
+    kept = fleet(behaviour="fail:position_lost")
+    kept.start(store, "orders")
+    wait_until(lambda: status(store, "orders", backend).status == "failed")
+    assert status(store, "orders", backend).restarts == 0
+    fleet().start(store, "orders")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+
+
+def test_of_two_fleets_the_one_that_came_last_keeps_the_pipeline(fleet, store, backend):
+    first, second = fleet(), fleet()
+    began = first.start(store, "orders")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    adopted = second.start(store, "orders")
+    assert (adopted.adopted, adopted.generation) == (True, began.generation)
+    assert first.close(5) == []
+    assert status(store, "orders", backend).alive, "ended by a fleet that had lost it"
+    assert second.close(5) == []
+    assert not status(store, "orders", backend).alive
+
+
+def test_a_fleet_begins_with_what_a_former_one_kept_and_with_nothing_else(fleet, store, backend):
+    pipelines.apply(store, DOCUMENT.replace("orders", "others").replace("shop-db", "other-db"))
+    first = fleet(replace(backend, term_grace_s=2))
+    first.start(store, "orders")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    first.close(5)
+
+    second = fleet()
+    assert second.start_wanted(store) == ["orders"]
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    assert status(store, "others", backend).status == "pending"
+
+
+def test_a_driver_that_has_failed_and_is_not_gone_yet_is_not_adopted(store, backend, dsn):
+    pipelines.apply(store, DOCUMENT)
+    first = start(store, job_of(dsn, "fails_slowly"), backend, "first")
+    wait_until(lambda: status(store, "orders", backend).status == "failed")
+    assert backend.status(first.handle).state is JobState.RUNNING
+
+    second = start(store, job_of(dsn), backend, "second", grace_s=0)
+    assert (second.adopted, second.generation) == (False, first.generation + 1)
+    wait_until(lambda: status(store, "orders", backend).status == "running")
