@@ -39,7 +39,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, bytes], None]:
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(found)
-        assert path.read_bytes() == found
+        is_renewed_by = "look at the difference, then renew it with --update-golden"
+        assert path.read_bytes() == found, f"{path}: {is_renewed_by}"
 
     return check
 

@@ -1,1 +1,1 @@
-"""The command-line face."""
+"""The command line: a module for each command, put together in ``app``; tables in ``views``."""

@@ -99,7 +99,7 @@ class LocalBackend:
         else:  # Its volume is away, perhaps.
             lives = any(process.status() != psutil.STATUS_ZOMBIE for process in _session(handle))
         if lives:
-            return JobStatus(JobState.RUNNING, distress=distress.heard(place))
+            return JobStatus(JobState.RUNNING, distress=distress.read(place))
         code = _text(place / "exit")
         return JobStatus(JobState.ENDED, int(code) if code else None)
 

@@ -38,7 +38,7 @@ def prepare(directory: Path) -> None:
         os.fsync(file.fileno())
 
 
-def say(distress: Distress | None, environment: Mapping[str, str] = os.environ) -> None:
+def write(distress: Distress | None, environment: Mapping[str, str] = os.environ) -> None:
     """Write why the store is not written to, again with every attempt; None once it is."""
     directory = environment.get(JOB_DIRECTORY)
     if not directory:
@@ -56,8 +56,8 @@ def say(distress: Distress | None, environment: Mapping[str, str] = os.environ) 
         file.write(text[:_SIZE].ljust(_SIZE))
 
 
-def heard(directory: Path) -> Distress | None:
-    """Return what a driver of this machine has said there in the last seconds."""
+def read(directory: Path) -> Distress | None:
+    """Return what a driver of this machine wrote there in the last seconds."""
     try:
         fields = json.loads((directory / _NAME).read_bytes())
         ago_s = moments.since(fields["boot"], fields["at_s"])

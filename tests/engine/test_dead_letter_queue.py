@@ -83,7 +83,7 @@ def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away
 
     told = made.dead_letter_stats.report()
     assert (told.events[0].count, told.rejected) == (2, 3)
-    made.box.say()
+    made.box.log_counts()
     assert "events lost: 3" in caplog.text
 
 
@@ -107,7 +107,7 @@ def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):
         made.box.hold([LETTER])
         made.box.transact([])
         made.box.stored()
-    made.box.say()
+    made.box.log_counts()
 
     lost = [record.args[1] for record in caplog.records if "events lost" in record.message]
     assert sum(lost) == 2

@@ -1,4 +1,5 @@
-"""What every part of the engine stands on.
+"""What all parts of the engine use: a worker's context, retries, counters, heartbeat, crash points.
 
-A worker's context, retries, counters, and what people want of it.
+``retry`` repeats a call, ``restarts`` limits how often work that died is started again; the waits
+that no document sets are in ``tuning``.
 """

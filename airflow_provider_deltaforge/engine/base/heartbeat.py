@@ -167,7 +167,7 @@ class Heartbeat:
             self._distress = Distress(reason, _now_ms())
             _log.warning("heartbeat not written: %s", reason)
         self._distress = replace(self._distress, reason=reason)
-        distress.say(self._distress)
+        distress.write(self._distress)
 
     def _beat(self, outcome: Outcome | None) -> None:
         with self._writing:
@@ -177,7 +177,7 @@ class Heartbeat:
             self._context.store.transact([write], self._context.fence)
             if self._distress is not None:
                 self._distress = None
-                distress.say(None)
+                distress.write(None)
                 _log.warning("heartbeats are written again")
 
 

@@ -1,4 +1,4 @@
-"""What keeps a driver there: pausing, saying how it is, and how often work may die."""
+"""A driver between its lanes: waits while paused, writes its status, and limits restarts."""
 
 import logging
 import time
@@ -16,7 +16,9 @@ _RESTARTS_WITHIN_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-def say(control: Control, driver: str, status: Status, outcome: Outcome | None = None) -> None:
+def write_status(
+    control: Control, driver: str, status: Status, outcome: Outcome | None = None
+) -> None:
     """Renew the progress with another status; its counters stay.
 
     The epoch is renewed first: a heartbeat still under way, or of a lane that lives on at a lost
@@ -44,7 +46,7 @@ def _put(control: Control, fence: Fence, status: Status, outcome: Outcome | None
     control.store.transact([control.put_progress(progress.model_copy(update=update))], fence)
 
 
-def rest(context: TaskContext) -> Outcome | None:
+def wait_while_paused(context: TaskContext) -> Outcome | None:
     """Wait while the pipeline is paused; None when it goes on, else how it ended."""
     control, driver = context.control, context.job.driver
     lanes_fenced = False

@@ -200,9 +200,9 @@ class DeadLetterQueue:
             self._limits.trim()
             self._is_untrimmed = False
 
-    def say(self) -> None:
-        """Log what was set aside and what was lost since it was last said."""
-        self._limits.log.say()
+    def log_counts(self) -> None:
+        """Log what was set aside and what was lost since the last call."""
+        self._limits.log.write()
 
     @property
     def is_due(self) -> bool:
@@ -210,8 +210,8 @@ class DeadLetterQueue:
         return self.enabled and self._limits.is_due
 
     def tend(self) -> None:
-        """Forget what is older than the document allows, and say what was not said yet."""
-        self.say()
+        """Forget what is older than the document allows, and log what was not logged yet."""
+        self.log_counts()
         self._limits.tend()
 
     def _count_stored(self) -> None:

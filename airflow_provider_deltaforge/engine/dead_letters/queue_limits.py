@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterR
 NAME = "dead-letter queue"
 
 _EXPIRY_S = 60.0
-_SAY_S = 10.0
+_EVERY_S = 10.0
 _WARN, _ALARM = 0.8, 0.95
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class QueueLimits:
             evicted = self._queue.drop_oldest(count - most)
             self._stats.count("evicted", evicted)
             self.log.count(lost=evicted)
-        self.log.say_now_and_then()
+        self.log.write_at_times()
         self.log.fills(min(count, most) / most)
 
     @property
@@ -135,16 +135,16 @@ class QueueLog:
     def __init__(self, pipeline: str, overflow_policy: str) -> None:
         self._pipeline, self._overflow_policy = pipeline, overflow_policy
         self._stored = self._lost = 0
-        self._said_at = self._level = 0.0
+        self._written_at = self._level = 0.0
 
     def count(self, *, stored: int = 0, lost: int = 0) -> None:
         """Take note of entries."""
         self._stored += stored
         self._lost += lost
 
-    def say(self) -> None:
+    def write(self) -> None:
         """Log what was not logged yet."""
-        self._said_at = time.monotonic()
+        self._written_at = time.monotonic()
         stored, lost = self._stored, self._lost
         self._stored = self._lost = 0
         if stored:
@@ -162,10 +162,10 @@ class QueueLog:
                 self._overflow_policy,
             )
 
-    def say_now_and_then(self) -> None:
+    def write_at_times(self) -> None:
         """Log it, unless something was logged a moment ago."""
-        if time.monotonic() - self._said_at >= _SAY_S:
-            self.say()
+        if time.monotonic() - self._written_at >= _EVERY_S:
+            self.write()
 
     def fills(self, ratio: float) -> None:
         """Warn of a queue that fills, at each level once."""

@@ -13,7 +13,11 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome, logged
-from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest, say
+from airflow_provider_deltaforge.engine.base.restarts import (
+    Restarts,
+    wait_while_paused,
+    write_status,
+)
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.runner import Runner
 from airflow_provider_deltaforge.engine.base.task_context import (
@@ -80,7 +84,7 @@ def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome])
         context = _take_over(assignment, driver)
         try:
             # Asked to pause or stop before it was there: then it must not read a thing.
-            outcome = rest(context) or work(context)
+            outcome = wait_while_paused(context) or work(context)
             if outcome.why == "stopped":
                 _see_it_said(context)
         finally:
@@ -95,7 +99,7 @@ def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome])
 def _see_it_said(context: TaskContext) -> None:
     """Report that it is stopped, if the store was away when its lane or its copy did so."""
     with suppress(DeltaForgeError):  # Started again meanwhile, perhaps.
-        context.job.in_time(lambda: rest(context))
+        context.job.in_time(lambda: wait_while_paused(context))
 
 
 def _say_failed(assignment: DriverArguments, driver: str, outcome: Outcome) -> None:
@@ -114,7 +118,7 @@ def _say_failed(assignment: DriverArguments, driver: str, outcome: Outcome) -> N
         store = assignment.location.open()
         try:
             control = Control(store, assignment.pipeline)
-            say(control, driver, "failed", outcome)
+            write_status(control, driver, "failed", outcome)
         finally:
             store.close()
 
@@ -187,7 +191,7 @@ def _snapshots_only(context: TaskContext, runner: Runner, *, own: bool) -> Outco
         return ended
     done = Outcome("finished", reason=_SNAPSHOT_DONE)
     with suppress(RetryableError):
-        say(context.control, context.job.driver, "stopped", done)
+        write_status(context.control, context.job.driver, "stopped", done)
     return done
 
 
@@ -216,7 +220,7 @@ def _stream(context: TaskContext, runner: Runner) -> Outcome:
         if outcome.is_retryable and deaths.may_go_on():
             _log.warning("lane died, starting it again", extra={"reason": outcome.reason})
             with suppress(RetryableError):
-                say(context.control, context.job.driver, "starting", outcome)
+                write_status(context.control, context.job.driver, "starting", outcome)
             deaths.wait(context.job)
             if context.job.leaves:
                 return Outcome("stopped")
@@ -225,7 +229,7 @@ def _stream(context: TaskContext, runner: Runner) -> Outcome:
             continue
         if outcome.why != "paused":
             return outcome
-        ended = rest(context)
+        ended = wait_while_paused(context)
         if ended is not None:
             return ended
 
@@ -238,7 +242,7 @@ def _carry(context: TaskContext, runner: Runner, window_s: float) -> Outcome:
         if (
             progress is not None and progress.status != "starting"
         ):  # That may say why it begins again.
-            say(control, context.job.driver, "starting")
+            write_status(control, context.job.driver, "starting")
     return runner.stream(context.job, window_s)
 
 
@@ -257,7 +261,7 @@ def serve(context: TaskContext, runner: Runner) -> Outcome | None:
     """
     results = SnapshotResults(context.store, context.pipeline.name)
     while True:
-        if (ended := rest(context)) is not None:
+        if (ended := wait_while_paused(context)) is not None:
             return ended
         if (ended := serve_replays(context)) is not None:
             return ended

@@ -120,7 +120,7 @@ class Lane:
             outcome = self._ended_by(error)
         finally:
             self._rendering.close()
-        self._dead_letters.say()
+        self._dead_letters.log_counts()
         self._heartbeat.finish(outcome)
         return outcome
 

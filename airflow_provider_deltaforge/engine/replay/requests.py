@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkSt
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.restarts import rest
+from airflow_provider_deltaforge.engine.base.restarts import wait_while_paused
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
@@ -39,7 +39,7 @@ def serve_replays(context: TaskContext) -> Outcome | None:
         RetryableError: the store is away.
     """
     while (record := context.control.read()) is not None and record.replays:
-        ended = rest(context) or _serve_one(context, record.replays[0])
+        ended = wait_while_paused(context) or _serve_one(context, record.replays[0])
         if ended is not None and ended.why != "paused":
             return ended
     return None

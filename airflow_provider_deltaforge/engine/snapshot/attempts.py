@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
-from airflow_provider_deltaforge.engine.base.restarts import Restarts, rest
+from airflow_provider_deltaforge.engine.base.restarts import Restarts, wait_while_paused
 from airflow_provider_deltaforge.engine.base.runner import Runner
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
@@ -47,7 +47,7 @@ def take(context: TaskContext, runner: Runner, request: SnapshotRequest | None =
             deaths.wait(context.job)
         elif outcome.why != "paused":
             return outcome
-        elif (ended := rest(context)) is not None:
+        elif (ended := wait_while_paused(context)) is not None:
             return ended
 
 

@@ -230,7 +230,7 @@ class _Copier:
         return True
 
     def close(self) -> None:
-        self._dead_letters.say()
+        self._dead_letters.log_counts()
         try:
             self._snapshotter.close()
             self._sinks.close()

@@ -1,1 +1,1 @@
-"""The engine on Spark: lanes as long tasks, the snapshot as a batch job."""
+"""The engine on Spark: lanes as long tasks, chunks as jobs. Begin at ``application``."""

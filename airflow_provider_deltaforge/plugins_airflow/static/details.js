@@ -14,9 +14,9 @@ const TABLES_SHOWN = 15;
 const To = ({ children, to }) =>
   h(Link, { asChild: true, color: "fg.info" }, h(RouterLink, { to }, children));
 
-const Supervisor = ({ told }) => {
-  if (!told) return h(Text, { as: "span" }, "nobody in Airflow");
-  const { dag_id, map_index, run_id, task_id } = told;
+const Supervisor = ({ task }) => {
+  if (!task) return h(Text, { as: "span" }, "nobody in Airflow");
+  const { dag_id, map_index, run_id, task_id } = task;
   const mapped = map_index >= 0 ? `/mapped/${map_index}` : "";
   const run = `/dags/${dag_id}/runs/${encodeURIComponent(run_id)}/tasks/${task_id}${mapped}`;
   return h("span", null, h(To, { to: `/dags/${dag_id}` }, dag_id), ", task ", h(To, { to: run }, task_id));
@@ -84,10 +84,10 @@ const Requests = ({ nowMs, requests, results }) => {
     columns: [{ name: "Request" }, { name: "State" }, { name: "What" }, { name: "Rows", right: true },
       { name: "When", right: true }],
     label: "Snapshot requests",
-    rows: [...waiting, ...served].map((one) => ({
-      cells: [one.id, h("span", null, one.state, one.reason && `: ${one.reason}`),
-        h(Code, { size: "sm" }, asked(one)), number(one.rows), ago(one.at, nowMs)],
-      key: `${one.id} ${one.at} ${one.state}`,
+    rows: [...waiting, ...served].map((request) => ({
+      cells: [request.id, h("span", null, request.state, request.reason && `: ${request.reason}`),
+        h(Code, { size: "sm" }, asked(request)), number(request.rows), ago(request.at, nowMs)],
+      key: `${request.id} ${request.at} ${request.state}`,
     })),
   });
 };
@@ -109,7 +109,7 @@ const Snapshot = ({ nowMs, requests = [], results = [], snapshot, status, title 
       Stack,
       { gap: 3 },
       snapshot?.cancelled && h(Notice, { status: "warning", title: "Cancelled" }, snapshot.cancelled),
-      tables.slice(0, all ? undefined : TABLES_SHOWN).map(([name, told]) =>
+      tables.slice(0, all ? undefined : TABLES_SHOWN).map(([name, counts]) =>
         h(
           Box,
           { key: name },
@@ -117,10 +117,10 @@ const Snapshot = ({ nowMs, requests = [], results = [], snapshot, status, title 
             HStack,
             { fontSize: "sm", justify: "space-between", mb: 1, wrap: "wrap" },
             h(Text, { fontWeight: "medium" }, name),
-            h(Text, { color: "fg.muted", fontVariantNumeric: "tabular-nums" }, copied(told)),
+            h(Text, { color: "fg.muted", fontVariantNumeric: "tabular-nums" }, copied(counts)),
           ),
-          h(Bar, { label: `${name}: ${copied(told)}`, part: share(told), status: share(told) === 1 && copying ? "success" : colour,
-            striped: copying && share(told) < 1 }),
+          h(Bar, { label: `${name}: ${copied(counts)}`, part: share(counts), status: share(counts) === 1 && copying ? "success" : colour,
+            striped: copying && share(counts) < 1 }),
         )),
       tables.length > TABLES_SHOWN && h(Button, { alignSelf: "start", onClick: () => setAll(!all),
         size: "xs", variant: "outline" }, all ? "Show fewer" : `Show all ${tables.length} tables`),
@@ -180,7 +180,7 @@ const Tables = ({ tables }) => {
 const Driver = ({ nowMs, pipeline }) => {
   const { driver, owner, position: reached, source_id, supervisor } = pipeline;
   const pairs = [
-    ["supervised by", h(Supervisor, { told: supervisor })],
+    ["supervised by", h(Supervisor, { task: supervisor })],
     ["owner token", h(Code, { size: "sm" }, owner ?? "none")],
     ["source", h(Code, { size: "sm" }, source_id)],
     ["position", h(Code, { size: "sm" }, position(reached))],

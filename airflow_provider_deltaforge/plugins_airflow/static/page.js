@@ -36,20 +36,20 @@ const List = ({ answer, flowOf, select, selected }) =>
       { name: "Supervised by" }],
     empty: "No pipeline of that name.",
     label: "Pipelines",
-    rows: answer.pipelines.map((one) => ({
-      "aria-selected": one.name === selected,
-      bg: one.name === selected ? "bg.emphasized" : "transparent",
+    rows: answer.pipelines.map((pipeline) => ({
+      "aria-selected": pipeline.name === selected,
+      bg: pipeline.name === selected ? "bg.emphasized" : "transparent",
       cells: [
-        h(Button, { "aria-pressed": one.name === selected, fontWeight: "semibold", height: "auto",
-          onClick: () => select(one.name), p: 0, size: "sm", variant: "plain" }, one.name),
-        h(Box, null, h(Status, { status: one.status }), h(Copying, { snapshot: one.snapshot })),
-        age(one.since_ms, answer.now_ms) ?? "–", one.desired, number(one.events), rate(flowOf(one.name).now),
-        milliseconds(one.lag_ms), since(one.heartbeat_age_s), number(one.restarts), number(one.generation),
-        one.supervisor ? one.supervisor.dag_id : "–",
+        h(Button, { "aria-pressed": pipeline.name === selected, fontWeight: "semibold", height: "auto",
+          onClick: () => select(pipeline.name), p: 0, size: "sm", variant: "plain" }, pipeline.name),
+        h(Box, null, h(Status, { status: pipeline.status }), h(Copying, { snapshot: pipeline.snapshot })),
+        age(pipeline.since_ms, answer.now_ms) ?? "–", pipeline.desired, number(pipeline.events), rate(flowOf(pipeline.name).now),
+        milliseconds(pipeline.lag_ms), since(pipeline.heartbeat_age_s), number(pipeline.restarts), number(pipeline.generation),
+        pipeline.supervisor ? pipeline.supervisor.dag_id : "–",
       ],
       cursor: "pointer",
-      key: one.name,
-      onClick: () => select(one.name),
+      key: pipeline.name,
+      onClick: () => select(pipeline.name),
     })),
   });
 

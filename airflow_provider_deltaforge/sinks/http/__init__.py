@@ -1,4 +1,7 @@
-"""The HTTP sink; importing it imports no driver."""
+"""The HTTP sink: its settings are in ``sink``, ``writer`` obeys them.
+
+Importing it imports no driver.
+"""
 
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
 

@@ -1,4 +1,7 @@
-"""The Kafka sink; importing it imports no driver."""
+"""The Kafka sink: its settings are in ``sink``, ``writer`` obeys them.
+
+Importing it imports no driver.
+"""
 
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 

@@ -1,4 +1,7 @@
-"""The NATS sink; importing it imports no driver."""
+"""The NATS sink: its settings are in ``sink``, ``writer`` obeys them.
+
+Importing it imports no driver.
+"""
 
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 

@@ -1,4 +1,7 @@
-"""The Redis sink; importing it imports no driver."""
+"""The Redis sink: its settings are in ``sink``, ``writer`` obeys them.
+
+Importing it imports no driver.
+"""
 
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 

@@ -2,8 +2,10 @@
 
 A type that a server adds is one row here if the kernels know the kind of its values: the log's
 decoder, the schemas made of the log, the grammar of statements, the SELECT of a snapshot and the
-bounds of its chunks follow. Only its Avro type is elsewhere (``encodings.avro.column_types``),
-because encodings know no source; without one it is text.
+bounds of its chunks follow; another name of a type is one of its ``synonyms``. Its
+values, which tests hold against servers, are in ``tests/sources/mysql/type_matrix.py``. Only its
+Avro type is elsewhere (``encodings.avro.column_types``), because encodings know no source; without
+one it is text.
 """
 
 import re
@@ -54,6 +56,7 @@ class ColumnType:
         digits: the catalog's precision of a number.
         width: the width that MariaDB prints behind a whole number's name.
         length: bytes in the longest value, where the type alone says it.
+        mariadb: the name in MariaDB's catalog, where that is a synonym.
     """
 
     name: str
@@ -64,6 +67,11 @@ class ColumnType:
     digits: int = 0
     width: int = 0
     length: int | None = None
+    mariadb: str | None = None
+
+    def name_in(self, *, mariadb: bool) -> str:
+        """Return the name that one server's catalog prints."""
+        return self.mariadb if mariadb and self.mariadb else self.name
 
 
 TYPES = (
@@ -108,7 +116,13 @@ TYPES = (
     ColumnType("multipoint", (GEOMETRY,), k.GEOMETRY),
     ColumnType("multilinestring", (GEOMETRY,), k.GEOMETRY),
     ColumnType("multipolygon", (GEOMETRY,), k.GEOMETRY),
-    ColumnType("geomcollection", (GEOMETRY,), k.GEOMETRY, ("geometrycollection",)),
+    ColumnType(
+        "geomcollection",
+        (GEOMETRY,),
+        k.GEOMETRY,
+        ("geometrycollection",),
+        mariadb="geometrycollection",
+    ),
     ColumnType("uuid", (STRING,), k.UUID, size=16),
     ColumnType("inet6", (STRING,), k.INET, size=16),
     ColumnType("inet4", (STRING,), k.INET, size=4),

@@ -1,1 +1,4 @@
-"""PostgreSQL as a source: logical replication with ``pgoutput``, snapshots with ``COPY``."""
+"""PostgreSQL as a source: logical replication with ``pgoutput``, snapshots with ``COPY``.
+
+Begin at ``source``.
+"""

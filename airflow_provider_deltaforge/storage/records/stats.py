@@ -1,7 +1,9 @@
 """What a lane counts: stored with its heartbeat, and read by status, page, CLI and metrics.
 
-A new number is a field here, which whoever counts it raises, and where it is exported, a line with
-name and description in ``control.metrics``. Everything between copies whole records.
+A new number is a field here and what raises it, mostly in ``engine.base.lane_stats``. Records are
+copied whole, into ``status --json`` and ``/readyz``, too, unless ``control.status`` names it in
+``_NOT_SHOWN``. It is shown where a line chooses it: ``control.metrics`` (``/metrics``),
+``plugins_airflow.answers`` and ``static/details.js`` (the page), ``cli.views`` (``status``).
 """
 
 from bisect import bisect_left

@@ -4,13 +4,18 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.sources.mysql.catalog import load_table
-from airflow_provider_deltaforge.sources.mysql.column_types import TEXT_TYPES
+from airflow_provider_deltaforge.sources.mysql.column_types import TEXT_TYPES, TYPES
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 from tests.servers import sql
 from tests.sources.mysql.stream_reading import rows, source_of
 
 NAME = "evolving"
+SYNONYMS = {
+    synonym: f"{synonym}(9)" if row.name == "varchar" else synonym
+    for row in TYPES
+    for synonym in row.synonyms
+}
 
 BOTH = [
     "CREATE TABLE t (id int unsigned NOT NULL AUTO_INCREMENT, name varchar(20) NOT NULL "
@@ -25,6 +30,8 @@ BOTH = [
     "/*!50100 ALTER TABLE `t` ADD INDEX i (d), ADD UNIQUE KEY u (cc) */",
     "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, ENGINE=InnoDB",
     "CREATE INDEX by_name ON t (name)",
+    "CREATE TABLE synonyms (id int PRIMARY KEY, "
+    f"{', '.join(f'c_{name} {written}' for name, written in SYNONYMS.items())})",
     "ALTER TABLE t ALTER COLUMN name SET DEFAULT 'y', ALTER a DROP DEFAULT",
     "ALTER TABLE t DROP PRIMARY KEY, MODIFY id int, ADD PRIMARY KEY (cc, id)",
     "ALTER TABLE t RENAME COLUMN cc TO a, RENAME COLUMN a TO cc",

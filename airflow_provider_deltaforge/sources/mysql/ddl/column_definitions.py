@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.sources.mysql.ddl.lexer import (
 FIRST = ""
 """The place before all columns; every other place is the name of the column before."""
 
-_KNOWN = {row.name for row in t.TYPES if row.codes}
+_KNOWN = {row.name_in(mariadb=each) for row in t.TYPES if row.codes for each in (False, True)}
 _NATIONAL = {"nchar", "nvarchar", "national"}
 _FLAGS = (
     "INVISIBLE", "VISIBLE", "STORED", "VIRTUAL", "PERSISTENT", "UNIQUE KEY", "UNIQUE",
@@ -167,7 +167,7 @@ def _type(name: str, words: _DefinitionTokens, *, mariadb: bool) -> Column:  # n
     charset = "utf8mb3" if word in _NATIONAL else None
     if word == "national":
         word = words.take().text.lower()
-    data_type = t.BY_NAME[word].name if word in t.BY_NAME else word
+    data_type = t.BY_NAME[word].name_in(mariadb=mariadb) if word in t.BY_NAME else word
     if data_type in ("char", "varchar") and words.accept("VARYING"):
         data_type = "varchar"
     if word == "long":
@@ -276,7 +276,7 @@ def _sized(column: Column, arguments: list[Token], *, zerofill: bool, mariadb: b
         shown = ""
     if kind == k.TEXT and not row.length:
         changes = {"char_max_length": int(shown)}
-    text = f"{row.name}({shown})" if shown else row.name
+    text = f"{column.data_type}({shown})" if shown else column.data_type
     text += " unsigned" * column.unsigned + " zerofill" * zerofill
     return replace(column, column_type=text, **changes)
 
