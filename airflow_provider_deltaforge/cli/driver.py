@@ -3,13 +3,13 @@
 Started by ``deltaforge serve``; nobody types it. The state store comes from the environment.
 """
 
-import logging
 from typing import Annotated
 
 import typer
 
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.telemetry import logs
 
 
 def driver(
@@ -19,7 +19,7 @@ def driver(
     """Run one pipeline until it is asked to end; the exit code says how it ended."""
     from airflow_provider_deltaforge.engine.driver.local import run_local
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.configure({"pipeline": pipeline})
     with stop_signals() as leaving:
         code = run_local(pipeline, StoreLocation.from_environment(), generation, leaving)
     raise typer.Exit(code)

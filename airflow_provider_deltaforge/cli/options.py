@@ -1,5 +1,6 @@
 """Options that several commands share, and what is opened from them."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.telemetry import logs
 
 # Reasons and names may hold brackets, which are no style then.
 out = Console(markup=False)
@@ -63,6 +65,15 @@ GivenStoreOption = Annotated[
     ),
 ]
 
+LogFormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        envvar=logs.FORMAT,
+        help="Log lines as text or json; levels: DELTAFORGE_LOG=warning,sinks=debug.",
+    ),
+]
+
 NameArgument = Annotated[str, typer.Argument(help="Name of the pipeline (metadata.name).")]
 
 MasterOption = Annotated[
@@ -88,6 +99,17 @@ def opened(store: str, *, create: bool = False) -> Iterator[Store]:
         yield opened_store
     finally:
         opened_store.close()
+
+
+def log_as(form: str | None, level: str = "warning", **fields: str) -> None:
+    """Make this process, and the drivers that it starts, log in a format.
+
+    Raises:
+        SpecError: there is no such format or level.
+    """
+    if form is not None:
+        os.environ[logs.FORMAT] = form
+    logs.configure(fields, level=level)
 
 
 def backend_of(store: str) -> LocalBackend:

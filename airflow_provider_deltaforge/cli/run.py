@@ -20,10 +20,12 @@ from airflow_provider_deltaforge.api.server import check_address, serving
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exit_code
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
+    LogFormatOption,
     MasterOption,
     backend_of,
     chosen_store,
     err,
+    log_as,
     opened,
 )
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
@@ -62,6 +64,7 @@ def run(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another driver runs; then take over.")
     ] = False,
+    log_format: LogFormatOption = None,
     api_addr: Annotated[
         str, typer.Option(help="Serve /healthz, /readyz and /metrics here; `off` for none.")
     ] = "127.0.0.1:8080",
@@ -71,6 +74,8 @@ def run(
     Ctrl-C delivers what is in flight and stops the pipeline. A driver that already runs the same
     document is adopted, not doubled.
     """
+    # A driver that works in this process says what it does; others have a log of their own.
+    log_as(log_format, "info" if local else "warning")
     text = read_document(file)
     dsn = chosen_store(text, store)
     if not local:

@@ -13,10 +13,12 @@ from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import check_address, serving, split_address
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    LogFormatOption,
     MasterOption,
     StoreOption,
     chosen_store,
     err,
+    log_as,
     opened,
 )
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
@@ -40,7 +42,7 @@ _DRAIN_S = 20.0
 """How long drivers may take to end, within ``shutdown.LIMIT_S``."""
 
 
-def serve(
+def serve(  # noqa: PLR0917 - a command's options
     documents: Annotated[
         Path | None,
         typer.Argument(exists=True, help="A pipeline document, or a folder of them."),
@@ -54,6 +56,7 @@ def serve(
     metrics_addr: Annotated[
         str, typer.Option(help="Serve /metrics here as well, for the same tokens; `off` for none.")
     ] = "off",
+    log_format: LogFormatOption = None,
     no_auth: Annotated[
         bool,
         typer.Option("--no-auth", help="Ask for no token; only on an address of this machine."),
@@ -65,6 +68,7 @@ def serve(
     the drivers in order, and the next `serve` on the same store goes on with them; a driver whose
     `serve` was killed works on, and is adopted. See docs/rest.md.
     """
+    log_as(log_format)
     if not local:
         check_master(master, store)
     check_address(api_addr)

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.engine.driver.driver import (
 )
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
+from airflow_provider_deltaforge.telemetry import logs
 
 _PARENT_POLL_S = 1.0
 
@@ -57,8 +58,7 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
     from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
     from airflow_provider_deltaforge.engine.spark.session import jvm_may_die, session
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logs.configure({"pipeline": parsed.pipeline})
     end_with_parent()
     outcome: Outcome
     spark = None

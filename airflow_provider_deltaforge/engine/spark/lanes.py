@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.telemetry import logs
 
 FORMAT = "deltaforge_lanes"
 SCHEMA = "outcome string"
@@ -98,7 +99,9 @@ def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
         context = TaskContext.open(job, renew=True)
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return on_executor(job, Outcome.of(error))
+    metadata = context.pipeline.metadata
     try:
+        logs.configure({"pipeline": metadata.name, "tenant": metadata.tenant})
         return Lane(context, window_s).run()
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return Outcome.of(error)

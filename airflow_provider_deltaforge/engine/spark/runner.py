@@ -29,6 +29,7 @@ from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source, 
 from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.telemetry import logs
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.2
@@ -142,6 +143,7 @@ def copy_on_executor(
         workers: the task's share, as lists of chunks.
     """
     stay_lean()
+    logs.configure({"snapshot": run_id})
     for chunks in workers:
         for copied in copy_chunks(job, run_id, chunks):
             outcome = copied.outcome
