@@ -12,6 +12,8 @@ class MySqlTuning:
             semi-synchronous replication sends it first and then waits for a replica, ten seconds
             by default.
         retry_max_s: the longest pause between two attempts to open the log.
+        kicked_window_s: a reader whose connection the server ends six times within this has a
+            rival with its server id.
         lock_wait_s: how long one attempt to lock a table may wait for writers; new writers queue
             behind it meanwhile. The server takes whole seconds.
         lock_attempts: so many attempts are made.
@@ -19,6 +21,7 @@ class MySqlTuning:
 
     settling_s: float = 15.0
     retry_max_s: float = 30.0
+    kicked_window_s: float = 60.0
     lock_wait_s: int = 3
     lock_attempts: int = 10
 

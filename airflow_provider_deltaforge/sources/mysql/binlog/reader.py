@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 _HEARTBEAT_SLACK_S = 2.0
 _KICKED_MAX = 5
-_KICKED_WINDOW_S = 60.0
 
 
 class MySqlReader(ReconnectingReader[DumpSocket]):
@@ -216,11 +215,12 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             self._torn_file = self._segmenter.file
             return
         now = time.monotonic()
-        self._breaks = [*(at for at in self._breaks if now - at < _KICKED_WINDOW_S), now]
+        window_s = self._tuning.kicked_window_s
+        self._breaks = [*(at for at in self._breaks if now - at < window_s), now]
         kicked = isinstance(error, (ConnectionResetError, KickedError))
         if len(self._breaks) > _KICKED_MAX and kicked:
             raise FatalError(
                 f"the server ended our dump {len(self._breaks)} times within "
-                f"{_KICKED_WINDOW_S:g} s: another reader probably uses server id "
+                f"{window_s:g} s: another reader probably uses server id "
                 f"{self._server_id}. Give this source its own 'server_id'"
             ) from error
