@@ -1,4 +1,4 @@
-"""Commands about running pipelines: ``status``, ``pause``, ``resume``, ``stop``."""
+"""Commands about running pipelines: ``status``, ``pause``, ``resume``, ``stop``, ``delete``."""
 
 import json
 import time
@@ -83,9 +83,25 @@ def stop(
     out.print(f"{name} is stopped")
 
 
+def delete(
+    name: NameArgument,
+    confirm: Annotated[str, typer.Option(help="The pipeline's name, once more.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Stop a pipeline, and forget its document, positions and dead letters.
+
+    What was delivered stays where it is, and so do a replication slot and the source's tables.
+    """
+    if confirm != name:
+        raise SpecError(f"--confirm: to delete {name!r}, repeat its name, not {confirm!r}")
+    with opened(store) as state:
+        pipelines.delete(state, name, backend_of(store))
+    out.print(f"{name} is deleted")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (status, pause, resume, stop):
+    for command in (status, pause, resume, stop, delete):
         app.command(rich_help_panel="Running pipelines")(command)
 
 

@@ -1,4 +1,4 @@
-"""Commands about documents: ``validate``, ``schema``, ``preflight``."""
+"""Commands about documents: ``validate``, ``schema``, ``preflight``, ``plan``, ``apply``."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,17 @@ import typer
 from rich.text import Text
 
 from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
-from airflow_provider_deltaforge.cli.options import err, out
-from airflow_provider_deltaforge.cli.views import findings_table
+from airflow_provider_deltaforge.cli.options import (
+    GivenStoreOption,
+    chosen_store,
+    err,
+    opened,
+    out,
+)
+from airflow_provider_deltaforge.cli.views import findings_table, new_table
 from airflow_provider_deltaforge.columns import json_fields
+from airflow_provider_deltaforge.control.pipelines import apply as keep
+from airflow_provider_deltaforge.control.plan import plan as plan_of
 from airflow_provider_deltaforge.control.preflight import preflight as ask
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.precompile import precompile_for
@@ -99,8 +107,50 @@ def preflight(file: _FileArgument) -> None:
         json_fields.precompile()  # Templates of sinks name fields of row images.
 
 
+def plan(
+    file: _FileArgument,
+    store: GivenStoreOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show what applying a document would change, and what follows; nothing is written."""
+    text = read_document(file)
+    with opened(chosen_store(text, store)) as state:
+        found = plan_of(state, text)
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+        return
+    table = new_table("setting", "before", "after")
+    for change in found.changes:
+        before, after = _written(change.before), _written(change.after)
+        table.add_row(change.key, Text(before, "red"), Text(after, "green"))
+    if found.changes and not found.is_new:
+        out.print(table)
+    for effect in found.effects:
+        out.print(f"{found.name}: {effect}", highlight=False)
+
+
+def apply(file: _FileArgument, store: GivenStoreOption = None) -> None:
+    """Keep a document as what its pipeline is to be, without starting anything.
+
+    A driver that runs goes on with the former document until `run`, `serve` or its DAG starts it.
+    """
+    text = read_document(file)
+    with opened(chosen_store(text, store), create=True) as state:
+        found = plan_of(state, text)
+        applied = keep(state, text)
+    for warning in applied.warnings:
+        err.print(Text("warning", "yellow"), end=": ")
+        err.print(warning, highlight=False)
+    for effect in found.effects:
+        out.print(f"{applied.name}: {effect}", highlight=False)
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     panel = "Documents"
-    for command in (validate, schema, preflight):
+    for command in (validate, schema, preflight, plan, apply):
         app.command(rich_help_panel=panel)(command)
