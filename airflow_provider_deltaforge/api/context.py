@@ -21,6 +21,17 @@ class Starter(Protocol):
         """Start a pipeline's driver, or adopt the one that runs its present document."""
 
 
+class NameLocks:
+    """A lock for each name."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.Lock] = {}
+
+    def __call__(self, name: str) -> threading.Lock:
+        """Return the lock of a name, to be held in a ``with``."""
+        return self._locks.setdefault(name, threading.Lock())
+
+
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """The pipelines of one state store, and what may be done with them.
@@ -30,15 +41,14 @@ class ApiContext:
         backend: where drivers run.
         starter: starts them.
         authority: tells who may.
-        changing: held while a pipeline is made or changed, so that two requests of this server
-            do not do it at once.
+        changing: keeps two requests of this server from changing one pipeline at once.
     """
 
     open_store: Callable[[], AbstractContextManager[Store]]
     backend: Backend
     starter: Starter
     authority: Authority
-    changing: threading.Lock = field(default_factory=threading.Lock)
+    changing: NameLocks = field(default_factory=NameLocks)
 
     def requires(self, scope: Scope) -> Any:
         """Return the dependency of a route: the caller's name, once it is sure that it may."""

@@ -93,8 +93,8 @@ def _add_changes(router: APIRouter, context: ApiContext) -> None:
     def create_pipeline(document: Document) -> dict[str, Any]:
         """Keep a document, and start its pipeline."""
         text = documents.text_of(document)
-        with context.changing, context.open_store() as store:
-            name = load(text, expand=False).metadata.name
+        name = load(text, expand=False).metadata.name
+        with context.changing(name), context.open_store() as store:
             if Control(store, name).read() is not None:
                 message = f"pipeline {name!r} already exists; PATCH changes it"
                 raise ApiError(409, "PIPELINE_ALREADY_EXISTS", message)
@@ -108,7 +108,7 @@ def _add_changes(router: APIRouter, context: ApiContext) -> None:
 
         Nothing is stopped before the merged document was found to be right.
         """
-        with context.changing, context.open_store() as store:
+        with context.changing(name), context.open_store() as store:
             require_pipeline(store, name)
             text = documents.patched(_text(store, name), patch)
             wanted = load(text, expand=False).metadata.name
@@ -123,7 +123,7 @@ def _add_changes(router: APIRouter, context: ApiContext) -> None:
     @router.delete("/{name}", dependencies=[may_change], status_code=204)
     def delete_pipeline(name: str) -> Response:
         """Stop a pipeline, and forget its document, positions and dead letters."""
-        with context.changing, context.open_store() as store:
+        with context.changing(name), context.open_store() as store:
             require_pipeline(store, name)
             pipelines.delete(store, name, context.backend)
         return Response(status_code=204)
@@ -145,7 +145,7 @@ def _add_verbs(router: APIRouter, context: ApiContext) -> None:
     @router.post("/{name}/resume", dependencies=[may_operate])
     def resume_pipeline(name: str) -> dict[str, Any]:
         """Let a paused pipeline go on, or start one that was stopped or has failed."""
-        with context.changing, context.open_store() as store:
+        with context.changing(name), context.open_store() as store:
             require_pipeline(store, name)
             if not status(store, name, context.backend).alive:
                 context.starter.start(store, name, resume=True)

@@ -1,6 +1,5 @@
 """A server of the REST API with fake drivers, and clients with a token each."""
 
-import threading
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -43,7 +42,7 @@ def server(dsn, store, backend):
     def opened():
         return closing(location.open())
 
-    context = ApiContext(opened, backend, fleet, by_token(opened), threading.Lock())
+    context = ApiContext(opened, backend, fleet, by_token(opened))
     made = {scope: tokens.create(store, scope, scope) for scope in tokens.SCOPES}
     with serving(create_app(context), "127.0.0.1:0") as url:
         yield SimpleNamespace(url=url, store=store, tokens=made, fleet=fleet)
