@@ -1,5 +1,6 @@
 """One of each server for a whole test session, started when the first test asks for it."""
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,6 +30,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start long files first; see ``tests/ordering.py``."""
     items.sort(key=lambda item: -rough_s(item.nodeid))
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Take back what a command or driver that ran in this process set for its logs."""
+    root = logging.getLogger()
+    level, former = root.level, {*root.handlers}
+    yield
+    for handler in {*root.handlers} - former:
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -68,15 +68,15 @@ def test_a_driver_that_cannot_read_the_document_says_so_in_its_status():
 
 
 def test_why_a_driver_has_failed_is_said_also_if_the_store_is_away_just_then(monkeypatch):
-    real, tried = driver.say, []
+    real, tried = driver.write_status, []
 
-    def say(*words):
+    def write_status(*words):
         tried.append(words)
         if len(tried) < 3:
             raise RetryableError("the store is away")
         real(*words)
 
-    monkeypatch.setattr(driver, "say", say)
+    monkeypatch.setattr(driver, "write_status", write_status)
     monkeypatch.setattr(SnapshotRun, "due", _cannot)
     pipeline = InProcess()
     assert Driving(pipeline).end().exit_code == 4

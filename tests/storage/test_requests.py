@@ -58,7 +58,7 @@ def test_the_oldest_results_are_forgotten_but_not_those_still_in_the_record(stor
 
 # As the release before wrote them.
 CONTROL = (
-    b'{"v":1,"desired":"running","generation":3,"spec_hash":"h","source_id":"shop","owner":null,'
+    b'{"v":1,"desired":"running","generation":3,"spec_hash":"h","source_id":"shop","tenant":"acme","owner":null,'
     b'"handle":null,"requests":[{"id":"nightly","ticket":"0123456789ab","tables":["shop.a"],'
     b'"where":"id > 3","requested_at_ms":7,"by":"me","cancelled":"changed my mind"}],"replays":'
     b'[{"ticket":"ba9876543210","which":{"sink":null,"processor":null,"kind":null,"table":null,'

@@ -1,6 +1,5 @@
 """What a Spark application refuses before it drives anything; no JVM is needed for that."""
 
-import logging
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ from airflow_provider_deltaforge.engine.spark import application, session
 
 
 @pytest.mark.parametrize("main", [application.stream_main, application.snapshot_main])
-def test_a_store_that_executors_cannot_open_is_refused(main, tmp_path, monkeypatch, caplog):
+def test_a_store_that_executors_cannot_open_is_refused(main, tmp_path, monkeypatch, capsys):
     stopped = []
     found = SimpleNamespace(
         sparkContext=SimpleNamespace(master="spark://h:7077", applicationId="app"),
@@ -21,12 +20,12 @@ def test_a_store_that_executors_cannot_open_is_refused(main, tmp_path, monkeypat
     # It would end this process together with its parent.
     monkeypatch.setattr(application, "end_with_parent", lambda: None)
     monkeypatch.setenv("DELTAFORGE_STORE", f"sqlite:///{tmp_path}/state.db")
-    caplog.set_level(logging.INFO)
 
     code = main(["--pipeline", "orders", "--generation", "1"])
 
     assert code == EXIT_SPEC
-    assert "is a file of this host" in caplog.text
-    assert "use postgresql://" in caplog.text
+    logged = capsys.readouterr().err
+    assert "is a file of this host" in logged
+    assert "use postgresql://" in logged
     assert stopped
     assert not (tmp_path / "state.db").exists()

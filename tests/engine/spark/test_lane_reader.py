@@ -1,6 +1,5 @@
 """When the streaming query begins another window."""
 
-import logging
 import os
 import socket
 
@@ -25,14 +24,6 @@ def pipeline():
     made = InProcess()
     made.control.take_epoch(DRIVER)
     return made
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before():
-    root = logging.getLogger()
-    former = (root.handlers[:], root.level)
-    yield
-    root.handlers[:], root.level = former
 
 
 def _job(pipeline):
