@@ -1,19 +1,23 @@
 """Pipeline documents as the REST API takes and shows them: JSON, merged key by key."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from airflow_provider_deltaforge.api.errors import ApiError
+from airflow_provider_deltaforge.control.plan import item_id
+from airflow_provider_deltaforge.spec.yaml_text import parse
 from airflow_provider_deltaforge.telemetry.redaction import redacted_value
 
 _REMOVED = "$remove"
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """Return a document as YAML, in the order of its keys."""
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    """Return a document as it is stored: as JSON, in which every text stays a text.
+
+    YAML would need quotes around other words for each version of it, such as ``NO`` and ``1e3``.
+    """
+    return json.dumps(document, indent=2)
 
 
 def patched(text: str, patch: Mapping[str, Any]) -> str:
@@ -22,12 +26,12 @@ def patched(text: str, patch: Mapping[str, Any]) -> str:
     Raises:
         ApiError: an item is to be removed that is not there.
     """
-    return text_of(merged(yaml.safe_load(text), patch))
+    return text_of(merged(parse(text).data, patch))
 
 
 def shown(text: str | None) -> Any:
     """Return a stored document as JSON-able data, its variables unresolved, without secrets."""
-    return redacted_value(yaml.safe_load(text or "") or {})
+    return redacted_value(parse(text).data) if text else {}
 
 
 def merged(document: Any, patch: Any) -> Any:
@@ -48,7 +52,7 @@ def merged(document: Any, patch: Any) -> Any:
             else:
                 result[key] = merged(result.get(key), value)
         return result
-    if isinstance(patch, list) and patch and all(_id(item) is not None for item in patch):
+    if isinstance(patch, list) and patch and all(item_id(item) is not None for item in patch):
         return _merged_items(document if isinstance(document, list) else [], patch)
     if isinstance(patch, Mapping):
         return merged({}, patch)
@@ -58,24 +62,16 @@ def merged(document: Any, patch: Any) -> Any:
 def _merged_items(items: list[Any], patch: list[Any]) -> list[Any]:
     result = list(items)
     for change in patch:
-        found = [at for at, item in enumerate(result) if _id(item) == _id(change)]
+        found = [at for at, item in enumerate(result) if item_id(item) == item_id(change)]
         if _is_removal(change):
             if not found:
-                raise ApiError(400, "INVALID_REQUEST", f"there is no {_id(change)!r} to remove")
+                raise ApiError(400, "INVALID_REQUEST", f"there is no {item_id(change)!r} to remove")
             result = [item for at, item in enumerate(result) if at not in found]
         elif found:
             result[found[0]] = merged(result[found[0]], change)
         else:
             result.append(merged({}, change))
     return result
-
-
-def _id(item: Any) -> Any:
-    """Return the id of a source, processor or sink; it stands in its ``config``, or beside it."""
-    if not isinstance(item, Mapping):
-        return None
-    config = item.get("config")
-    return item.get("id") or (config.get("id") if isinstance(config, Mapping) else None)
 
 
 def _is_removal(item: Mapping[str, Any]) -> bool:

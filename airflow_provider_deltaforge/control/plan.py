@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
-
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.spec.yaml_text import parse
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.telemetry.redaction import redacted_value
@@ -58,8 +57,8 @@ def plan(store: Store, text: str) -> Plan:
     name = pipeline.metadata.name
     control = Control(store, name)
     kept = control.document()
-    before = dict(_settings(yaml.safe_load(kept) if kept else {}))
-    after = dict(_settings(yaml.safe_load(withhold(text, pipeline).text)))
+    before = dict(_settings(parse(kept).data if kept else {}))
+    after = dict(_settings(parse(withhold(text, pipeline).text).data))
     changes = tuple(
         SettingChange(key, before.get(key, ABSENT), after.get(key, ABSENT))
         for key in dict.fromkeys([*after, *before])
@@ -67,6 +66,17 @@ def plan(store: Store, text: str) -> Plan:
     )
     source_id = pipeline.spec.source.id
     return Plan(name, kept is None, changes, tuple(_effects(control, source_id, changes)))
+
+
+def item_id(item: Any) -> Any:
+    """Return the id of a source, processor or sink of a document, None without one.
+
+    It stands in its ``config``, or beside it.
+    """
+    if not isinstance(item, Mapping):
+        return None
+    config = item.get("config")
+    return item.get("id") or (config.get("id") if isinstance(config, Mapping) else None)
 
 
 def _effects(control: Control, source_id: str, changes: tuple[SettingChange, ...]) -> Iterator[str]:
@@ -97,14 +107,6 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(member, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for number, item in enumerate(value):
-            yield from _leaves(item, f"{key}[{_name(item, number)}]")
+            yield from _leaves(item, f"{key}[{item_id(item) or number}]")
     elif key:
         yield key, value
-
-
-def _name(item: Any, number: int) -> str:
-    config = item.get("config") if isinstance(item, Mapping) else None
-    found = (item.get("id") if isinstance(item, Mapping) else None) or (
-        config.get("id") if isinstance(config, Mapping) else None
-    )
-    return str(found or number)

@@ -6,7 +6,7 @@ import threading
 import pytest
 import yaml
 
-from airflow_provider_deltaforge.control import tokens
+from airflow_provider_deltaforge.control import pipelines, tokens
 from airflow_provider_deltaforge.storage.records.control import Control
 from tests.api.conftest import DOCUMENT
 from tests.waiting import wait_until
@@ -100,6 +100,27 @@ def test_a_patch_is_laid_over_the_document_and_starts_the_pipeline_anew(rest, or
 
     answer = rest.patch(orders, json={"spec": {"sinks": [{"id": "files", "$remove": True}]}})
     assert [sink["config"]["id"] for sink in answer.json()["spec"]["spec"]["sinks"]] == ["more"]
+
+
+def test_a_patch_changes_no_word_of_what_it_does_not_name(rest, server):
+    """YAML 1.1 would read most of these as numbers, times and truth values."""
+    words = {"country": "NO", "at": "12:30", "day": "2024-01-01", "size": "1e3", "mode": "on"}
+    document = named("words", labels=words)
+    pipelines.apply(server.store, yaml_of_words(document, words))
+    assert rest.get("/pipelines/words").json()["spec"]["metadata"]["labels"] == words
+    answer = rest.patch("/pipelines/words", json={"spec": {"batch": {"max_events": 7}}})
+    assert answer.json()["spec"]["metadata"]["labels"] == words
+    assert rest.post("/pipelines", json=named("others", labels=words)).status_code == 200
+    kept = rest.get("/pipelines/others").json()["spec"]
+    assert kept["metadata"]["labels"] == words
+
+
+def yaml_of_words(document, words):
+    """Return a document as people write it; 1e3 alone needs its quotes."""
+    text = yaml.safe_dump(document)
+    for word in words.values():
+        text = text.replace(f"'{word}'", word if word != "1e3" else f"'{word}'")
+    return text.replace("size: 1e3", "size: '1e3'")
 
 
 @pytest.mark.parametrize(
