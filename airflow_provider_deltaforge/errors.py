@@ -1,7 +1,7 @@
 """Errors, grouped by what the engine does about them.
 
 DeltaForgeError
-├── SpecError            the document is wrong            -> exit 2, HTTP 422
+├── SpecError            the document is wrong            -> exit 2, HTTP 400
 ├── RetryableError       try the same call again          -> backoff; the pipeline is ``blocked``
 │   └── WrongServerError  another kind of server answers there
 ├── ServerChangedError   another server answers           -> the lane begins again where it stands

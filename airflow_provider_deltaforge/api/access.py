@@ -1,4 +1,4 @@
-"""Who may use the REST API: whoever mounts it hands in how callers are told.
+"""Who may use the REST API: whoever mounts it hands in how callers are recognised.
 
 ``read`` looks; ``operate`` steers what runs, copies and replays; ``admin`` changes what a pipeline
 is, or what it remembers.
@@ -24,7 +24,7 @@ _BEARER = "bearer "
 
 
 def anybody(request: Any, scope: Scope) -> str:
-    """Let every caller do everything: for an address that only this machine reaches."""
+    """Allow every caller everything: for an address that only this machine reaches."""
     del request, scope
     return "anonymous"
 

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.api import (
 from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control.status import statuses
+from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.yaml_text import BYTES_MAX
 
 _Scope = MutableMapping[str, Any]
@@ -61,7 +62,7 @@ def _health(context: ApiContext) -> Any:
     def sees(request: Any) -> bool:
         try:
             require(request)
-        except ApiError:
+        except (ApiError, DeltaForgeError):  # Without the store nobody is known.
             return False
         return True
 

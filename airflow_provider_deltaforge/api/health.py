@@ -49,18 +49,16 @@ def routes(
 
     @router.get("/healthz")
     def healthz() -> Response:
-        failed = _unhealthy(look) if alone else []
+        failed = _unhealthy(look)[1] if alone else []
         return PlainTextResponse("\n".join(failed) or "ok", 503 if failed else 200)
 
     @router.get("/health")
     def health(request: Request) -> Response:
-        failed = _unhealthy(look)
-        status = "unhealthy" if failed else "healthy"
-        details: dict[str, Any] = {"failed_pipelines": failed} if failed else {}
-        if not failed and sees(request):
-            details = {"pipelines": len(look())}
-        shown = details if sees(request) else {}
-        return JSONResponse({"status": status, **shown}, 503 if failed else 200)
+        count, failed = _unhealthy(look)
+        answer: dict[str, Any] = {"status": "unhealthy" if failed else "healthy"}
+        if sees(request):
+            answer |= {"failed_pipelines": failed} if failed else {"pipelines": count}
+        return JSONResponse(answer, 503 if failed else 200)
 
     @router.get("/ready")
     @router.get("/readyz")
@@ -92,18 +90,20 @@ def _exposition(look: Look) -> Any:
 
     try:
         found = look()
-    except DeltaForgeError as error:  # A scrape that fails is told from one of nothing.
+    except DeltaForgeError as error:  # A failed scrape is no scrape of nothing.
         return PlainTextResponse(f"state store: {redacted(str(error))}", 503)
     registry = CollectorRegistry()
     registry.register(_Collector(found))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _unhealthy(look: Look) -> list[str]:
+def _unhealthy(look: Look) -> tuple[int, list[str]]:
+    """Return how many pipelines there are, and which are not well."""
     try:
-        return [pipeline.name for pipeline in look() if pipeline.status in _UNHEALTHY]
+        found = look()
     except DeltaForgeError as error:
-        return [f"state store: {redacted(str(error))}"]
+        return 0, [f"state store: {redacted(str(error))}"]
+    return len(found), [pipeline.name for pipeline in found if pipeline.status in _UNHEALTHY]
 
 
 class _Collector:

@@ -14,8 +14,6 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-LOG_LINES_MAX = 2000
-
 
 def routes(context: ApiContext) -> APIRouter:
     """Return the router of what belongs to one pipeline, and of ``/validate``."""
@@ -86,7 +84,7 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
     def resume_sink(
         name: str, sink_id: str, caller: str = context.requires("operate")
     ) -> dict[str, Any]:
-        """Let a sink go on that was given up, from the pipeline's position."""
+        """Resume a sink that was given up, from the pipeline's position."""
         with context.open_store() as store:
             require_pipeline(store, name)
             with answering(409, "NOT_NOW"):
@@ -99,15 +97,12 @@ def _add_checks(router: APIRouter, context: ApiContext) -> None:
 
     @router.get("/pipelines/{name}/log", tags=["pipelines"], dependencies=[may_operate])
     def get_log(
-        name: str, lines: Annotated[int, Query(ge=1, le=LOG_LINES_MAX)] = 200
+        name: str, lines: Annotated[int, Query(ge=1, le=pipelines.LOG_LINES_MAX)] = 200
     ) -> dict[str, Any]:
-        """Return the end of the driver's log."""
+        """Return the end of the driver's log, or in words why it cannot be read here."""
         with context.open_store() as store:
             require_pipeline(store, name)
-            record = Control(store, name).read()
-        handle = record.handle if record is not None else None
-        text = redacted(context.backend.logs_tail(handle, lines)) if handle else ""
-        return {"lines": text.splitlines()}
+            return pipelines.log_tail(store, name, context.backend, lines)
 
     @router.post("/pipelines/{name}/preflight", tags=["pipelines"], dependencies=[may_operate])
     def run_preflight(name: str) -> dict[str, Any]:

@@ -70,7 +70,10 @@ def _add_reads(router: APIRouter, context: ApiContext) -> None:
     ) -> list[dict[str, Any]]:
         """Return every pipeline that fits all that is asked for."""
         with context.open_store() as store:
-            found = [(present, _text(store, present.name)) for present in _statuses(store, context)]
+            found = [
+                (present, _text(store, present.name))
+                for present in statuses(store, context.backend)
+            ]
         return [
             _info(present, text)
             for present, text in found
@@ -139,15 +142,16 @@ def _add_verbs(router: APIRouter, context: ApiContext) -> None:
             require_pipeline(store, name)
             with answering(409, "NOT_NOW"):
                 pipelines.pause(store, name)
-            _wait(store, name, context, lambda word: word != "running")
+            _wait(store, name, context, lambda word: word in {"paused", "failed", "lost"})
             return _shown(store, name, context)
 
     @router.post("/{name}/resume", dependencies=[may_operate])
     def resume_pipeline(name: str) -> dict[str, Any]:
-        """Let a paused pipeline go on, or start one that was stopped or has failed."""
+        """Resume a paused pipeline, or start one that was stopped or has failed."""
         with context.changing(name), context.open_store() as store:
             require_pipeline(store, name)
-            if not status(store, name, context.backend).alive:
+            present = status(store, name, context.backend)
+            if not present.alive or present.desired == "stopped":
                 context.starter.start(store, name, resume=True)
             else:
                 pipelines.resume(store, name)
@@ -168,10 +172,6 @@ def _wait(store: Store, name: str, context: ApiContext, is_so: Callable[[str], b
     until = time.monotonic() + _OBEYS_S
     while not is_so(status(store, name, context.backend).status) and time.monotonic() < until:
         time.sleep(_LOOK_S)
-
-
-def _statuses(store: Store, context: ApiContext) -> list[PipelineStatus]:
-    return statuses(store, context.backend)
 
 
 def _text(store: Store, name: str) -> str:

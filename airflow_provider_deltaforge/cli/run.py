@@ -89,6 +89,7 @@ def run(
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return
             if local:
+                log_as(log_format, "info", pipeline=name)
                 verdict = _run_lane(state, dsn, name, backend, stopping)
             else:
                 job = LaunchSpec(name, 0, "stream_job.py", dsn, master)

@@ -9,15 +9,15 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from traceback import format_exc
 
 from airflow_provider_deltaforge.control import starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
-from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launch import Backend, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import PipelineStatus
@@ -119,15 +119,16 @@ class Fleet:
         with self._lock:
             kept = dict(self._watches)
         failed: list[str] = []
-        ending = [
-            threading.Thread(target=self._end, args=(name, failed), name=f"end {name}", daemon=True)
+        ending = {
+            name: threading.Thread(target=self._end, args=(name, failed), daemon=True)
             for name in kept
-        ]
-        for thread in ending:
+        }
+        for thread in ending.values():
             thread.start()
-        for thread in ending:
-            thread.join(grace_s + _JOIN_S)
-        return failed
+        until = time.monotonic() + grace_s + _JOIN_S
+        for thread in ending.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        return [*failed, *(name for name, thread in ending.items() if thread.is_alive())]
 
     def _start_later(self, name: str) -> None:
         """Start a pipeline whose generation we have claimed, and whose driver is not there yet."""
@@ -210,9 +211,6 @@ class Fleet:
             if record is None or record.owner != self._owner or record.handle is None:
                 return  # Somebody else has adopted it, and it goes on.
             self._backend.stop(record.handle, 0.0)
-            if self._backend.status(record.handle).state is JobState.RUNNING:
-                failed.append(name)
         except DeltaForgeError as error:
-            with suppress(Exception):
-                _log.warning("%s was not ended: %s", name, redacted(str(error)))
+            _log.warning("%s was not ended: %s", name, redacted(str(error)))
             failed.append(name)

@@ -5,7 +5,6 @@ go through the redaction once more.
 """
 
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,7 +20,6 @@ from airflow_provider_deltaforge.storage.records.requests import SnapshotResults
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted, redacted_document
 
-LOG_LINES_MAX = 2000
 _RESULTS_SHOWN = 10
 
 _TASK = re.compile(r"airflow:([^/]+)/([^/]+)/(.+)/(-?\d+)#(\d+)@\w+")
@@ -89,24 +87,6 @@ def details(store: Store, name: str, backend: Backend) -> dict[str, Any]:
         "results": _results(store, name),
         "driver": _driver(record, backend),
     }
-
-
-def log_tail(store: Store, name: str, backend: Backend, lines: int) -> dict[str, Any]:
-    """Return the end of the driver's log, or in words why it cannot be read here.
-
-    Raises:
-        SpecError: there is no such pipeline.
-    """
-    handle = _record(store, name).handle
-    if handle is None:
-        return {"lines": [], "missing": "No driver was started yet, or it runs without a log."}
-    host = handle.get("host")
-    if host is not None and host != socket.gethostname():
-        place = f"The driver runs on {host}; its log lies there, in {handle.get('directory')}."
-        return {"lines": [], "missing": place}
-    text = redacted(backend.logs_tail(handle, min(lines, LOG_LINES_MAX)))
-    missing = None if text else "The driver's log is empty or was removed."
-    return {"lines": text.splitlines(), "missing": missing}
 
 
 def document(store: Store, name: str) -> dict[str, Any]:

@@ -106,13 +106,13 @@ async def get_log(
     user: User,
     name: str,
     conn_id: ConnId = DeltaForgeHook.default_conn_name,
-    lines: Annotated[int, Query(ge=1, le=answers.LOG_LINES_MAX)] = 200,
+    lines: Annotated[int, Query(ge=1, le=pipelines.LOG_LINES_MAX)] = 200,
 ) -> dict[str, Any]:
     """Return the end of the driver's log."""
 
     def look(store: Store, hook: DeltaForgeHook) -> dict[str, Any]:
         _require(access.may_read_log(user, _visible(store, user, name)), "read this log")
-        return answers.log_tail(store, name, hook.backend(), lines)
+        return pipelines.log_tail(store, name, hook.backend(), lines)
 
     return await _ask(user, conn_id, look)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _SAY_EVERY_S = 300.0
@@ -46,11 +46,11 @@ class PollingTrigger(SerializableTrigger):
             try:
                 event, words = await asyncio.to_thread(self.look)
                 refused_s = None
-            except DeltaForgeError as error:
+            except FatalError as error:
                 refused_s = refused_s or time.monotonic()
                 if time.monotonic() - refused_s > self.refusal_patience_s:
                     raise
-                event, words = None, f"unknown, the state store refuses us: {redacted(str(error))}"
+                event, words = None, f"unknown, looking again: {redacted(str(error))}"
             if event is not None:
                 await settled(began_s)
                 yield event

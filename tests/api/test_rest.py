@@ -207,6 +207,23 @@ def test_a_driver_shows_the_end_of_its_log(rest, orders):
     assert "fake driver started" in rest.get(f"{orders}/log").json()["lines"][0]
 
 
+def test_a_log_on_another_machine_is_named(rest, orders, server):
+    control = Control(server.store, "orders")
+    handle = control.read().handle
+    control.update(lambda old: old.model_copy(update={"handle": {**handle, "host": "far"}}))
+    answer = rest.get(f"{orders}/log").json()
+    control.update(lambda old: old.model_copy(update={"handle": handle}))
+    assert (answer["lines"], "runs on far" in answer["missing"]) == ([], True)
+
+
+def test_one_that_is_about_to_stop_is_started_again(rest, orders, server):
+    before = rest.get(orders).json()["ops"]["generation"]
+    pipelines.ask_to_stop(server.store, "orders")
+    assert rest.post(f"{orders}/resume").status_code == 200
+    wait_until(lambda: rest.get(orders).json()["status"] == "running")
+    assert rest.get(orders).json()["ops"]["generation"] == before + 1
+
+
 def test_a_document_is_checked_without_being_kept(rest):
     assert rest.post("/validate", json=DOCUMENT).json() == {
         "valid": True,

@@ -58,11 +58,11 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
     from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
     from airflow_provider_deltaforge.engine.spark.session import jvm_may_die, session
 
-    logs.configure({"pipeline": parsed.pipeline})
     end_with_parent()
     outcome: Outcome
     spark = None
     try:
+        logs.configure({"pipeline": parsed.pipeline})
         with jvm_may_die():
             spark = session(f"deltaforge-{kind}-{parsed.pipeline}")
             master, application_id = spark.sparkContext.master, spark.sparkContext.applicationId
