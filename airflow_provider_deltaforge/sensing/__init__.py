@@ -1,1 +1,1 @@
-"""Sensing: what JSON columns really hold."""
+"""Schema sensing: what rows and JSON columns really hold, learned from what flows."""

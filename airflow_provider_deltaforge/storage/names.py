@@ -34,6 +34,9 @@ PROGRESS = "progress"
 SCHEMAS = "schemas"
 """Log: the schemas of a source's tables, under ``TENANT/SOURCEID``."""
 
+SENSING = "sensing"
+"""Key-value map: what schema sensing has learned, under ``PIPELINE/TENANT/TABLE``."""
+
 SNAPSHOTS = "snapshots"
 """Key-value map: runs, plans and finished chunks."""
 
@@ -46,7 +49,7 @@ TOKENS = "tokens"
 WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and not said that they are closed."""
 
-OF_PIPELINES = (CHECKPOINTS, CURSORS, GAPS, JOURNAL, SNAPSHOTS, TABLES)
+OF_PIPELINES = (CHECKPOINTS, CURSORS, GAPS, JOURNAL, SENSING, SNAPSHOTS, TABLES)
 """Where the keys of the key-value map begin with a pipeline's name."""
 
 
